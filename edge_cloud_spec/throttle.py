@@ -7,27 +7,33 @@ from collections import OrderedDict
 
 MAX_KINDS = 1024  # whose last time is kept
 EVERY_S = 1.0
+LONGEST_S = 60.0
 
 
 class Throttle:
-    """At most ``most`` lines of a kind a second; the next line counts those left out."""
+    """At most ``most`` lines of a kind a second; the next line counts those left out.
 
-    def __init__(self, most: int = 1) -> None:
-        self._most = most
-        self._kinds: OrderedDict[object, tuple[float, int, int]] = OrderedDict()
+    While a kind goes on its second becomes two, four and so on, up to ``longest_s``.
+    """
+
+    def __init__(self, most: int = 1, longest_s: float = EVERY_S) -> None:
+        self._most, self._longest_s = most, longest_s
+        self._kinds: OrderedDict[object, tuple[float, int, int, float]] = OrderedDict()
 
     def admit(self, kind: object, now: float) -> int | None:
         """How many were left out since the last that was written; None: leave this one out, too.
 
         ``now`` in steady seconds.
         """
-        begun, written, left_out = self._kinds.pop(kind, (-math.inf, 0, 0))
-        if now - begun >= EVERY_S:
+        begun, written, left_out, every_s = self._kinds.pop(kind, (-math.inf, 0, 0, EVERY_S))
+        if now - begun >= every_s:
+            goes_on = now - begun < 2 * every_s
+            every_s = min(2 * every_s, self._longest_s) if goes_on else EVERY_S
             begun, written = now, 0
         if written >= self._most:
-            self._kinds[kind] = (begun, written, left_out + 1)
+            self._kinds[kind] = (begun, written, left_out + 1, every_s)
             return None
-        self._kinds[kind] = (begun, written + 1, 0)
+        self._kinds[kind] = (begun, written + 1, 0, every_s)
         if len(self._kinds) > MAX_KINDS:
             self._kinds.popitem(last=False)
         return left_out

@@ -20,7 +20,7 @@ import yaml
 from ..bounds import check_namespace
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
-from ..models import EMBEDDED
+from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
@@ -60,7 +60,8 @@ class GraphSettings:
     ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
     ``local_address``, as it is where the file names none either. ``authority`` and ``token_file``
     are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
-    model directories or hub names; empty means the embedded pair. ``dialect`` is that of the
+    model directories or hub names; empty means the embedded pair. A drafter ``openai:URL`` needs a
+    checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
     target's answers, for all that ask or read. ``drive`` is the navigator's.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
     the simulated room's. ``renames`` maps topics of the graph to those of the robot (``cmd_vel`` ->
@@ -73,6 +74,8 @@ class GraphSettings:
     preset: str = ""
     target: str = ""
     drafter: str = ""
+    tokenizer: str = ""
+    model: str = ""
     dialect: str = ""
     drive: str = ""
     sim: bool = True
@@ -92,6 +95,16 @@ class GraphSettings:
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
         load_preset(self.preset_name)
         load_dialect(self.dialect_name or CLAUSES_FORM)
+        drafter = self.drafter or self._in_file("drafter", "model.path", "")
+        served = {
+            "tokenizer": self.tokenizer or self._in_file("drafter", "model.tokenizer", ""),
+            "model": self.model or self._in_file("drafter", "model.name", ""),
+        }
+        if drafter.startswith(OPENAI) and not all(served.values()):
+            raise UserError(
+                f"the drafter {drafter} needs tokenizer:=DIRECTORY, a checkpoint of the target's "
+                "family (its weights are not needed), and model:=NAME, its name at that server"
+            )
         if self._in_file("navigator", "lead_time", ""):
             raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
         if self.driving[0] not in DRIVES:
@@ -198,7 +211,12 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     reading = _given({"dialect": settings.dialect_name})
     navigator = _node("navigator", settings, drive=settings.driving[0], **reading)
     specs.append(replace(navigator, role=Role.NEEDED))
-    drafting = {"preset": settings.preset, "model.path": settings.drafter}
+    drafting = {
+        "preset": settings.preset,
+        "model.path": settings.drafter,
+        "model.tokenizer": settings.tokenizer,
+        "model.name": settings.model,
+    }
     specs.append(_node("drafter", settings, **_given(drafting), **reading))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))

@@ -24,6 +24,11 @@ ARGUMENTS = {
         "",
         "the draft model's directory or hub name, or bytes; empty: the file's",
     ),
+    "tokenizer": (
+        "",
+        "for drafter:=openai:URL: directory of a checkpoint of the target's family",
+    ),
+    "model": ("", "for drafter:=openai:URL: the model's name there"),
     "target": ("", "the same for the target model, where the verifier is started here"),
     "dialect": (
         "",

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.policy import SamplingPolicy
@@ -22,19 +22,17 @@ from ..errors import UserError
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.kv_memory import KvMemory
-from ..models.openai_server import OpenAiServer, Unavailable, chat_messages
+from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
 from .model_thread.sessions import CloudSession, DuePass, NotArrived
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
 log = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
 MAX_GRAMMARS = 64  # of which it is remembered that the server refuses them
+MAX_TOKENS = 2**20  # that a request can have cost, whatever the server says
 TOKEN_PIXELS = 750  # of a picture, about, where the server does not say what it cost
 
 LARK = "%llguidance {{}}\n{}"
@@ -152,18 +150,20 @@ class Completion:
 
     def _read(self, chunk: Any) -> None:
         """Raises UserError, or what Python raises for a chunk that is none."""
-        for choice in (chunk.choices or ())[:1]:
-            self._said += (choice.delta.content or "").encode()
-            if choice.delta.tool_calls or getattr(choice.delta, "refusal", None):
+        for text, ends, delta in said_in(chunk):
+            self._said += text
+            if delta.get("tool_calls") or delta.get("refusal"):
                 raise self._failed("wants a tool, or declines, instead of an answer")
-            if choice.finish_reason == "stop":
+            if ends == "stop":
                 self._ends = True
-            elif choice.finish_reason is not None:
-                reason = str(choice.finish_reason)[:40]
+            elif ends is not None:
+                reason = self._models.server.quoted(ends)[:40]
                 raise self._failed(f"ended the answer for {reason!r}, not at its end")
-        known = getattr(getattr(chunk, "usage", None), "total_tokens", None)
+        usage = chunk.get("usage")
+        known: Any = usage.get("total_tokens") if isinstance(usage, dict) else None
         estimate = self._asked + len(self._said) // BYTES_A_TOKEN
-        self._cost[1] = known if isinstance(known, int) and known > 0 else estimate
+        is_told = isinstance(known, int) and 0 < known < MAX_TOKENS
+        self._cost[1] = known if is_told else estimate
 
     def _failed(self, what: str) -> UserError:
         url = self._models.server.url
@@ -248,7 +248,7 @@ class OpenAiModels(ModelRunner):
         try:
             said = completion.more()
         except UserError as error:
-            if isinstance(error, Unavailable):
+            if isinstance(error, Unavailable) and error.retry_s > RETRY_S:  # so it said itself
                 self.allowance.close(error)
             return error
         if not said:
@@ -256,7 +256,7 @@ class OpenAiModels(ModelRunner):
         session.verification.said(Draft(said[:-1]))
         return SaidRows(said)
 
-    async def create(self, opening: Open, client: AsyncOpenAI) -> Any:
+    async def create(self, opening: Open) -> Any:
         """The stream of this request's answer, without the fields that the server refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
@@ -273,12 +273,7 @@ class OpenAiModels(ModelRunner):
         first = self._form.get(opening.policy.grammar, 0)
         for number in range(first, len(forms)):
             try:
-                stream = await client.chat.completions.create(
-                    model=self.server.model,
-                    messages=messages,  # type: ignore[arg-type]
-                    stream=True,
-                    extra_body=forms[number],
-                )
+                stream = await self.server.complete(messages=messages, **forms[number])
                 break
             except (BadRequestError, UnprocessableEntityError):
                 if number == len(forms) - 1:

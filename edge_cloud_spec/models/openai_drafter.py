@@ -22,7 +22,7 @@ from ..errors import UserError
 from . import OPENAI
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
-from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages
+from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages, said_in
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, Request
 
@@ -39,6 +39,7 @@ WAYS: tuple[Mapping[str, bool], ...] = (
     {"continue_final_message": True, "add_generation_prompt": False},
     {},
 )
+ENDS = ("stop", "length", "", None)  # why an answer is over, or that it is not
 QUESTION = "Count from one to twenty, in words."
 PROBED = 3  # tokens that have to agree when the server is tried
 CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a part of a character's bytes
@@ -93,11 +94,12 @@ class Continuation:
         """Take in what arrived, if anything did. UserError: the server failed or sends nonsense."""
         chunks = self.reply.take()
         try:
-            for choice in (choice for chunk in chunks for choice in chunk.choices):
-                self._text = (self._text + (choice.delta.content or ""))[:MAX_TEXT]
-                self.over = self.over or choice.finish_reason or ""
-        except (AttributeError, TypeError) as error:
-            raise UserError(f"the drafter's server sends no text ({error}): check it") from None
+            for text, ends, _ in (said for chunk in chunks for said in said_in(chunk)):
+                self._text = (self._text + text.decode())[:MAX_TEXT]
+                self.over = self.over or (ends or "" if ends in ENDS else "for another reason")
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = type(error).__name__
+            raise UserError(f"the drafter's server sends no text ({kind}): check it") from None
         if len(self._text) == MAX_TEXT:  # no server says so much that keeps to AHEAD
             self.over = "length"
         if chunks:
@@ -263,13 +265,11 @@ class OpenAiDrafter(Processor):
         text, news = text_of(self.tokenizer, path), threading.Event()
         answer = [{"role": "assistant", "content": text}] if text else []
         reply = self._server.begin(
-            lambda client: client.chat.completions.create(
-                model=self._server.model,
-                messages=[*prompt.messages, *answer],  # type: ignore[list-item]
+            lambda: self._server.complete(
+                messages=[*prompt.messages, *answer],
                 max_tokens=AHEAD,
                 temperature=0,
-                stream=True,
-                extra_body=dict(way) if text else None,
+                **(way if text else {}),
             ),
             news.set,
         )

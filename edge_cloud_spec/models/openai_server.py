@@ -15,9 +15,10 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which is for one server only
 CONNECT_S = 5.0
 MAX_REPLY_BYTES = 2**22
+LEAST_BYTES = 256  # that a line, or a part, counts as: reading it takes time, however short it is
 RETRY_S = 1.0  # where a server does not say when to come again
 MAX_RETRY_S = 3600.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
@@ -57,7 +59,7 @@ class OpenAiReply:
     def take(self) -> list[Any]:
         """The chunks that arrived since the last call; after them raises UserError if it failed.
 
-        What a chunk holds is unchecked: of any type, whatever the library's annotations say.
+        What a chunk holds is unchecked: any JSON.
         """
         done = self.done
         chunks = [self._chunks.popleft() for _ in range(len(self._chunks))]
@@ -101,9 +103,11 @@ class OpenAiServer:
                 f"{url} may have several models: name one of them (--model, or model.name)"
             )
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
-        if not re.fullmatch("[!-~]*", key):
+        if not re.fullmatch(r"[!#-&(-\[\]-~]*", key):  # else an error may have it with escapes
             place = key_file or KEY_VARIABLE
-            raise UserError(f"the key in {place} must be one word of printable ASCII")
+            raise UserError(
+                f"the key in {place} must be one word of printable ASCII without quotes and \\"
+            )
         try:
             import openai
         except ImportError as error:
@@ -125,6 +129,8 @@ class OpenAiServer:
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             http_client=openai.DefaultAsyncHttpxClient(
                 follow_redirects=False,  # pictures go where the owner said
+                headers={"accept-encoding": "identity"},
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # else they pile up
                 event_hooks={"response": [_bound]},
             ),
         )
@@ -136,17 +142,17 @@ class OpenAiServer:
 
     def begin(
         self,
-        request: Callable[[AsyncOpenAI], Awaitable[Any]],
+        request: Callable[[], Awaitable[Any]],
         on_news: Callable[[], None] = lambda: None,
     ) -> OpenAiReply:
-        """Send a streamed request, as ``lambda client: client.chat.completions.create(...)``.
+        """Send a streamed request, as ``lambda: server.complete(...)``.
 
         on_news: called in another thread when a chunk arrived, and at the end.
         """
         arrived: deque[Any] = deque()
 
         async def stream() -> None:
-            async with await request(self.client) as chunks:
+            async with await request() as chunks:
                 async for chunk in chunks:
                     arrived.append(chunk)
                     on_news()
@@ -154,6 +160,17 @@ class OpenAiServer:
         under_way = self._submit(stream())
         under_way.add_done_callback(lambda _: on_news())
         return OpenAiReply(arrived, under_way)
+
+    async def complete(self, **asked: Any) -> Any:
+        """The stream of a chat completion's chunks, as JSON has them: made into the library's types
+        a small one may take seconds, and memory to match."""
+        from openai import AsyncStream
+
+        body = {"model": self.model, "stream": True, **asked}
+        path, chunks = "/chat/completions", AsyncStream[object]
+        return await self.client.post(
+            path, cast_to=object, body=body, stream=True, stream_cls=chunks
+        )
 
     def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
         """What the server answers to a request that is not streamed; raises UserError."""
@@ -163,7 +180,7 @@ class OpenAiServer:
         """Ask for the server's models; raises UserError where it is not usable."""
         names = self.ask(_models)
         if self.model not in names:  # some list a part, or take any name
-            listed = one_line(", ".join(names[:5]) or "nothing")
+            listed = self.quoted(", ".join(names[:5]) or "nothing")
             log.warning("%s does not list %s but %s", self.url, self.model, listed)
 
     def _submit(self, request: Awaitable[T]) -> Future[T]:
@@ -176,14 +193,18 @@ class OpenAiServer:
         except Exception as error:
             raise self._sentence(error) from None  # what a library raises may hold the headers
 
+    def quoted(self, said: object) -> str:
+        """What the server said, as a part of a line without key and picture, which it repeats."""
+        text = _PICTURE.sub("[picture]", str(said) or type(said).__name__)
+        return one_line(text.replace(self._key or "[key]", "[key]"))
+
     def _sentence(self, error: Exception) -> UserError:
-        """What to do about it, without key and picture, which servers repeat."""
+        """What to do about it."""
         import openai
 
         if isinstance(error, UserError):
             return error
-        said = _PICTURE.sub("[picture]", str(getattr(error, "message", error)))
-        why = one_line(said.replace(self._key or "[key]", "[key]")).removeprefix("Error code: ")
+        why = self.quoted(getattr(error, "message", error)).removeprefix("Error code: ")
         status = getattr(error, "status_code", 0)
         key = "the key given" if self._key else "a request without a key"
         timed_out = isinstance(error, asyncio.TimeoutError | openai.APITimeoutError)
@@ -196,7 +217,7 @@ class OpenAiServer:
             (
                 isinstance(error, openai.APIConnectionError),
                 True,
-                f"cannot be reached ({one_line(error.__cause__ or error)}): see whether it runs "
+                f"cannot be reached ({self.quoted(error.__cause__ or error)}): see whether it runs "
                 "there",
             ),
             (
@@ -209,6 +230,12 @@ class OpenAiServer:
                 False,
                 f"has no model {self.model}, or no such API ({why}): correct the name or the "
                 "address",
+            ),
+            (
+                status == 501 or "not support" in why,
+                False,
+                f"cannot do what is asked of it ({why}): give it a model that takes pictures "
+                "(llama-server: with --mmproj)",
             ),
             (status == 429, True, f"takes no more requests for now ({why}): wait, or see its log"),
             (status >= 500, True, f"failed ({why}): wait, or see its log"),
@@ -240,20 +267,24 @@ def _end(loop: asyncio.AbstractEventLoop, client: AsyncOpenAI) -> None:
 
 
 async def _models(client: AsyncOpenAI) -> list[str]:
-    return [str(model.id) for model in (await client.models.list()).data]
+    listed: Any = await client.get("/models", cast_to=object)
+    return [str(model["id"]) for model in listed["data"]]
 
 
 async def _bound(response: Any) -> None:
-    """Let no more of a response be read than any answer has: the library keeps whole lines."""
+    """Let no more of a response be read than any answer has: the library keeps whole lines, and
+    what is compressed may be of any size."""
     read = response.aiter_bytes
 
     async def bounded(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise ValueError("it is compressed")
         size = 0
         async with aclosing(read(chunk_size)) as parts:
             async for part in parts:
-                size += len(part)
+                size += len(part) + LEAST_BYTES * (1 + len(part.splitlines()))
                 if size > MAX_REPLY_BYTES:
-                    raise ValueError(f"more than {MAX_REPLY_BYTES} bytes")
+                    raise ValueError("it is longer than any answer")
                 yield part
 
     response.aiter_bytes = bounded
@@ -270,9 +301,21 @@ def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
     return messages
 
 
+def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
+    """What a chunk has of the one answer that was asked for: UTF-8, why it ends, and the delta.
+
+    Raises AttributeError, LookupError, TypeError or ValueError for what is no chunk.
+    """
+    for choice in chunk.get("choices") or ():
+        if choice.get("index") in (0, None):
+            delta = choice["delta"]
+            yield (delta.get("content") or "").encode(), choice.get("finish_reason"), delta
+
+
 def _seconds(text: str | None) -> float:
     """A Retry-After header's seconds; the default where it is missing, a date or absurd."""
     try:
-        return min(max(RETRY_S, float(json.loads(text or ""))), MAX_RETRY_S)  # so is NaN the first
+        seconds = float(json.loads(text or "", parse_constant=lambda _: None))  # no NaN, Infinity
+        return min(max(RETRY_S, seconds), MAX_RETRY_S)
     except (ValueError, TypeError, OverflowError):
         return RETRY_S

@@ -211,12 +211,12 @@ class FollowedGoal:
     def __init__(self, instruction: str) -> None:
         self.instruction = normalized(instruction)
         self.state, self.words = "waiting", ""
-        self._finished: set[str] = set()
+        self._answered: set[str] = set()
 
     @property
     def decisions(self) -> int:
-        """How many decisions were made for it."""
-        return len(self._finished)
+        """How many decisions for it came to an answer."""
+        return len(self._answered)
 
     def on_status(self, line: str) -> GoalEnd | None:
         """Take a line of ``instruction_status``; returns how the goal ended, None if it goes on."""
@@ -232,13 +232,13 @@ class FollowedGoal:
             return GoalEnd("failed", "the drafter was started again, or ended; send the goal again")
         return GoalEnd(OUTCOMES.get(state, "cancelled"), detail)
 
-    def on_words(self, request: str, instruction: str, answer: str, finished: bool) -> bool:
-        """Take the words of a decision; whether they are about this goal."""
+    def on_words(self, request: str, instruction: str, answer: str, answered: bool) -> bool:
+        """Take the words of a decision, ``answered`` with the last; whether they are about it."""
         if self.state == "waiting" or normalized(instruction) != self.instruction:
             return False
         self.words = answer or self.words
-        if finished:
-            self._finished.add(request)
+        if answered:
+            self._answered.add(request)
         return True
 
     def _is_about_it(self, detail: str) -> bool:

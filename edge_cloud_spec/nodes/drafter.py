@@ -6,6 +6,7 @@ and on what, ``edge.DecodeRunner`` decodes.
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 import threading
@@ -47,6 +48,7 @@ from ..nav.decision_loop import (
 from ..nav.events import ENDED, EStop, Instruction, Report, Tick
 from ..nav.mission import INACTIVE, STARTED
 from ..nav.status import Status
+from ..throttle import LONGEST_S, Throttle, with_more
 from .drafting.camera import COMPRESSED, RAW, CameraFrame, CameraWatch, encode_frame, topics_of
 from .drafting.settings import CREEP, DrafterSettings
 from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_stats
@@ -61,6 +63,7 @@ PROBLEM_S = 30.0  # that a problem is told, unless a decision works before
 HALT_S = 2.0  # s to wait for a decision that was aborted
 POLL_S = 0.2  # s at most until a decision begins that is due because time went on
 LINK_STATE = "link_state"
+_FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 LINK_LOST = "the link is lost; the drafter decides alone"
 
 
@@ -80,7 +83,7 @@ class DrafterNode(ManagedNode):
         self._run_info = RunInfo(self)
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._numbers = count(self._settings.value.first_decision)
-        self._problem = RecentProblem(PROBLEM_S)
+        self._problem, self._throttle = RecentProblem(PROBLEM_S), Throttle(longest_s=LONGEST_S)
         self._last_decision: dict[str, object] = {}
         self._moving = False
         self.hear_e_stop(self._on_e_stop)
@@ -341,8 +344,11 @@ class DrafterNode(ManagedNode):
     # Reports
 
     def _report_problem(self, problem: str) -> None:
-        self._problem.report(problem, time.monotonic())
-        self.get_logger().error(problem)
+        now = time.monotonic()
+        self._problem.report(problem, now)
+        left_out = self._throttle.admit(_FIGURES.sub("", problem), now)
+        if left_out is not None:
+            self.get_logger().error(with_more(problem, left_out))
 
     def diagnose(self) -> Health:
         """What is followed, and what is wrong with camera, model or last decision."""

@@ -21,6 +21,7 @@ from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ..bounds import Bounded, bounded
+from ..edge.events import ANSWERED
 from ..instruction import is_stop, normalized
 from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
 from .health import Health, Level
@@ -176,7 +177,8 @@ class InstructionServer(Node):
 
     def _on_words(self, message: VerifiedTokens) -> None:
         goal = self._goal
-        about = (message.request_id, message.instruction, message.answer, message.finished)
+        answered = message.finish_reason in ANSWERED  # not one that failed
+        about = (message.request_id, message.instruction, message.answer, answered)
         if goal is not None and goal.on_words(*about):
             self._feed(goal)
 

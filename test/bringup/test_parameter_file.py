@@ -49,6 +49,26 @@ def test_what_the_file_says_is_not_overridden_by_defaults(own: str) -> None:
     assert "--params-file" in line and not any("seed:=" in part for part in line)
 
 
+SERVED = {"drafter": "openai:http://127.0.0.1:8080/v1", "tokenizer": "/models/small", "model": "q"}
+IN_FILE = {"drafter": "path", "tokenizer": "tokenizer", "model": "name"}
+
+
+@pytest.mark.parametrize("written", ["", "drafter", "tokenizer", "model"])
+def test_a_drafter_behind_an_api_has_tokenizer_and_model_given_or_in_the_file(
+    written: str, tmp_path: Path
+) -> None:
+    path, given = tmp_path / "own.yaml", {**SERVED}
+    if written:
+        model = f"{IN_FILE[written]}: '{given.pop(written)}'"
+        path.write_text(f"/**/drafter: {{ros__parameters: {{model: {{{model}}}}}}}")
+    parameters = str(path) if written else ""
+    drafter = dict(specs_of(GraphSettings(parameters=parameters, **given))["drafter"].parameters)
+    assert {key: drafter[f"model.{IN_FILE[key]}"] for key in given} == given
+    for missing in given.keys() - {"drafter"}:
+        with pytest.raises(UserError, match=r"needs tokenizer:=DIRECTORY.*and model:=NAME"):
+            GraphSettings(parameters=parameters, **{**given, missing: ""})
+
+
 def test_what_is_given_goes_before_the_file(own: str) -> None:
     specs = specs_of(GraphSettings(parameters=own, preset="fsd", cloud="local", seed=0))
     assert dict(specs["drafter"].parameters)["preset"] == "fsd"

@@ -18,7 +18,17 @@ from typing import Any
 
 import pytest
 from helpers.checkpoints import jpeg
-from helpers.cloud.api_peer import ANSWER, DONE, USAGE, ApiPeer, answer, chunk, event
+from helpers.cloud.api_peer import (
+    ANSWER,
+    DONE,
+    HOSTILE,
+    SECRET,
+    USAGE,
+    ApiPeer,
+    answer,
+    chunk,
+    event,
+)
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
 from helpers.transformers_serve import running
 from hypothesis import given, settings
@@ -42,7 +52,7 @@ from edge_cloud_spec.nav.answer import answer_grammar, read_answer
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.share import rules_text
 
-KEY = "sk-this-is-a-secret"
+KEY = SECRET.decode()
 TARGET = str(EMBEDDED / "target")
 AR = DecodeSettings(load_preset("cloud_ar"), max_tokens=64)
 REQUEST = Request("find the silver bottle", jpeg(1))
@@ -147,8 +157,8 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a number of choices": ([event({"choices": 3})], "no chunk of an answer"),
     "a number for text": ([chunk(5), chunk(finish="stop")], "no chunk of an answer"),
     "an error in the midst": ([chunk("action:"), event({"error": {"message": "OOM"}})], "OOM"),
-    "one endless line": (itertools.repeat(b"x" * 65536), "more than 4194304 bytes"),
-    "one huge text": ([chunk("a" * 2**23)], "more than 4194304 bytes"),
+    "one endless line": (itertools.repeat(b"x" * 65536), "longer than any answer"),
+    "one huge text": ([chunk("a" * 2**23)], "longer than any answer"),
     "a tool": ([chunk(delta={"tool_calls": [{"index": 0}]}), DONE], "wants a tool"),
     "a refusal": ([chunk(delta={"refusal": "no"}), DONE], "declines"),
     "a cut by length": ([chunk("action: sto"), chunk(finish="length")], "'length'"),
@@ -163,6 +173,11 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a gateway": ((502, {}, b"<html>bad gateway"), "failed"),
     "a redirect": ((307, {"location": "/v1/chat/completions"}, b""), "no such API (307)"),
     "an error after the end": ([chunk("a", "stop"), event({"error": {"message": "OOM"}})], "OOM"),
+    "a model without eyes": (
+        (500, {}, b'{"error": {"message": "image input is not supported - hint: mmproj"}}'),
+        "llama-server: with --mmproj",
+    ),
+    "no such ability": ((501, {}, b""), "cannot do what is asked of it"),
 }
 PASS_BY = (
     "an error in the midst",
@@ -171,6 +186,64 @@ PASS_BY = (
     "a failing server",
     "a gateway",
 )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_is_one_sentence_without_the_key_and_others_are_served(
+    name: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "key"
+    secret.write_text(KEY)
+    reply, complaint = HOSTILE[name]
+    complaint = {"text": "no chunk of an answer", "another reason": "'[key]'"}.get(
+        complaint, complaint
+    )
+
+    def hostile_to_one(body: dict[str, Any]) -> Any:
+        return reply if "door" in str(body["messages"]) else answer()
+
+    key = ("--api-key-file", str(secret))
+    with ApiPeer(hostile_to_one) as peer, verifier(peer.url, *key) as there:
+        door = Request("find the brown door", REQUEST.jpeg)
+        outcome = there.decode(door)
+        assert not outcome.completed and complaint in outcome.text
+        assert outcome.text.isprintable() and len(outcome.text) <= 504
+        assert KEY not in outcome.text
+        assert there.robot.words(there.decode()) == ANSWER
+        assert not there.worker._models.allowance._closed, "it asked for no patience"
+
+
+def test_of_several_choices_the_one_that_was_asked_for_is_heard() -> None:
+    def several(body: object) -> Iterator[bytes]:
+        for letter in ANSWER:
+            other = {"index": 1, "delta": {"content": "turn"}, "finish_reason": "stop"}
+            ours = {"index": 0, "delta": {"content": letter}, "finish_reason": None}
+            yield event({"choices": [other, ours]})
+            yield event({"choices": [other]})
+        yield chunk(finish="stop")
+
+    with ApiPeer(several) as peer, verifier(peer.url) as there:
+        assert there.robot.words(there.decode()) == ANSWER
+
+
+def test_a_server_that_sets_cookies_gets_none_and_is_asked_for_plain_text() -> None:
+    cookies = b"".join(b"set-cookie: c%d=v; Max-Age=99999\r\n" % n for n in range(20))
+    reply = b"HTTP/1.1 200 OK\r\n" + cookies + b"\r\n" + b"".join(answer())
+    with ApiPeer(lambda body: reply) as peer, verifier(peer.url) as there:
+        for _ in range(2):
+            assert there.robot.words(there.decode()) == ANSWER
+        headers = {name.lower(): value for name, value in peer.headers[-1].items()}
+        assert "cookie" not in headers and headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("count", [10**40, -5, 0, 1e308, "NaN", True, None, [1], {"a": 1}], ids=str)
+def test_a_count_of_tokens_that_cannot_be_closes_no_door(count: Any) -> None:
+    told = [*answer()[:-2], event({"choices": [], "usage": {"total_tokens": count}}), DONE]
+    bound = ("--tokens-per-hour", "100000")
+    with ApiPeer(lambda body: told) as peer, verifier(peer.url, *bound) as there:
+        for _ in range(2):
+            assert there.robot.words(there.decode()) == ANSWER
+        assert spent(there.worker)[1] < 5000
 
 
 NAMES = st.sampled_from(["choices", "delta", "content", "finish_reason", "usage", "error", "x"])
@@ -294,7 +367,10 @@ def test_the_longest_patience_that_was_asked_for_counts() -> None:
     allowance.check()
 
 
-@pytest.mark.parametrize("said", ["NaN", "-Infinity", "-5", "soon", "[1]", "9" * 5000, ""])
+SENSELESS = ["NaN", "Infinity", "-Infinity", "-5", "soon", "[1]", "9" * 5000, ""]
+
+
+@pytest.mark.parametrize("said", SENSELESS)
 def test_a_senseless_retry_after_is_the_usual_pause(said: str) -> None:
     with ApiPeer() as peer:
         peer.models = (429, {"retry-after": said}, b"{}")
@@ -582,7 +658,9 @@ def test_a_key_is_in_no_log_no_message_and_no_metric(
     assert KEY not in str(sys.argv)
 
 
-def test_neither_a_part_of_a_key_nor_of_a_picture_is_quoted_from_an_error() -> None:
+def test_neither_a_part_of_a_key_nor_of_a_picture_is_quoted_from_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     picture = "data:image/jpeg;base64," + "Q7" * 500
     with ApiPeer() as peer:
         server = OpenAiServer(peer.url, "a")
@@ -594,11 +672,15 @@ def test_neither_a_part_of_a_key_nor_of_a_picture_is_quoted_from_an_error() -> N
                 said = str(server._sentence(error))
                 assert KEY[:6] not in said and "Q7" not in said
         assert "[picture]" in str(server._sentence(RuntimeError(picture)))
-        peer.models = (200, {"content-type": "application/json"}, b'{"data": [{"id": "a\\nb"}]}')
+        listed = b'{"data": [{"id": "a\\nb"}, {"id": "%s"}]}' % SECRET
+        peer.models = (200, {"content-type": "application/json"}, listed)
         server.check()
+        assert "a b, [key]" in caplog.text and KEY not in caplog.text
 
 
-@pytest.mark.parametrize("key", ["sk\nabc", "sk\x01abc", "sk abc", "s\u00e4"])
+@pytest.mark.parametrize(
+    "key", ["sk\nabc", "sk\x01abc", "sk abc", "s\u00e4", "s\\abc", "s'abc", 's"abc']
+)
 def test_a_key_that_no_header_takes_is_refused_and_not_quoted(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

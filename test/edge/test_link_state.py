@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, permutations
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.edge.events import LinkLost
 from edge_cloud_spec.edge.link.state import (
     PROBE_S,
     LinkLimits,
@@ -17,6 +20,8 @@ from edge_cloud_spec.edge.link.state import (
     LinkState,
     ReplyWatch,
 )
+from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.messages import Fault, Verdict
 
 LIMITS = LinkLimits()
 CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST
@@ -170,6 +175,76 @@ def test_however_often_it_is_lost_it_is_tried_again_within_the_longest_hold() ->
         assert state.quality == LOST
         now = good_link(state, now, LIMITS.max_hold_s + 0.5)
         assert state.quality != LOST
+
+
+def fault(code: str, text: str = "why") -> bytes:
+    return encode_server(Fault(code, text))
+
+
+VERDICT = encode_server(Verdict(PrefixDigest(0, 0), (), 3))
+
+
+def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded() -> None:
+    """Before, it was cloud, and well again, while each decision failed."""
+    now = 0.0
+    monitor = LinkMonitor(LIMITS, lambda: now)
+    monitor.probed("", "", 0.1)
+    assert monitor.quality == CLOUD
+    for second in range(1, 60):
+        now = float(second)
+        monitor.sent(str(second), last=False)
+        monitor.received(str(second), fault("overloaded", "URL cannot be reached"))
+        monitor.sent(str(second), last=True)
+        for _ in range(5):  # the verifier itself is well
+            now += 0.1
+            if monitor.check():
+                monitor.probed("", "", 0.01)
+        assert monitor.text.startswith("degraded the verifier answers")
+        assert "URL cannot be reached" in monitor.text
+    for _ in range(60):  # nobody decides: nobody knows
+        now += 1.0
+        if monitor.check():
+            monitor.probed("", "", 0.01)
+    assert monitor.quality == DEGRADED
+    for second in range(5):
+        now += 1.0
+        monitor.sent(f"well {second}", last=False)
+        monitor.received(f"well {second}", VERDICT)
+    assert monitor.text == "cloud"
+
+
+@given(events=events, refused=st.lists(st.booleans(), min_size=200, max_size=200))
+def test_it_is_never_cloud_after_an_answer_that_decided_nothing(
+    events: list[tuple[str, float]], refused: list[bool]
+) -> None:
+    state, now = LinkState(LIMITS, 0.0), 0.0
+    for (event, pause), refuses in zip(events, refused, strict=False):
+        now += pause
+        if event == "in time" and refuses:
+            state.answered(0.1, now, "it decides nothing")
+            assert state.quality != CLOUD and state.reason
+        else:
+            happen(state, event, now)
+
+
+CAUSES: dict[str, tuple[Callable[[LinkMonitor], None], str]] = {
+    "unreachable": (lambda m: m.probed("nothing listens there", "start one", 0.0), "start one"),
+    "a wrong token": (lambda m: m.probed("the token is refused", "the token", 0.0), "the token"),
+    "a decode's token": (lambda m: m.received("a", fault("unauthenticated")), ""),
+    "a broken stream": (lambda m: m.received("a", LinkLost("reset")), ""),
+    "a full verifier": (lambda m: m.received("a", fault("overloaded")), ""),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(CAUSES, 2)))
+def test_the_advice_is_that_of_the_cause(before: str, after: str) -> None:
+    now = 0.0
+    monitor = LinkMonitor(LIMITS, lambda: now)
+    now = LIMITS.first_s + 1
+    for name in (before, after):
+        now += 0.1
+        CAUSES[name][0](monitor)
+        assert monitor.advice == CAUSES[name][1] and monitor.reason
 
 
 def test_a_watch_counts_each_deadline_that_passes() -> None:

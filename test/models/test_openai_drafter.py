@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.checkpoints import checkpoint, jpeg
-from helpers.cloud.api_peer import DONE, ApiPeer, answer, chunk, event
+from helpers.cloud.api_peer import DONE, HOSTILE, SECRET, ApiPeer, answer, chunk, event
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.transformers_serve import running
 from hypothesis import given, settings
@@ -40,6 +40,7 @@ from edge_cloud_spec.models.openai_drafter import (
     Continuation,
     ContinuedSession,
 )
+from edge_cloud_spec.models.openai_server import KEY_VARIABLE
 from edge_cloud_spec.models.prompt import PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
@@ -201,6 +202,27 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
     assert decode(there, drafter, preset).tokens == own  # it is gone
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
+    there: SimpleNamespace, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, SECRET.decode())
+    reply, complaint = HOSTILE[name]
+    with Continuing(lambda so_far: reply) as peer:
+        drafter = served_by(peer.url)
+        outcome = decode(there, drafter)
+        assert outcome.completed and outcome.tokens == own_tokens(there, SamplingPolicy())
+        failure = outcome.stats.failure
+        assert complaint in failure and failure.isprintable() and SECRET.decode() not in failure
+        peer.says = answer  # type: ignore[assignment]
+        assert not decode(there, drafter).stats.failure
+        peer.answers = lambda body: reply
+        try:
+            served_by(peer.url)  # or what passes by is tried at the next decode
+        except UserError as error:
+            assert str(error).isprintable() and SECRET.decode() not in str(error)
+
+
 def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleNamespace) -> None:
     own, words = own_tokens(there, SamplingPolicy()), own_words(there)
     with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
@@ -350,8 +372,7 @@ class Reply:
     def take(self) -> list[Any]:
         if not self._parts:
             return []
-        delta = SimpleNamespace(content=self._parts.pop(0))
-        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])]
+        return [{"choices": [{"delta": {"content": self._parts.pop(0)}}]}]
 
     @property
     def done(self) -> bool:
@@ -417,8 +438,7 @@ class Saying:
         self._text += said
         ends = not next_letter(self._text)
         finish = "stop" if ends else None if self._left else "length"
-        delta = SimpleNamespace(content=said)
-        return [SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=finish)])]
+        return [{"choices": [{"delta": {"content": said}, "finish_reason": finish}]}]
 
     def cancel(self) -> None:
         self.cancelled = True

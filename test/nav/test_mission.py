@@ -367,6 +367,7 @@ def test_only_words_of_this_goal_count_and_each_decision_once() -> None:
     goal.on_status(f"following {BOX}")
     assert not goal.on_words("r1", "find a cup", "action", True)
     assert goal.on_words("r2", BOX, "action: search", False) and goal.decisions == 0
+    assert goal.on_words("r3", BOX, "", False), "it failed"
     for _ in range(2):
         assert goal.on_words("r2", BOX, "action: search;", True)
     assert (goal.words, goal.decisions) == ("action: search;", 1)

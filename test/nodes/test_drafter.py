@@ -122,6 +122,21 @@ def ended(node: ScriptedDrafter) -> list[str]:
 
 
 @pytest.mark.parametrize("node", [NONE], indirect=True)
+def test_what_fails_in_each_decision_is_logged_once_and_counted(
+    node: ScriptedDrafter, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before, a wrong token was an ERROR a second for as long as it was wrong."""
+    for number in range(50):
+        node._report_problem(f"the token is wrong; it asks again in {number} s")
+        assert f"in {number} s" in str(node.diagnose())
+    node._report_problem("something else")
+    node.get_logger().info("the end")
+    logged = [line for line in capfd.readouterr().err.splitlines() if "ERROR" in line]
+    assert 2 <= len(logged) <= 10, "a few, where this took seconds"
+    assert "in 0 s" in logged[0] and "something else" in logged[-1]
+
+
+@pytest.mark.parametrize("node", [NONE], indirect=True)
 def test_without_explanations_a_decode_ends_at_its_action(node: ScriptedDrafter) -> None:
     node.begin_decision()
     assert ended(node) == ["cut"]

@@ -103,7 +103,11 @@ def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Draft
     drafter.say(f"done {BOX}")  # of an earlier instruction
     handle = drafter.ask(BOX, follows=True)
     words = VerifiedTokens(request_id="r1", instruction=BOX, answer="action: search;")
-    words.finished = True
+    words.finished, words.finish_reason = True, "cut"
+    for reason in ("timeout", "overloaded", "aborted", "bad_request"):  # no answer came of these
+        failed = VerifiedTokens(request_id=reason, instruction=BOX, finished=True)
+        failed.finish_reason = reason
+        drafter.words.publish(failed)
     drafter.words.publish(words)
     drafter.until(lambda: drafter.feedback[-1].words == "action: search;")
     assert drafter.feedback[-1].decisions == 1

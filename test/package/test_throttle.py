@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from edge_cloud_spec.throttle import MAX_KINDS, Throttle, with_more
@@ -16,6 +18,17 @@ def test_what_comes_without_end_is_said_so_often_a_second_and_nothing_is_uncount
     written = [more for more in said if more is not None]
     assert len(written) == 10 * most
     assert sum(written) + len(written) == 9 * 500 + most, "all but the last second's others"
+
+
+def test_what_goes_on_is_said_ever_more_rarely_and_at_once_after_it_was_over() -> None:
+    throttle = Throttle(longest_s=60.0)
+    said = {now: throttle.admit("refused", now) for now in map(float, range(600))}
+    written = [now for now, more in said.items() if more is not None]
+    gaps = [later - earlier for earlier, later in pairwise(written)]
+    assert gaps[:7] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0] and max(gaps) == 60.0
+    assert sum(said[now] or 0 for now in written) + len(written) == written[-1] + 1
+    assert throttle.admit("refused", 800.0) is not None
+    assert throttle.admit("refused", 801.0) == 0, "a second after it began anew"
 
 
 def test_one_kind_does_not_silence_another() -> None:

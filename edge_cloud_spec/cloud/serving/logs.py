@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...throttle import Throttle, with_more
+from ...throttle import LONGEST_S, Throttle, with_more
 
 ABOUT = ("session", "client")  # what a record may be about
 FORMATS = ("text", "json")
@@ -64,12 +64,13 @@ def _one_line(text: str) -> str:
 
 
 class OncePerSecond(logging.Filter):
-    """Lets a message about a client through once a second, and says how often it came since."""
+    """Lets a message about a client through once a second, ever more rarely while it goes on, and
+    says how often it came since."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._throttle = Throttle()
+        self._throttle = Throttle(longest_s=LONGEST_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write this record."""

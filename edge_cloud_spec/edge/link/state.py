@@ -24,13 +24,15 @@ PROBE_S = 1.0  # between two probes of a link that is not good
 IDLE_S = 5.0  # without an answer, after which a good one is probed
 # Faults that the robot's own end of the stream makes: no answers of the cloud.
 NO_ANSWER = ("unauthenticated", "not_a_verifier", "link_failed")
+# A probe cannot know better: only a decode asks the target.
+REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
 
 
 class LinkQuality(IntEnum):
     """The states; a larger number is worse."""
 
     CLOUD = 0  # answers come in time
-    DEGRADED = 1  # some are late, or the connection broke a moment ago
+    DEGRADED = 1  # some are late, decide nothing, or the connection broke a moment ago
     LOST = 2  # nothing answers
 
     def __str__(self) -> str:
@@ -65,7 +67,7 @@ class LinkState:
     def __init__(self, limits: LinkLimits, now: float) -> None:
         """Nothing is known yet: it is degraded, and lost if nothing answers."""
         self.quality = LinkQuality.DEGRADED
-        self._reason = "the cloud has not answered yet"
+        self._reason, self._advice = "the cloud has not answered yet", ""
         self.missed_answers = 0
         self._limits = limits
         self._in_time: deque[bool] = deque(maxlen=limits.of)  # of the last answers
@@ -73,7 +75,7 @@ class LinkState:
         self._needed = 1  # of those, for a better state
         # The first miss or break after the last answer; the first answer may take its time.
         self._silent_since: float | None = now + limits.first_s
-        self._broken = False
+        self._broken = self._refuses = False
         self._since = now - limits.hold_s  # in this state
         self._hold = limits.hold_s
         self._left_lost = -limits.calm_s  # when it was lost last
@@ -83,13 +85,18 @@ class LinkState:
         """Why it is not good; empty where it is."""
         return self._reason if self.quality else ""
 
-    def answered(self, after_s: float, now: float) -> None:
-        """The cloud answered, ``after_s`` after it was asked."""
+    @property
+    def advice(self) -> str:
+        """What to do about the reason, where that is known; else empty."""
+        return self._advice if self.quality else ""
+
+    def answered(self, after_s: float, now: float, refusal: str = "") -> None:
+        """The cloud answered, ``after_s`` after it was asked; refusal: why it decides nothing."""
         limits = self._limits
-        self._silent_since, self._broken = None, False
-        if after_s > limits.deadline_s:
+        self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
+        late = f"answers take {after_s:.1f} s" if after_s > limits.deadline_s else ""
+        if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
-            self._reason = f"answers take {after_s:.1f} s"
         else:
             self._in_time.append(True)
             self._in_a_row += 1
@@ -97,6 +104,8 @@ class LinkState:
             self._judge(now)
         elif self._in_a_row >= self._needed and now - self._since >= self._hold_now:
             self._improve(now)
+        if refusal or late:
+            self._reason, self._advice = refusal or late, ""
 
     def missed(self, now: float) -> None:
         """An answer was due by now."""
@@ -105,11 +114,11 @@ class LinkState:
         self._in_a_row = 0
         self._fall_silent(f"no answer within {self._limits.deadline_s:g} s", now)
 
-    def lost(self, reason: str, now: float) -> None:
-        """The connection broke, or cannot be made."""
+    def lost(self, reason: str, now: float, advice: str = "") -> None:
+        """The connection broke, or cannot be made; what to do about it, where that is known."""
         self._in_a_row = 0
         self._broken = True
-        self._fall_silent(reason, now)
+        self._fall_silent(reason, now, advice)
 
     def tick(self, now: float) -> None:
         """Time has passed, or there is a connection on which nobody has answered yet."""
@@ -123,11 +132,11 @@ class LinkState:
     def _hold_now(self) -> float:
         return self._hold if self.quality == LinkQuality.LOST else self._limits.hold_s
 
-    def _fall_silent(self, reason: str, now: float) -> None:
+    def _fall_silent(self, reason: str, now: float, advice: str = "") -> None:
         if self._silent_since is None:
             self._silent_since = now
         if not self.starting(now):
-            self._reason = reason
+            self._reason, self._advice = reason, advice
         self._judge(now)
 
     def _judge(self, now: float) -> None:
@@ -135,7 +144,7 @@ class LinkState:
         limits, silent = self._limits, self._silent_since
         if silent is not None and now - silent >= limits.lost_s:
             self._worsen(LinkQuality.LOST, now)
-        elif self._broken or self._in_time.count(False) >= limits.misses:
+        elif self._broken or self._refuses or self._in_time.count(False) >= limits.misses:
             self._worsen(LinkQuality.DEGRADED, now)
 
     def _worsen(self, quality: LinkQuality, now: float) -> None:
@@ -153,9 +162,9 @@ class LinkState:
             self._left_lost = now
             self.quality, self._reason = LinkQuality.DEGRADED, "answers come again"
         else:
-            self.quality, self._reason = LinkQuality.CLOUD, ""
+            self.quality = LinkQuality.CLOUD
             self._in_time.clear()
-        self._since, self._in_a_row = now, 0
+        self._since, self._in_a_row, self._advice = now, 0, ""
 
 
 class ReplyWatch:
@@ -202,7 +211,7 @@ class LinkMonitor:
         self._watch = ReplyWatch(limits.deadline_s)
         self._probing = False
         self._next_probe = clock()
-        self._advice = ""
+        self._refusal = ""  # why the last decode was refused, until a verdict comes
 
     @property
     def quality(self) -> LinkQuality:
@@ -216,8 +225,8 @@ class LinkMonitor:
 
     @property
     def advice(self) -> str:
-        """What to do about it, where a probe found that out; else empty."""
-        return self._advice if self._state.quality else ""
+        """What to do about it, where that is known; else empty."""
+        return self._state.advice
 
     @property
     def starting(self) -> bool:
@@ -251,10 +260,14 @@ class LinkMonitor:
                 self._state.lost(item.reason, now)
             elif isinstance(item, LinkUp):
                 self._state.tick(now)
-            elif reason := _link_fault(item):
-                self._watch.answered(request, self._clock())
-                self._state.lost(reason, now)
-            elif server_kind_of(item) != "prediction":
+            elif (fault := _fault_of(item)) is not None and fault.code in NO_ANSWER:
+                self._watch.answered(request, now)
+                self._state.lost(fault.text, now)
+            elif (kind := server_kind_of(item)) != "prediction":
+                if fault is not None and fault.code == "overloaded":
+                    self._refusal = REFUSED.format(fault.text)
+                elif kind == "verdict":
+                    self._refusal = ""
                 after_s = self._watch.answered(request, now)
                 self._answered(after_s or 0.0, now)
 
@@ -277,23 +290,19 @@ class LinkMonitor:
             self._next_probe = now + PROBE_S
             if self._watch.waiting:
                 return  # a decode measures more than a probe does
-            self._advice = advice
             if problem:
-                self._state.lost(problem, now)
+                self._state.lost(problem, now, advice)
             else:
                 self._answered(after_s, now)
 
     def _answered(self, after_s: float, now: float) -> None:
-        self._state.answered(after_s, now)
+        self._state.answered(after_s, now, self._refusal)
         self._next_probe = now + (PROBE_S if self._state.quality else IDLE_S)
 
 
-def _link_fault(data: bytes) -> str:
-    """Why the cloud cannot be used, where this is the robot's own report of that; else empty."""
-    if server_kind_of(data) != "fault":
-        return ""
+def _fault_of(data: bytes) -> Fault | None:
     try:
-        fault = decode_server(data)
+        fault = decode_server(data) if server_kind_of(data) == "fault" else None
     except WireError:
-        return ""
-    return fault.text if isinstance(fault, Fault) and fault.code in NO_ANSWER else ""
+        return None
+    return fault if isinstance(fault, Fault) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -33,11 +34,51 @@ def answer(text: str = ANSWER, pieces: int = 5) -> list[bytes]:
     return [*map(chunk, parts), chunk(finish="stop"), USAGE, DONE]
 
 
-Answers = Callable[[dict[str, Any]], Iterable[bytes] | tuple[int, dict[str, str], bytes]]
+Answers = Callable[[dict[str, Any]], Iterable[bytes] | bytes | tuple[int, dict[str, str], bytes]]
+
+# Replies, byte by byte, that are none; SECRET is the robot's or the verifier's key.
+SECRET = b"sk-this-is-a-secret"
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+_CLOSED, _CHUNKED = _HEAD + b"\r\n", _HEAD + b"transfer-encoding: chunked\r\n\r\n"
+_BOMB = b"content-encoding: %s\r\n\r\n%s"
+_ZEROS = gzip.compress(bytes(2**26))
+TOO_LONG, NO_HTTP, NO_ANSWER = (
+    "longer than any answer",
+    "cannot be reached",
+    "no answer of an OpenAI",
+)
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "a flood of events": (_CLOSED + b"data: {}\n\n" * 300_000, TOO_LONG),
+    "a flood of empty lines": (_CLOSED + b"\n" * 2**21, TOO_LONG),
+    "chunks of a byte": (_CHUNKED + b"1\r\nx\r\n" * 300_000, TOO_LONG),
+    "a million choices": (
+        _CLOSED + b'data: {"choices":[' + b'{"index":1},' * 300_000 + b'{"index":1}]}\n\n',
+        "broke off",
+    ),
+    "a line of 16 MB in one chunk": (_CHUNKED + b"1000000\r\n" + b"x" * 2**24, TOO_LONG),
+    "a header without end": (_HEAD + b"x-a: b\r\n" * 30_000, NO_HTTP),
+    "a gzip bomb": (_HEAD + _BOMB % (b"gzip", _ZEROS), "it is compressed"),
+    "a bomb in a bomb": (
+        _HEAD + _BOMB % (b"gzip, gzip", gzip.compress(_ZEROS)),
+        "it is compressed",
+    ),
+    "brackets": (_CLOSED + b"data: " + b"[" * 200_000 + b"\n\n", NO_ANSWER),
+    "a chunk that is shorter": (_CHUNKED + b"5\r\ndata: {}\n\n", NO_HTTP),
+    "a chunk that is longer": (_CHUNKED + b"ffff\r\ndata: {}\n\n", NO_HTTP),
+    "two lengths": (_HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", NO_HTTP),
+    "the key for a status": (b"HTTP/1.1 \xff " + SECRET + b"\r\n\r\n", "[key]"),
+    "the key for a header": (_HEAD + SECRET + b" \xff\r\n\r\n", "[key]"),
+    "the key for a chunk": (_CHUNKED + SECRET + b"\r\n", "[key]"),
+    "the key for an end": (_CLOSED + chunk(finish=SECRET.decode()), "another reason"),
+    "half a character": (_CLOSED + chunk("\ud83d", "stop") + DONE, "text"),
+    "a terminal's escapes": (_CLOSED + event({"error": {"message": "\x1b[2J\a\n"}}), "gave up"),
+    "nothing": (b"", NO_HTTP),
+}
 
 
 class ApiPeer:
-    """``answers`` gives the bytes of a stream for a request's body, or status, headers, body."""
+    """``answers`` gives the bytes of a stream for a request's body, or status, headers and body, or
+    all bytes of the reply."""
 
     def __init__(self, answers: Answers = lambda body: answer(), port: int = 0) -> None:
         self.answers = answers
@@ -59,6 +100,10 @@ class ApiPeer:
                 peer.asked.append(body)
                 peer.headers.append(dict(self.headers))
                 said = peer.answers(body)
+                if isinstance(said, bytes):
+                    with suppress(OSError):
+                        self.wfile.write(said)
+                    return
                 if isinstance(said, tuple):
                     self._reply(*said)
                     return
