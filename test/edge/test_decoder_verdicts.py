@@ -14,6 +14,7 @@ from helpers.edge_decoder import (
     SPEC,
     decoder,
     drafting,
+    drafts,
     finish,
     sent,
     verdict,
@@ -94,6 +95,18 @@ def test_a_verdict_settles_as_many_tokens_as_the_answer_has_room_for_and_none_of
     actions = robot.handle(told, 1.0)
     assert finish(actions).reason == ("length" if fits else "bad_verdict")
     assert robot.tokens == ([*drafted, 9] if fits else [])
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(-1, True), (0, False)])
+def test_a_verdicts_token_is_one_of_the_vocabulary(beyond: int, fits: bool) -> None:
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    robot.handle(replace(PROMPT, vocabulary=100), 0.0)
+    drafts(robot, (3, 4, 5, 6), 1.0)
+    actions = robot.handle(verdict(BASE, (0,), 100 + beyond), 2.0)
+    assert robot.tokens == ([3, 99] if fits else [])
+    assert fits or finish(actions).reason == "bad_verdict"
 
 
 def test_a_verdict_that_settles_nothing_and_ends_nothing_ends_the_decode() -> None:
