@@ -135,6 +135,7 @@ class Listening(RuleBasedStateMachine):
         assert stream.session is None
         if one is not None:
             assert one in self.held and one.stream is None
+            assert one.arrived == self.now, "it is kept for as long after any silence before"
             assert not one.verification.generating
 
     @rule(one=consumes(sessions))
