@@ -203,6 +203,13 @@ def test_a_decisions_seed_tells_whose_and_which_it_is(seed: int, number: int) ->
     assert SamplingPolicy(seed=ours) and seed_and_number(ours) == (seed, number)
 
 
+@pytest.mark.parametrize(("seed", "number"), [(2**32, 0), (0, 2**32), (-1, 0), (0, -1)])
+def test_a_seed_or_a_number_of_more_than_32_bits_is_refused(seed: int, number: int) -> None:
+    """Else two decisions would share one."""
+    with pytest.raises(ValueError, match="32 bits"):
+        decision_seed(seed, number)
+
+
 def test_decisions_of_one_seed_and_of_neighbouring_seeds_draw_alike_no_more_than_others() -> None:
     index = np.arange(4000)
     for other in (decision_seed(3, 1), decision_seed(4, 0), decision_seed(0, 3)):

@@ -330,6 +330,20 @@ def test_dropping_a_drafted_token_by_its_value_is_found_out() -> None:
     assert first_token(run, 2)[0] == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("tail", [0, 1, 2])
+def test_where_the_tail_runs_out_the_dense_row_goes_on_within_the_trial(tail: int) -> None:
+    p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))
+
+    def run(random_source: BranchingChooser) -> int:
+        told = sparse_residual(p, Split("sparse", 1, tail), 0, random_source)
+        token = resample(told, q, 0, random_source)
+        found = resample(told, q, 0, random_source, p) if token is None else token
+        assert found is not None
+        return found
+
+    assert first_token(run, 4) == pytest.approx(p.residual(q).shares)
+
+
 def test_a_fresh_trial_after_the_tail_ran_out_is_found_out() -> None:
     """It must go on with the trial in which it has already chosen the tail."""
     p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))

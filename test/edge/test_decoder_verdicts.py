@@ -15,6 +15,7 @@ from helpers.edge_decoder import (
     Robot,
     decoder,
     drafting,
+    drafts,
     finish,
     sent,
     verdict,
@@ -112,6 +113,18 @@ def test_a_robot_that_does_not_draft_holds_its_own_limit(
     actions = robot.handle(Received(replace(told, generated=True)), 1.0)
     assert finish(actions).reason == ("length" if fits else "bad_verdict")
     assert robot.tokens == (list(tokens) if fits else [])
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(-1, True), (0, False)])
+def test_a_verdicts_token_is_one_of_the_vocabulary(beyond: int, fits: bool) -> None:
+    robot = decoder()
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    robot.handle(replace(PROMPT, vocabulary=100), 0.0)
+    drafts(robot, (3, 4, 5, 6), 1.0)
+    actions = robot.handle(verdict(BASE, (0,), 100 + beyond), 2.0)
+    assert robot.tokens == ([3, 99] if fits else [])
+    assert fits or finish(actions).reason == "bad_verdict"
 
 
 def test_a_verdict_that_settles_nothing_and_ends_nothing_ends_the_decode() -> None:

@@ -11,7 +11,7 @@ from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, d
 from edge_cloud_spec.cloud.session.counters import Counters
 from edge_cloud_spec.cloud.session.drafts import PushedDrafts
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.preset import Speculation
 from edge_cloud_spec.decoding.propose import FinishedDraft
@@ -243,6 +243,20 @@ def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
     for message in said:
         kept.add(message)
     assert len(kept) == len(said) == MAX_PUSHED and counters.unused == 0
+
+
+def test_a_robot_pushes_as_many_bytes_as_the_cloud_keeps() -> None:
+    answer = VerifiedPrefix(0)
+    answer.begin(BASE, PROMPT)
+    robot, kept = Drafts(answer, "dense", load_preset("picospec"), Measures()), 0
+    row = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
+    draft = FinishedDraft(Draft((1,), rows=(row,)), (1,), 0)
+    cloud = PushedDrafts(Counters())
+    for token in range(9):
+        if message := robot.push((token,), draft, 0.0, exits=True):
+            cloud.add(message)  # raises BadDraft where it is one too many
+            kept += 1
+    assert kept == MAX_PUSHED_BYTES // row.nbytes == len(cloud)
 
 
 def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:

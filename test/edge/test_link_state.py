@@ -271,3 +271,14 @@ def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:
     assert not monitor.check()
     now += PROBE_S
     assert [monitor.check(), monitor.check()] == [True, False]
+
+
+@pytest.mark.parametrize("problem", ["", "nothing answers there"])
+def test_a_probe_says_nothing_of_the_link_while_a_decode_waits(problem: str) -> None:
+    monitor = LinkMonitor(LIMITS, lambda: 60.0)
+    assert monitor.check()
+    monitor.sent("a", last=False)
+    before = monitor.text
+    monitor.probed(problem, "start one", 0.0)
+    assert (monitor.text, monitor.advice) == (before, "")
+    assert not monitor.check(), "no other is begun while it waits"

@@ -311,6 +311,20 @@ def test_a_navigator_that_stood_still_lets_no_decision_take_over(gap: float, goe
     assert bool(drives(drill.on(Tick()))) == goes_on
 
 
+def test_while_odometry_falters_no_decision_takes_over() -> None:
+    """Where the base is, and how far it has come since the frame, is not known then."""
+    drill = moving(FORWARD)
+    at = stamp(drill)
+    for _ in range(2):
+        drill.on(Tick(), PERIOD)
+    assert drill.navigator.moving and drill.navigator.odometer.track.falters(drill.now)
+    effects = drill.on(words(f"action: {LEFT};", "r2", age=0.1, stamp=at))
+    assert "nothing else is decided" in reports(effects)
+    step(drill)
+    again = words(f"action: {LEFT};", "r3", age=0.0, stamp=stamp(drill))
+    assert any(isinstance(effect, Announce) for effect in drill.on(again)), "it has come again"
+
+
 @pytest.mark.parametrize(
     ("action", "moves"),
     [

@@ -188,6 +188,23 @@ def test_a_decision_from_before_a_stop_moves_nothing_whatever_the_clocks_say(
     assert drives(told.on(told.current(FORWARD, "new", age=0.05), 1.0))
 
 
+@pytest.mark.parametrize("release", [EStop(False), Instruction(CUP)])
+def test_a_frame_from_before_the_last_release_moves_nothing_whatever_count_it_says(
+    told: Drill, release: Event
+) -> None:
+    """Its drafter heard the count first, and the frame lay in a queue."""
+    told.on(EStop(True), 0.1)
+    if isinstance(release, Instruction):
+        told.on(EStop(False), 0.1)
+        told.on(release, 1.0)
+    else:
+        told.on(release, 1.0)
+        told.on(Instruction(CUP), 0.0)
+    effects = told.on(told.current(FORWARD, "old", age=0.5), 0.4)
+    assert not drives(effects + told.run(0.5)) and "before the robot was" in reports(effects)
+    assert drives(told.on(told.current(FORWARD, "new", age=0.1)))
+
+
 def test_words_of_another_count_move_nothing_be_it_higher() -> None:
     drill = Drill()
     for stops in (1, 7, 2**63):

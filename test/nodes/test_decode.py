@@ -65,7 +65,10 @@ def test_an_instruction_becomes_verified_words_in_order(watcher: Watcher) -> Non
     drafts = [m for m in watcher.heard["draft"] if m.request_id == last.request_id]
     assert drafts and all(len(d.words) >= 1 for d in drafts)
     watcher.until(lambda: watcher.heard["decode_stats"])
-    assert watcher.heard["decode_stats"][0].tokens == position
+    [stats] = [m for m in watcher.heard["decode_stats"] if m.request_id == last.request_id]
+    assert stats.tokens == position
+    took = [d.draft_time.sec + d.draft_time.nanosec / 1e9 for d in drafts]
+    assert all(0 <= seconds <= stats.total_ms / 1e3 + 1 for seconds in took)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 100_000, "find\x01it", "\ufffd\ufffd"])

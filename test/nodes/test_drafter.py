@@ -369,6 +369,11 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
     robot.instruction.publish(String(data="stop"))
     robot.until(lambda: robot.is_told("idle"))
 
+    navigator = robot.create_publisher(String, "nav_status", LATCHED)
+    navigator.publish(String(data="moving r1 0 move forward small"))
+    robot.frame = lambda number: jpeg(128, 0)
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
+    navigator.publish(String(data="idle r1 0 done: move forward small"))
     robot.frozen = True
     robot.until(lambda: robot.says(DRAFTER, ERROR, "frozen: their stamps do not go on", "restart"))
     robot.frozen = False

@@ -258,6 +258,6 @@ class Scheduler:
         most = max(QUANTUM, self._limits.batch_rows)
         for share in list(self._shares.values()):
             waits = share.waiting or share in self._in_pass
-            share.credit = min(share.credit + count * QUANTUM, most if waits else 0.0)
+            share.credit = min(share.credit + count * QUANTUM, most)
             if share.credit >= 0 and not waits:
                 del self._shares[share.client]

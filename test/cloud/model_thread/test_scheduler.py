@@ -82,6 +82,13 @@ def test_clients_that_always_wait_get_the_same_rows_however_they_ask(
     assert min(served.values()) >= share * max(served.values())
 
 
+def test_clients_with_credit_and_the_same_deadline_take_turns() -> None:
+    of = scheduler(batch=1)
+    for client in "abc" * 2:
+        due(of, client, 1)
+    assert [names(of.next_batch(0.0)) for _ in range(6)] == [[client] for client in "abc" * 2]
+
+
 @pytest.mark.parametrize(
     ("patience", "others", "size"),
     [(0.25, 0.0, 2), (0.05, 0.0, 5), (0.0, 0.0, 5), (0.05, 0.05, 5)],

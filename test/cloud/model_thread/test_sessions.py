@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from edge_cloud_spec.cloud.model_thread.engine import MAX_TEXT, fault_of
 from edge_cloud_spec.cloud.model_thread.sessions import (
     SHORTEST_S,
     CloudSession,
@@ -29,6 +30,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
@@ -133,6 +135,7 @@ class Listening(RuleBasedStateMachine):
         assert stream.session is None
         if one is not None:
             assert one in self.held and one.stream is None
+            assert one.arrived == self.now, "it is kept for as long after any silence before"
             assert not one.verification.generating
 
     @rule(one=consumes(sessions))
@@ -504,3 +507,9 @@ def test_the_row_that_a_robot_resamples_from_is_said_again_by_the_next_verifier(
     expected = probabilities(ToyVlm(1).logits(OWN[:4]), SPLIT["policy"])
     for row in rows:
         np.testing.assert_allclose(row.row.probabilities, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("beyond", "tail"), [(-1, ""), (0, ""), (1, " ..."), (10**6, " ...")])
+def test_a_faults_text_is_whole_or_cut_short_where_it_quotes_much(beyond: int, tail: str) -> None:
+    said = fault_of(UserError("x" * (MAX_TEXT + beyond))).text
+    assert said == "x" * min(MAX_TEXT, MAX_TEXT + beyond) + tail
