@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, check_installed
 from ..share import check_lab, share
 from .graph import LEAD_TIME, PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
@@ -96,6 +96,8 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         raise UserError(f"seed must be a whole number, not {seed!r}")
     if given["record"] and Path(given["record"]).exists():
         raise UserError(f"record must be a new folder; {given['record']} is there already")
+    if given["record"]:
+        check_installed("rosbags", "record:=")
     renames = [(name, given[name]) for name in ("odom", "cmd_vel") if given[name]]
     if given["camera"]:
         raw = given["camera"].removesuffix(COMPRESSED)
