@@ -101,13 +101,15 @@ def check_installed(package: str, what: str) -> None:
         raise UserError(f"{what} needs {package}, which is missing: {how_to_install(package)}")
 
 
-def _sentence(error: UserError | ImportError) -> str:
-    """What the user can correct; raises the error again where it is a fault of this package."""
+def sentence(error: Exception) -> str:
+    """What the user can correct; empty where it is nothing of theirs."""
     if isinstance(error, UserError):
         return str(error)
+    if not isinstance(error, ImportError):
+        return ""
     package, _, inside = (error.name or _PACKAGE).partition(".")
     if package == _PACKAGE and inside not in ("msg", "action"):
-        raise error
+        return ""
     built = "source your ROS 2 and build this package again (docs/deployment.md)"
     remedy = built if package == _PACKAGE else how_to_install(package)
     return f"{error.name} cannot be imported ({one_line(error)}): {remedy}"
@@ -119,7 +121,9 @@ def imports() -> Iterator[None]:
     try:
         yield
     except (UserError, ImportError) as error:
-        print(f"error: {_sentence(error)}", file=sys.stderr)
+        if not (said := sentence(error)):
+            raise
+        print(f"error: {said}", file=sys.stderr)
         sys.exit(CANNOT_START)
 
 
@@ -147,7 +151,9 @@ def exit_status(run: Callable[[], int]) -> int:
     try:
         return run()
     except (UserError, ImportError) as error:
-        print(f"error: {_sentence(error)}", file=sys.stderr)
+        if not (said := sentence(error)):
+            raise
+        print(f"error: {said}", file=sys.stderr)
         return CANNOT_START
     except KeyboardInterrupt:
         return 130
