@@ -1,7 +1,9 @@
-"""Checkpoints of the three families as GGUF files: for tests, and for a way through llama.cpp here.
+"""Checkpoints of the three families as GGUF files: for tests, and for ways through llama.cpp here.
 
 ``PYTHONPATH=test python -m helpers.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
-tensors are those of the package gguf. Owners of a published model take its own GGUF files.
+tensors are those of the package gguf. Owners of a published model take its own GGUF files. Where
+the vision part has another rotary base than everybody's, DIRECTORY is itself a checkpoint, too,
+with theirs: ``vllm serve DIRECTORY``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from edge_cloud_spec.models.checkpoint import weight_files
 
@@ -28,7 +30,8 @@ ARCHITECTURES = {
     "qwen2_5_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2.5vl_merger"),
     "qwen3_vl": (gguf.MODEL_ARCH.QWEN3VL, "qwen3vl_merger"),
 }
-ROPE_BASE = 10_000  # of every vision part in llama.cpp
+VISUAL = re.compile(r"^(model\.)?visual\.")
+ROPE_BASE = 10_000  # of every vision part in llama.cpp and vLLM
 DEEPSTACK = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 MERGER = {
     "merger.norm": "v.post_ln",
@@ -51,8 +54,11 @@ def convert(source: Path, directory: Path) -> Path:
     weights: Weights = {}
     for file in weight_files(source):
         weights |= load_file(file)
+    if widen(config, weights):
+        save_file(weights, directory / "model.safetensors", {"format": "pt"})
+        (directory / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     # A file's names begin as in transformers' class, or as Qwen's own.
-    seen = {name: re.sub(r"^(model\.)?visual\.", "", name) for name in weights if "visual." in name}
+    seen = {name: VISUAL.sub("", name) for name in weights if VISUAL.match(name)}
     vision = {short: weights[name] for name, short in seen.items()}
     text = {
         name.replace("model.language_model.", "model."): weight
@@ -136,10 +142,6 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     vision, (_, merger) = config["vision_config"], ARCHITECTURES[config["model_type"]]
     pictures = json.loads((source / "preprocessor_config.json").read_text("utf-8"))
     width = vision.get("embed_dim", vision["hidden_size"])
-    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
-    times = round(math.log(ROPE_BASE, theta))
-    if theta**times != ROPE_BASE:
-        raise ValueError(f"llama.cpp has no rotary base {theta}, and no power of it")
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type(merger)
@@ -147,7 +149,7 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     side = math.isqrt(vision.get("num_position_embeddings", 1600))
     writer.add_vision_image_size(side * vision["patch_size"])
     writer.add_vision_patch_size(vision["patch_size"])
-    writer.add_vision_embedding_length(times * width)
+    writer.add_vision_embedding_length(width)
     writer.add_vision_feed_forward_length(vision.get("intermediate_size", width))
     writer.add_vision_block_count(vision["depth"])
     writer.add_vision_head_count(vision["num_heads"])
@@ -164,7 +166,7 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
         writer.add_vision_n_wa_pattern(vision["fullatt_block_indexes"][0] + 1)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(vision["depth"], 3))
     named: Weights = {}
-    for name, weight in widened(weights, width, vision["num_heads"], times).items():
+    for name, weight in weights.items():
         stem, _, kind = name.rpartition(".")
         if stem == "patch_embed.proj" and kind == "weight":  # of two equal frames
             named |= {"v.patch_embd.weight": weight[:, :, 0]}
@@ -182,15 +184,25 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     _write(writer, named)
 
 
-def widened(weights: Weights, width: int, heads: int, times: int) -> Weights:
-    """The same vision part (Qwen3-VL's), so many times as wide, for the base^times.
+def widen(config: dict[str, Any], weights: Weights) -> bool:
+    """Make a checkpoint whose vision part (Qwen3-VL's) has another rotary base the same with
+    ``ROPE_BASE``, so many times as wide; False: it has that base.
 
     The residual stream is repeated, which a LayerNorm does not see; what reads it reads its first
     copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a head
     of the larger base, which are all of those of its own.
     """
+    vision = config["vision_config"]
+    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
+    times = round(math.log(ROPE_BASE, theta))
+    if theta**times != ROPE_BASE:
+        raise ValueError(f"servers have no rotary base {theta}, and no power of it")
     if times == 1:
-        return weights
+        return False
+    width, heads = vision["hidden_size"], vision["num_heads"]
+    vision["hidden_size"] = times * width
+    vision["rope_parameters"]["rope_theta"] = ROPE_BASE
+    config["dtype"] = "float32"
     quarter = width // heads // 4
 
     def spread(rows: np.ndarray) -> np.ndarray:
@@ -207,24 +219,30 @@ def widened(weights: Weights, width: int, heads: int, times: int) -> Weights:
         parts = rows.reshape(-1, 1, width, *rows.shape[1:])
         return np.repeat(parts, times, 1).reshape(-1, *rows.shape[1:])
 
-    wide: Weights = {}
+    def silent(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([rows, np.zeros(((times - 1) * len(rows), *rows.shape[1:]))])
+
     for name, weight in weights.items():
-        each = weight.astype(np.float32)
+        weights[name] = each = weight.astype(np.float32)
+        if not VISUAL.match(name):
+            continue
         if ".qkv." in name:
             query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
-            each = np.concatenate(
-                [math.sqrt(times) * query, key, value]
-            )  # of the wider head's scale
+            # of the wider head's scale
+            each = np.concatenate([math.sqrt(times) * query, key, value])
         elif ".attn.proj." in name:
             each = repeats(spread(each.T).T if each.ndim > 1 else each)
-        elif "linear_fc1.weight" in name:
-            each = reads(each)
+        elif "linear_fc1" in name:
+            each = reads(each) if each.ndim > 1 else each
+            each = silent(each) if "merger" in name else each
+        elif "merger" in name and "linear_fc2.weight" in name:
+            each = silent(each.T).T
         elif "pos_embed" in name:
             each = repeats(each.T).T
         elif "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
             each = repeats(each)
-        wide[name] = each
-    return wide
+        weights[name] = np.ascontiguousarray(each, np.float32)
+    return True
 
 
 if __name__ == "__main__":
