@@ -1,9 +1,10 @@
 """Checkpoints of the three families as GGUF files: for tests, and for ways through llama.cpp here.
 
 ``PYTHONPATH=test python -m helpers.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
-tensors are those of the package gguf. Owners of a published model take its own GGUF files. Where
-the vision part has another rotary base than everybody's, DIRECTORY is itself a checkpoint, too,
-with theirs: ``vllm serve DIRECTORY``.
+tensors are those of the package gguf. Owners of a published model take its own GGUF files. For the
+embedded pair DIRECTORY holds, too, what servers read as it is: a checkpoint whose vision part has
+everybody's rotary base (``vllm serve DIRECTORY``), and server.gguf, with words cut as they should
+be and the chat template inside (``llama-server``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import gguf
 import numpy as np
 from safetensors.numpy import load_file, save_file
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from edge_cloud_spec.models.checkpoint import weight_files
 
@@ -54,7 +56,7 @@ def convert(source: Path, directory: Path) -> Path:
     weights: Weights = {}
     for file in weight_files(source):
         weights |= load_file(file)
-    if widen(config, weights):
+    if own := widen(config, weights):
         save_file(weights, directory / "model.safetensors", {"format": "pt"})
         (directory / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     # A file's names begin as in transformers' class, or as Qwen's own.
@@ -66,7 +68,9 @@ def convert(source: Path, directory: Path) -> Path:
         if name not in seen
     }
     _write_vision(directory / "mmproj.gguf", source, config, vision)
-    _write_text(directory / "f16.gguf", source, config, text)
+    _write_text(directory / "f16.gguf", source, config, text, _add_words)
+    if own:
+        _write_text(directory / "server.gguf", source, config, text, _add_whole_texts)
     quantize(directory / "f16.gguf", directory / "q4_0.gguf")
     return directory / "f16.gguf"
 
@@ -93,7 +97,9 @@ def _write(writer: gguf.GGUFWriter, weights: Weights) -> None:
     writer.close()
 
 
-def _write_text(path: Path, source: Path, config: dict[str, Any], weights: Weights) -> None:
+def _write_text(
+    path: Path, source: Path, config: dict[str, Any], weights: Weights, add_words: Any
+) -> None:
     text, (kind, _) = config["text_config"], ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     writer.add_block_count(text["num_hidden_layers"])
@@ -111,24 +117,62 @@ def _write_text(path: Path, source: Path, config: dict[str, Any], weights: Weigh
     layers = config["vision_config"].get("deepstack_visual_indexes")
     if layers:
         writer.add_num_deepstack_layers(len(layers))
-    _add_words(writer, json.loads((source / "tokenizer.json").read_text("utf-8")), text)
+    writer.add_chat_template((source / "chat_template.jinja").read_text("utf-8"))
+    add_words(writer, json.loads((source / "tokenizer.json").read_text("utf-8")), text)
     names = gguf.get_tensor_name_map(kind, text["num_hidden_layers"])
     _write(writer, {_named(names, name): weight for name, weight in weights.items()})
 
 
-def _add_words(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
+def _add_words(
+    writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any], cut: str = "qwen2"
+) -> None:
     special = {token["id"]: token["content"] for token in words["added_tokens"]}
     tokens = {index: token for token, index in words["model"]["vocab"].items()} | special
     rows, kinds = range(text["vocab_size"]), gguf.TokenType
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(cut)
     writer.add_token_list([tokens.get(row, f"[PAD{row}]") for row in rows])
-    writer.add_token_types([kinds.CONTROL if row in special else kinds.NORMAL for row in rows])
+    writer.add_token_types(
+        [
+            kinds.CONTROL
+            if row in special
+            else kinds.BYTE
+            if tokens.get(row, "").startswith("<0x")
+            else kinds.NORMAL
+            for row in rows
+        ]
+    )
     merges = [
         pair if isinstance(pair, str) else " ".join(pair) for pair in words["model"]["merges"]
     ]
     writer.add_token_merges(merges)
     writer.add_eos_token_id(text["eos_token_id"])
+
+
+def _add_whole_texts(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
+    """The same tokens without a cut between words, since llama.cpp has no pattern that leaves
+    "action:" and " 3.0" whole, and the merges cross no word. Texts are plain there, bytes hexadecimal.
+    """
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+
+    def plain(token: str) -> str:
+        raw = bytes(byte_of[letter] for letter in token)
+        if len(raw) == 1 and not (raw == b"\n" or 0x20 <= raw[0] < 0x80):
+            return f"<0x{raw[0]:02X}>"
+        return raw.decode().replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
+
+    model, pairs = (
+        words["model"],
+        (pair.split(" ") if isinstance(pair, str) else pair for pair in words["model"]["merges"]),
+    )
+    vocabulary = {plain(token): index for token, index in model["vocab"].items()}
+    merges = [" ".join(map(plain, pair)) for pair in pairs]
+    _add_words(
+        writer,
+        words | {"model": {"vocab": vocabulary, "merges": merges}},
+        text,
+        cut="sarvam-moe",
+    )
 
 
 def _named(names: gguf.TensorNameMap, name: str) -> str:
