@@ -151,7 +151,7 @@ def _add_words(
 
 def _add_whole_texts(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
     """The same tokens without a cut between words, since llama.cpp has no pattern that leaves
-    "action:" and " 3.0" whole, and the merges cross no word. Texts are plain there, bytes hexadecimal.
+    "action:" and " 3.0" whole, and the merges cross no word. Texts are plain, bytes hexadecimal.
     """
     byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
@@ -231,10 +231,6 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
 def widen(config: dict[str, Any], weights: Weights) -> bool:
     """Make a checkpoint whose vision part (Qwen3-VL's) has another rotary base the same with
     ``ROPE_BASE``, so many times as wide; False: it has that base.
-
-    The residual stream is repeated, which a LayerNorm does not see; what reads it reads its first
-    copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a head
-    of the larger base, which are all of those of its own.
     """
     vision = config["vision_config"]
     theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
@@ -247,6 +243,17 @@ def widen(config: dict[str, Any], weights: Weights) -> bool:
     vision["hidden_size"] = times * width
     vision["rope_parameters"]["rope_theta"] = ROPE_BASE
     config["dtype"] = "float32"
+    for name, weight in weights.items():
+        each = weight.astype(np.float32)
+        wide = _wide(name, each, width, heads, times) if VISUAL.match(name) else each
+        weights[name] = np.ascontiguousarray(wide, np.float32)
+    return True
+
+
+def _wide(name: str, each: np.ndarray, width: int, heads: int, times: int) -> np.ndarray:
+    """The residual stream is repeated, which a LayerNorm does not see; what reads it reads its
+    first copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a
+    head of the larger base, which are all of those of its own."""
     quarter = width // heads // 4
 
     def spread(rows: np.ndarray) -> np.ndarray:
@@ -266,27 +273,22 @@ def widen(config: dict[str, Any], weights: Weights) -> bool:
     def silent(rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows, np.zeros(((times - 1) * len(rows), *rows.shape[1:]))])
 
-    for name, weight in weights.items():
-        weights[name] = each = weight.astype(np.float32)
-        if not VISUAL.match(name):
-            continue
-        if ".qkv." in name:
-            query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
-            # of the wider head's scale
-            each = np.concatenate([math.sqrt(times) * query, key, value])
-        elif ".attn.proj." in name:
-            each = repeats(spread(each.T).T if each.ndim > 1 else each)
-        elif "linear_fc1" in name:
-            each = reads(each) if each.ndim > 1 else each
-            each = silent(each) if "merger" in name else each
-        elif "merger" in name and "linear_fc2.weight" in name:
-            each = silent(each.T).T
-        elif "pos_embed" in name:
-            each = repeats(each.T).T
-        elif "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
-            each = repeats(each)
-        weights[name] = np.ascontiguousarray(each, np.float32)
-    return True
+    if ".qkv." in name:
+        query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
+        # of the wider head's scale
+        return np.concatenate([math.sqrt(times) * query, key, value])
+    if ".attn.proj." in name:
+        return repeats(spread(each.T).T if each.ndim > 1 else each)
+    if "linear_fc1" in name:
+        each = reads(each) if each.ndim > 1 else each
+        return silent(each) if "merger" in name else each
+    if "merger" in name and "linear_fc2.weight" in name:
+        return silent(each.T).T
+    if "pos_embed" in name:
+        return repeats(each.T).T
+    if "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
+        return repeats(each)
+    return each
 
 
 if __name__ == "__main__":
