@@ -22,14 +22,19 @@ ARGUMENTS = {
     "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
     "drafter": (
         "",
-        "the draft model's directory or hub name, or bytes; empty: the file's",
+        "the draft model's directory or hub name, a GGUF file, openai:URL of a server (with "
+        "tokenizer and model), or bytes; empty: the file's",
     ),
     "tokenizer": (
         "",
         "for drafter:=openai:URL: directory of a checkpoint of the target's family",
     ),
     "model": ("", "for drafter:=openai:URL: the model's name there"),
-    "target": ("", "the same for the target model, where the verifier is started here"),
+    "target": (
+        "",
+        "the target model's directory or hub name, where the verifier is started here; empty: the "
+        "file's",
+    ),
     "dialect": (
         "",
         "of the target's answers: a name of config/dialects, or the path of its YAML file; "
@@ -90,7 +95,7 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         if given[name].lower() not in ("true", "false"):
             raise UserError(f"{name} must be true or false, not {given[name]!r}")
     if sim := given["sim"].lower() == "true":
-        check_lab()
+        check_lab("with a robot give sim:=false, or ")
     seed = given["seed"]
     if seed and not (seed.isascii() and seed.isdigit()):
         raise UserError(f"seed must be a whole number, not {seed!r}")

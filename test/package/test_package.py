@@ -219,6 +219,7 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     def built(to: Path) -> set[str]:
         subprocess.run([*build, "-w", str(to), str(source)], env=environment, check=True)
         (wheel,) = to.glob("*.whl")
+        assert wheel.name.endswith("-py3-none-any.whl"), "without messages it is for any machine"
         with zipfile.ZipFile(wheel) as archive:
             return {name.split(".data/data/")[-1] for name in archive.namelist()}
 
@@ -257,11 +258,50 @@ def test_without_the_lab_a_command_of_it_says_so_in_a_sentence(
     assert "not installed here" in said and len(said.splitlines()) == 1
 
 
+def test_without_the_lab_help_lists_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = []
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        listed.append(set(re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)))
+        monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
+    assert listed[0] - listed[1] == {"demo", "bench", "train"} and "serve" in listed[1]
+
+
+def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
+    tmp_path: Path,
+) -> None:
+    """Overlay and underlay of a colcon workspace: two versions would mix."""
+    code = (ROOT / "edge_cloud_spec/__init__.py").read_text()
+    for place, parts in (("overlay", ("msg",)), ("checkout", ()), ("underlay", ("msg", "lab"))):
+        for part in ("", *parts):
+            (tmp_path / place / "edge_cloud_spec" / part).mkdir(parents=True)
+            said = code if not part else ""
+            (tmp_path / place / "edge_cloud_spec" / part / "__init__.py").write_text(said)
+    find = (
+        "from importlib.util import find_spec\n"
+        "print(*[bool(find_spec(f'edge_cloud_spec.{part}')) for part in ('msg', 'lab')])"
+    )
+    for first, found in (("overlay", "True False"), ("checkout", "True True")):
+        paths = os.pathsep.join(str(tmp_path / place) for place in (first, "underlay"))
+        done = subprocess.run(
+            [sys.executable, "-c", find],
+            env={**os.environ, "PYTHONPATH": paths},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == found, first
+
+
 def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
     given = {name: default for name, (default, _) in ARGUMENTS.items()}
     assert not settings_of({**given, "sim": "false"}).sim
-    with pytest.raises(UserError, match=r"simulator, .* not installed here"):
+    with pytest.raises(UserError, match=r"simulator, .* not installed here: .* sim:=false"):
         settings_of({**given, "sim": "true"})
     finding = check_simulator()
     assert (finding.state, finding.found) == (OK, "not installed")
