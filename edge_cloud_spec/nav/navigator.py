@@ -329,7 +329,9 @@ class Navigator:
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
-            return "its frame is from before the last stop, release, instruction or setting"
+            return (
+                "its frame is from before the robot was stopped, released, instructed or set anew"
+            )
         moves = settled.action is not None and settled.action.verb == "move"
         path, _, turn = self._used_since(frame, now)
         on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]
