@@ -116,9 +116,9 @@ def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
     return {(verification, "_HANDLERS"): {**verification._HANDLERS, kind: handler}}
 
 
-def remembers(self: EdgeDecoder) -> list[Action]:
+def remembers(self: EdgeDecoder, now: float) -> list[Action]:
     LEFT[self] = self._answer.session or LEFT.get(self, "")
-    return REOPEN(self)
+    return REOPEN(self, now)
 
 
 def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
