@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.cloud.grpc_cloud import Cloud
 from helpers.documents import (
     LAUNCH,
     Link,
@@ -20,12 +19,6 @@ from helpers.documents import (
     line_error,
     mention_error,
 )
-
-from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.load import load
-from edge_cloud_spec.share import rules_text
-from edge_cloud_spec.wire.channel import DEFAULT_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -247,14 +240,3 @@ def test_what_is_not_there_is_found(case: str) -> None:
 
 def test_what_is_there_is_no_problem() -> None:
     assert list(filter(None, problems(ROOT / "README.md", RIGHT))) == []
-
-
-def test_the_readmes_python_lines_print_the_words_of_an_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    target = load(EMBEDDED / "target", threads=1)
-    monkeypatch.chdir(ROOT)
-    with Cloud(Worker(target, target.spec(rules_text(), 128))) as cloud:
-        exec(lines.replace(DEFAULT_ADDRESS, cloud.address), {})
-    assert re.fullmatch(r"action: [^<]*; reason: [^<]*;\n", capsys.readouterr().out)
