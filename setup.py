@@ -143,11 +143,15 @@ class Build(build):
     sub_commands = (*build.sub_commands, ("build_messages", None))
 
 
+def builds_messages() -> bool:
+    return os.environ.get("EDGE_CLOUD_SPEC_MESSAGES") != "0" and has_generators(ament_prefixes())
+
+
 class PlatformDistribution(Distribution):
-    """The wheel holds compiled messages, so it is not for every machine."""
+    """A wheel with compiled messages is not for every machine."""
 
     def has_ext_modules(self) -> bool:
-        return True
+        return builds_messages()
 
     def has_data(self) -> bool:
         """Asked for by setuptools' editable install; its Distribution has only has_data_files."""

@@ -15,19 +15,23 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 
 WORKDIR /ws
 COPY requirements /ws/src/edge_cloud_spec/requirements
-# TORCH: options of pip, e.g. another package index with CPU-only builds. An Orin under Ubuntu 20.04
-# has no CUDA for this Python: the draft model runs on its CPU.
+# TORCH: options of pip, "--index-url" with PyTorch's own index of CPU builds: pip's default is a CUDA
+# build, on aarch64 too, of gigabytes and for other GPUs. An Orin under Ubuntu 20.04 has no CUDA for this
+# Python: the draft model runs on its CPU.
 ARG TORCH=""
-RUN python3 -m venv --system-site-packages .venv && touch .venv/COLCON_IGNORE \
-    && .venv/bin/pip install --no-cache-dir ${TORCH} -r src/edge_cloud_spec/requirements/torch.txt \
-    && .venv/bin/pip install --no-cache-dir -r src/edge_cloud_spec/requirements/robot.txt
+RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv \
+    && . ../../.venv/bin/activate && touch ../../.venv/COLCON_IGNORE \
+    && pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
+    && pip install --no-cache-dir -r requirements/robot.txt -r requirements/grammar.txt \
+       -r requirements/openai.txt \
+    && pip install --no-cache-dir --no-deps -r requirements/view.txt
 
 COPY . /ws/src/edge_cloud_spec
 SHELL ["/bin/bash", "-c"]
 RUN source /opt/ros/jazzy/setup.bash && source .venv/bin/activate \
     && apt-get update && rosdep update --rosdistro jazzy \
     && rosdep install --from-paths src --ignore-src -y --rosdistro jazzy \
-         --skip-keys "rviz2 robot_state_publisher" \
+         --skip-keys "rviz2 rviz_default_plugins robot_state_publisher" \
     && rm -rf /var/lib/apt/lists/* && colcon build --cmake-args -DEDGE_CLOUD_SPEC_LAB=OFF
 
 # A fixed uid, so that secrets of mode 600 can be given to it (docs/deployment.md).

@@ -14,7 +14,7 @@ from typing import cast
 
 from . import __version__
 from .errors import exit_status
-from .share import lab
+from .share import has_lab, lab
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -39,6 +39,8 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (about, _) in _COMMANDS.items():
+        if name in _OF_THE_LAB and name not in chosen and not has_lab():
+            continue
         command = commands.add_parser(name, help=about, description=about)
         if name in chosen:
             command.set_defaults(run=_add(name, command, chosen))
@@ -50,7 +52,7 @@ def _add(name: str, parser: argparse.ArgumentParser, chosen: Sequence[str]) -> R
     if name == "train":
         return _train(parser, chosen)
     folder = _COMMANDS[name][1]
-    module = lab(folder) if name in ("demo", "bench") else import_module(f".{folder}", __package__)
+    module = lab(folder) if name in _OF_THE_LAB else import_module(f".{folder}", __package__)
     add = getattr(module, f"add_{name}_arguments")
     add(parser, chosen) if name == "bench" else add(parser)
     return cast(Run, getattr(module, f"run_{name}"))
@@ -67,6 +69,7 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return lambda args: cast(int, args.train(args))
 
 
+_OF_THE_LAB = ("demo", "bench", "train")
 _TRAINED = {
     "tiny": "train or evaluate the embedded pair on simulated views",
     "exits": "train early exits of a target, which stays as it is",

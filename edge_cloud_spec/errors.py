@@ -7,11 +7,30 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 # What torch's allocators say in a RuntimeError.
 _SHORT = ("can't allocate memory", "not enough memory", "CUDA out of memory")
 CANNOT_START = 2  # exit status of a program that a UserError ends; another start would not help
+
+# What some parts need only, by the name that is imported, as the extras of pyproject.toml have it.
+# By its own name: pip adds nothing for an extra of what colcon has installed.
+_OPTIONAL = {
+    "greenlet": "greenlet>=3.1",
+    "imageio": "imageio>=2.37",
+    "llguidance": "llguidance>=1.3",
+    "lz4": "rosbags>=0.11.9",  # which brings it
+    "matplotlib": "matplotlib>=3.9",
+    "mujoco": "mujoco>=3.5",
+    "openai": "openai>=2",
+    "prometheus_client": "prometheus-client>=0.20",
+    "ray": "ray>=2.60",
+    "rerun": "rerun-sdk>=0.41",
+    "rosbags": "rosbags>=0.11.9",
+}
+_PACKAGE = "edge_cloud_spec"
+_ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 
 
 class UserError(Exception):
@@ -67,6 +86,47 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
         raise UserError(f"{what} ({reason}): {remedy}") from error
 
 
+def how_to_install(package: str) -> str:
+    """The command that installs a package, by the name that is imported."""
+    if package in _OPTIONAL:
+        return f"pip install '{_OPTIONAL[package]}'"
+    if package.startswith(_ROS) or package.endswith(("_msgs", "_interfaces")):
+        return "source your ROS 2, or pip install -r requirements/ros.txt"
+    return "pip install -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"
+
+
+def check_installed(package: str, what: str) -> None:
+    """Raise UserError where a package is missing that ``what`` needs."""
+    if find_spec(package) is None:
+        raise UserError(f"{what} needs {package}, which is missing: {how_to_install(package)}")
+
+
+def sentence(error: Exception) -> str:
+    """What the user can correct; empty where it is nothing of theirs."""
+    if isinstance(error, UserError):
+        return str(error)
+    if not isinstance(error, ImportError):
+        return ""
+    package, _, inside = (error.name or _PACKAGE).partition(".")
+    if package == _PACKAGE and inside not in ("msg", "action"):
+        return ""
+    built = "source your ROS 2 and build this package again (docs/deployment.md)"
+    remedy = built if package == _PACKAGE else how_to_install(package)
+    return f"{error.name} cannot be imported ({one_line(error)}): {remedy}"
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """For the imports of a program: where a package is missing, a sentence ends it."""
+    try:
+        yield
+    except (UserError, ImportError) as error:
+        if not (said := sentence(error)):
+            raise
+        print(f"error: {said}", file=sys.stderr)
+        sys.exit(CANNOT_START)
+
+
 def check_writable(path: Path) -> None:
     """Check, before long work, that its results can be written there; raises UserError."""
     try:
@@ -87,11 +147,13 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def exit_status(run: Callable[[], int]) -> int:
-    """The exit status of a command: a UserError is one sentence on stderr and 2."""
+    """The exit status of a command; a UserError, or a missing package: one sentence, and 2."""
     try:
         return run()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, ImportError) as error:
+        if not (said := sentence(error)):
+            raise
+        print(f"error: {said}", file=sys.stderr)
         return CANNOT_START
     except KeyboardInterrupt:
         return 130

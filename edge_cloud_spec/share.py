@@ -69,13 +69,18 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
     return path, chosen
 
 
-def check_lab() -> None:
-    """Raise UserError where the package was installed without its lab, as on a robot."""
+def has_lab() -> bool:
+    """Whether the package was installed with its lab; on a robot it may not be."""
     found = find_spec(_LAB)
-    if found is None or found.origin is None:  # an empty folder
+    return found is not None and found.origin is not None  # an empty folder has none
+
+
+def check_lab(instead: str = "") -> None:
+    """Raise UserError where the lab is missing, which says what to do ``instead``."""
+    if not has_lab():
         raise UserError(
-            "the simulator, the demo, the benches and the training are not installed here: install "
-            "the package without EDGE_CLOUD_SPEC_LAB=0, or build it without "
+            "the simulator, the demo, the benches and the training are not installed here: "
+            f"{instead}install the package without EDGE_CLOUD_SPEC_LAB=0, or build it without "
             "-DEDGE_CLOUD_SPEC_LAB=OFF"
         )
 

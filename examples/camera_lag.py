@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nodes.drafting.camera import encode_frame
-from edge_cloud_spec.observe.bag import Bag
+from edge_cloud_spec.errors import UserError, imports
+
+with imports():
+    from edge_cloud_spec.nodes.drafting.camera import encode_frame
+    from edge_cloud_spec.observe.bag import Bag
 
 ODOMETRY = ("nav_msgs/msg/Odometry",)
 CAMERA = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")

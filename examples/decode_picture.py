@@ -14,17 +14,21 @@ import contextlib
 import secrets
 from pathlib import Path
 
-from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
-from edge_cloud_spec.lab.harness.server import InProcessServer
-from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
-from edge_cloud_spec.models.tokenizer import TextStream
-from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.errors import imports
+from edge_cloud_spec.share import check_lab, rules_text
+
+with imports():
+    check_lab()  # the verifier within this process is of its harness
+    from edge_cloud_spec.cloud.model_thread.worker import Worker
+    from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+    from edge_cloud_spec.edge.events import Emit
+    from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
+    from edge_cloud_spec.lab.harness.server import InProcessServer
+    from edge_cloud_spec.models import EMBEDDED
+    from edge_cloud_spec.models.load import load
+    from edge_cloud_spec.models.prompt import Request
+    from edge_cloud_spec.models.tokenizer import TextStream
+    from edge_cloud_spec.presets import load_preset
 
 MAX_TOKENS = 128  # of an answer
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 
-import rclpy
-from rclpy.executors import ExternalShutdownException
-from rclpy.node import Node
+from edge_cloud_spec.errors import imports
 
-from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+with imports():
+    import rclpy
+    from rclpy.executors import ExternalShutdownException
+    from rclpy.node import Node
+
+    from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 
 NAMES = {
     NavCommand.STOP: "stop",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, check_installed
 from ..share import check_lab, share
 from .graph import LEAD_TIME, PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
@@ -22,14 +22,19 @@ ARGUMENTS = {
     "preset": ("", "a preset's name, or the path of its YAML file; empty: the parameter file's"),
     "drafter": (
         "",
-        "the draft model's directory or hub name, or bytes; empty: the file's",
+        "the draft model's directory or hub name, a GGUF file, openai:URL of a server (with "
+        "tokenizer and model), or bytes; empty: the file's",
     ),
     "tokenizer": (
         "",
         "for drafter:=openai:URL: directory of a checkpoint of the target's family",
     ),
     "model": ("", "for drafter:=openai:URL: the model's name there"),
-    "target": ("", "the same for the target model, where the verifier is started here"),
+    "target": (
+        "",
+        "the target model's directory or hub name, where the verifier is started here; empty: the "
+        "file's",
+    ),
     "dialect": (
         "",
         "of the target's answers: a name of config/dialects, or the path of its YAML file; "
@@ -90,12 +95,14 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
         if given[name].lower() not in ("true", "false"):
             raise UserError(f"{name} must be true or false, not {given[name]!r}")
     if sim := given["sim"].lower() == "true":
-        check_lab()
+        check_lab("with a robot give sim:=false, or ")
     seed = given["seed"]
     if seed and not (seed.isascii() and seed.isdigit()):
         raise UserError(f"seed must be a whole number, not {seed!r}")
     if given["record"] and Path(given["record"]).exists():
         raise UserError(f"record must be a new folder; {given['record']} is there already")
+    if given["record"]:
+        check_installed("rosbags", "record:=")
     renames = [(name, given[name]) for name in ("odom", "cmd_vel") if given[name]]
     if given["camera"]:
         raw = given["camera"].removesuffix(COMPRESSED)

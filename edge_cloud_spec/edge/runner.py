@@ -295,7 +295,7 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except UserError as error:  # of the library, or verified tokens against the grammar
+        except (UserError, ValueError) as error:  # of the library, or logits that are no numbers
             self._drafter = None
             return [DrafterFailed(str(error))]
         self._in_pass = ()

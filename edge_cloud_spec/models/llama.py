@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -45,6 +45,7 @@ from .vlm import diverse_tokens
 LOAD_S = 600.0  # for gigabytes from a card
 PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
 POLL_S = 0.002  # how often messages are handled during a pass
+END_S = 10.0  # until it is gone
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
 PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end
 ROOM = 2048  # rows for an answer and the nodes after it
@@ -67,11 +68,15 @@ class LlamaProcess:
         if self._child is None:
             if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:
                 raise UserError(f"{self._why}; it did so {RESTARTS} times in a short while")
-            self._spawn()
-            self._since, self._loaded = now, None
+            try:
+                self._spawn()
+            except OSError as error:
+                why = f"the process of the draft model {self.path} cannot be started ({error})"
+                raise UserError(f"{why}: free memory") from None
+            self._loaded = None
             self._send(self._load)
         if self._loaded is None:
-            self._loaded = self._reply(self._since + LOAD_S - now, on_layer)
+            self._loaded = self._reply(LOAD_S, on_layer)
         loaded: Loaded = self._loaded
         return loaded
 
@@ -105,11 +110,12 @@ class LlamaProcess:
 
     def _send(self, request: Sequence[object]) -> None:
         with self._watched():
+            self._asked = time.monotonic()
             self._connection.send(request)
             self._owed = True
 
     def _reply(self, patience: float, on_layer: OnLayer | None) -> Any:
-        deadline = time.monotonic() + patience
+        deadline = self._asked + patience  # however often the reply was not wanted meanwhile
         while self._owed:
             with self._watched():
                 if self._connection.poll(POLL_S if on_layer else 1.0):
@@ -135,7 +141,9 @@ class LlamaProcess:
             raise self._lost(f"{process} does not answer: it is started again") from None
         except (EOFError, OSError):
             assert self._child is not None
-            status = self._child.wait(PASS_S)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(END_S)
+            status = self._child.returncode
             how = f"ended with status {status}: the log may say why"
             if status == -signal.SIGKILL:
                 how = "was killed, maybe for want of memory: free some, or take a smaller file"
@@ -154,7 +162,8 @@ class LlamaProcess:
 def _end(child: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     child.kill()
-    child.wait()
+    with suppress(subprocess.TimeoutExpired):  # stuck in a driver: reaped when another starts
+        child.wait(END_S)
 
 
 Row = tuple[Any, int]  # what stands there (a token, or whose picture), and its rotary position
@@ -442,7 +451,8 @@ class LlamaDrafter(Processor):
 
 def vision_file(path: Path) -> Path:
     """The vision part of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it; UserError."""
-    own, found = path.with_name(f"mmproj-{path.name}"), [*path.parent.glob("mmproj*.gguf")]
+    own = path.with_name(f"mmproj-{path.name}")
+    found = [each for each in path.parent.glob("mmproj*.gguf") if each.is_file()]
     if own not in found and len(found) != 1:
         raise UserError(
             f"{own.name} is missing beside {path}: put the model's vision part there, by this "

@@ -22,7 +22,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from ..errors import UserError, one_line
+from ..errors import UserError, check_installed, one_line
 from ..wire.secret_files import read_token
 from .prompt import PromptSpec, Request, messages_of
 
@@ -108,13 +108,9 @@ class OpenAiServer:
             raise UserError(
                 f"the key in {place} must be one word of printable ASCII without quotes and \\"
             )
-        try:
-            import openai
-        except ImportError as error:
-            raise UserError(
-                "a server with an OpenAI-compatible API needs the openai package: "
-                "pip install 'openai>=2'"
-            ) from error
+        check_installed("openai", "a server with an OpenAI-compatible API")
+        import openai
+
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
         # They say a line about each request, and in detail its headers.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..decoding.grammar import Allowed
-from ..errors import UserError, library_errors
+from ..errors import UserError, check_installed, library_errors
 from .kv_memory import LruCache
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class GrammarCompiler:
 
     def grammar(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
         """The grammar of this text; UserError names what is wrong with it, or what is missing."""
-        check_installed()
+        check_installed("llguidance", "a grammar")
         key = text, end_token, vocabulary
         return self._grammars.get(key, lambda: self._compiled(*key))
 
@@ -121,11 +121,3 @@ class GrammarCompiler:
             "take one with a tokenizer.json, or decode without a grammar",
         ):
             return from_tokenizer(self._tokenizer, eos_token=end_token)
-
-
-def check_installed() -> None:
-    """Raise UserError where llguidance is not there."""
-    try:
-        import llguidance  # noqa: F401
-    except ImportError as error:
-        raise UserError("a grammar needs llguidance: pip install 'llguidance>=1.3'") from error

@@ -137,11 +137,11 @@ class Navigator:
     stand first. Words that nobody has verified replace no motion, and none replaces theirs.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
-    from after that: words say the count of stops that was heard before their frame came, and only
-    those of this very count move. (That the frame is no older than the count is asked as well; it
-    takes clocks that agree.) Once an instruction was heard, only words for it move, and none once
-    they have said that it is done. What says ``stop`` stops, whatever it was decided for, and
-    whoever has spoken since.
+    from after that: words say the count of stops and instructions that was heard before their frame
+    came, and only those of this very count move, or end an instruction. (That the frame is no older
+    than the last stop is asked as well; it takes clocks that agree.) Once an instruction was heard,
+    only words for it move, and none once they have said that it is done. What says ``stop`` stops,
+    whatever it was decided for, and whoever has spoken since.
     ``counts`` tells what was dropped.
     """
 
@@ -168,13 +168,12 @@ class Navigator:
         self._made = 0.0  # m or rad that one action again and again has made, since it was counted
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
-        self._instructed_at = -math.inf
         self._completed: str | None = None  # instruction that is done, until another is heard
         self._ticked = -math.inf
 
     @property
     def stops(self) -> int:
-        """Stops and releases so far, from where it began to count."""
+        """Stops, releases and instructions so far, from where it began to count."""
         return self.holds.count
 
     @property
@@ -237,7 +236,7 @@ class Navigator:
         if self.holds.refusal:
             return [Report(f"an instruction was not taken: {self.holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
-        self._completed, self._instructed_at = None, now
+        self._completed = None
         effects: list[Effect] = []
         if self._run is not None and self._instruction != before:
             effects = self._end("", "another instruction came")
@@ -245,9 +244,9 @@ class Navigator:
             check_instruction(event.text)
         except UserError:
             return effects  # the drafter says why; it follows none, and ends no waiting
-        if self.holds.instruct(now):
-            effects += self._show("idle", "released")
-        return effects
+        released = "idle", "released"
+        same = self.status.state, self.status.detail
+        return effects + self._show(*(released if self.holds.instruct(now) else same))
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
@@ -302,10 +301,10 @@ class Navigator:
         return [*halt, report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
-        """The motion ends; the instruction is done, if the frame came after it was heard last."""
+        """The motion ends; the instruction is done, if the frame came after it was heard last: that
+        the count tells, whatever the clocks say."""
         instruction = normalized(settled.words.instruction)
-        newer = self._frame_time(settled).taken > self._instructed_at
-        if self._instruction in (None, instruction) and newer and settled.words.stops == self.stops:
+        if self._instruction in (None, instruction) and settled.words.stops == self.stops:
             self._completed = instruction
         self._run = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
@@ -330,7 +329,9 @@ class Navigator:
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
         if settled.words.stops != self.stops or frame.taken < self.holds.since:
-            return "its frame is from before the robot was stopped or released, or set anew"
+            return (
+                "its frame is from before the robot was stopped, released, instructed or set anew"
+            )
         moves = settled.action is not None and settled.action.verb == "move"
         path, _, turn = self._used_since(frame, now)
         on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]

@@ -23,9 +23,10 @@ class Status:
     ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
-    before the first. ``stops`` counts the stops, the releases and the changes of the settings, from
-    a number that is another for each navigator: words that were decided under another count move
-    nothing. Raises ValueError for another state, or a request that is not one word.
+    before the first. ``stops`` counts the stops, the releases, the instructions and the changes of
+    the settings, from a number that is another for each navigator: words that were decided under
+    another count move nothing. Raises ValueError for another state, or a request that is not one
+    word.
     """
 
     state: str
@@ -70,8 +71,9 @@ AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer i
 class Holds:
     """After a stop the robot waits for an instruction that comes when nothing holds it any more.
 
-    Each stop, each release and the instruction that ends the waiting add one to ``count``, and
-    are the time (steady seconds) that ``since`` tells: what was decided before counts for nothing.
+    Each stop, each release and each instruction, the same one again too, adds one to ``count``:
+    what was decided before counts for nothing. All but an instruction that ends no waiting are
+    the time (steady seconds) that ``since`` tells.
     The hold ``START`` of a navigator that has just begun is no stop: nothing waits for an
     instruction after it.
     """
@@ -112,8 +114,9 @@ class Holds:
         return True
 
     def instruct(self, now: float) -> bool:
-        """An instruction came; whether it ended the waiting for one."""
-        if self.refusal or not self._awaits:
+        """An instruction came that would be taken; whether it ended the waiting for one."""
+        if not self._awaits:
+            self.count += 1
             return False
         self._causes.pop(INSTRUCTION, None)
         self._awaits = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import socket
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..bringup.processes import Processes, Program
-from ..errors import UserError
+from ..errors import UserError, check_installed
 from ..signals import signals_as_event, signals_as_interrupt
 
 if TYPE_CHECKING:
@@ -145,11 +144,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_view(args: argparse.Namespace) -> int:
     """Show it until Ctrl-C; with ``--save`` and a bag, until the file is written."""
-    if importlib.util.find_spec("rerun") is None:
-        raise UserError(
-            "view needs Rerun (Python 3.11 or newer): pip install -r requirements/view.txt, "
-            "or pip install 'edge-cloud-spec[view]'"
-        )
+    check_installed("rerun", "view (of Python 3.11 or newer)")
     from .sink import Sink
 
     if args.bag is not None and not args.bag.exists():
@@ -199,14 +194,8 @@ def _show_bag(args: argparse.Namespace, sink: Sink) -> int:
 
 
 def _show_graph(args: argparse.Namespace, sink: Sink, processes: Processes | None) -> int:
-    try:
-        from .live_messages import LiveMessages
-    except ImportError as error:
-        raise UserError(
-            f"the running graph can be shown where ROS 2 is sourced only ({error}); "
-            "give a bag, or see it through foxglove_bridge"
-        ) from None
     from .entities import Entities
+    from .live_messages import LiveMessages
 
     entities = Entities()
     sink.log(entities.begin())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from helpers.suites import rows
@@ -61,6 +62,22 @@ def test_what_is_promised_follows_the_formula_and_the_link() -> None:
     assert names.index("cloud_ar") < names.index("dsd")
     near = list(promises(COSTS))
     assert near.index("dsd") < near.index("cloud_ar") and "dssd" not in near
+
+
+def test_auto_is_promised_no_less_than_the_cloud_by_itself_and_what_its_best_plan_gives() -> None:
+    """At any costs: what it does first is to measure, which is not what it comes to."""
+    random, led = Random(29), 0
+    for _ in range(200):
+        draft, verify = random.uniform(1e-4, 0.05), random.uniform(1e-3, 0.1)
+        costs = Costs(
+            lambda nodes, s=draft: s,  # type: ignore[misc]
+            lambda nodes, s=verify: s * (1 + nodes / 50),  # type: ignore[misc]
+            *(verify, random.uniform(0.0, 0.2), random.uniform(0.0, 0.99), 0.3),
+        )
+        auto, alone = (promised(load_preset(name), costs) for name in ("auto", "cloud_ar"))
+        assert auto >= alone
+        led += auto > alone
+    assert 20 < led < 180, "either happens"
 
 
 def test_random_checkpoints_on_a_bag_give_every_field_and_a_checked_promise(

@@ -106,12 +106,12 @@ def broken(what: str) -> Probe:
     return lambda worst: worst.broken[what] > 0
 
 
-EVENTS = 20000
+EVENTS, SEEDS = 20_000, (5, 6, 8)  # of one run, and of three: a defect shows in one of them
 
 
 @cache
-def sound(fault: str) -> WorstStep:
-    return motion.measure(fault, EVENTS, seed=5)
+def sound(fault: str, seed: int) -> WorstStep:
+    return motion.measure(fault, EVENTS, seed=seed)
 
 
 DEFECTS: dict[str, tuple[Any, str, Any, str, Probe]] = {
@@ -133,11 +133,11 @@ DEFECTS: dict[str, tuple[Any, str, Any, str, Probe]] = {
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     where, attribute, defect, fault, is_found = DEFECTS[name]
-    before = sound(fault)
-    assert before.passed and not is_found(before)
+    before = [sound(fault, seed) for seed in SEEDS]
+    assert all(each.passed and not is_found(each) for each in before)
     monkeypatch.setattr(where, attribute, defect)
-    worst = motion.measure(fault, EVENTS, seed=5)
-    assert not worst.passed and is_found(worst)
+    found = (motion.measure(fault, EVENTS, seed=seed) for seed in SEEDS)
+    assert any(not worst.passed and is_found(worst) for worst in found)
 
 
 def test_the_base_covers_what_was_commanded_and_has_a_watchdog() -> None:

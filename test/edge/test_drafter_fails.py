@@ -25,8 +25,10 @@ RULES = {"greedy": GREEDY, "coupled": SamplingPolicy(0.9, seed=3)}
 class Failing:
     """Lets a draft model compute so often, and then no more."""
 
-    def __init__(self, decode: Decode, lasts: int, layer: int) -> None:
-        self.failed, self._left, self._layer = 0, lasts, layer
+    def __init__(
+        self, decode: Decode, lasts: int, layer: int, error: type[Exception] = UserError
+    ) -> None:
+        self.failed, self._left, self._layer, self._error = 0, lasts, layer, error
         model: Any = decode.draft_model
         self._compute, self._read = model.compute, model.read
         model.compute, model.read = self.compute, self.read
@@ -36,7 +38,7 @@ class Failing:
 
         def fail_at(layer: int, hidden: object) -> None:
             if self._left < 0 and layer == self._layer:
-                self.fail()
+                self.fail(self._error)
             on_layer(layer, hidden)
 
         self._compute(rows, fail_at)
@@ -47,9 +49,9 @@ class Failing:
             self.fail()
         self._read(share)
 
-    def fail(self) -> None:
+    def fail(self, error: type[Exception] = UserError) -> None:
         self.failed += 1
-        raise UserError(WHY)
+        raise error(WHY)
 
 
 def leading(decode: Decode) -> None:
@@ -75,6 +77,7 @@ def leading(decode: Decode) -> None:
     seed=st.integers(0, 50),
     known_spec=st.sampled_from([None, b""]),
     leads=st.booleans(),
+    error=st.sampled_from([UserError, ValueError]),  # the latter: of logits that are no numbers
 )
 def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     random: Random,
@@ -87,6 +90,7 @@ def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     seed: int,
     known_spec: bytes | None,
     leads: bool,
+    error: type[Exception],
 ) -> None:
     policy = replace(RULES[rule], grammar=grammar)
     decode = Decode(
@@ -94,7 +98,7 @@ def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     )
     if leads and preset == "auto":
         leading(decode)
-    failing = Failing(decode, lasts, layer)
+    failing = Failing(decode, lasts, layer, error)
     outcome = decode.run()
     own, reason = decode.own_answer()
     assert (list(outcome.tokens), outcome.reason) == (own, reason)

@@ -121,6 +121,9 @@ async def _fuzz_cloud(cloud: Cloud, frames: int, seed: int, report: Report, prog
             report.failures.append(str(failure))
         for peer in (*hostile, bystander):
             await peer.close()
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
+    if remaining:  # else what is due comes to a loop that is closed
+        await asyncio.wait(remaining, timeout=5.0)
     report.seconds = time.perf_counter() - started
 
 

@@ -1,7 +1,10 @@
-"""Checkpoints of the three families as GGUF files: for tests, and for a way through llama.cpp here.
+"""Checkpoints of the three families as GGUF files: for tests, and for ways through llama.cpp here.
 
 ``PYTHONPATH=test python -m helpers.gguf_checkpoint CHECKPOINT DIRECTORY``. Names of keys and
-tensors are those of the package gguf. Owners of a published model take its own GGUF files.
+tensors are those of the package gguf. Owners of a published model take its own GGUF files. For the
+embedded pair DIRECTORY holds, too, what servers read as it is: a checkpoint whose vision part has
+everybody's rotary base (``vllm serve DIRECTORY``), and server.gguf, with words cut as they should
+be and the chat template inside (``llama-server``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from typing import Any
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from edge_cloud_spec.models.checkpoint import weight_files
 
@@ -28,7 +32,8 @@ ARCHITECTURES = {
     "qwen2_5_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2.5vl_merger"),
     "qwen3_vl": (gguf.MODEL_ARCH.QWEN3VL, "qwen3vl_merger"),
 }
-ROPE_BASE = 10_000  # of every vision part in llama.cpp
+VISUAL = re.compile(r"^(model\.)?visual\.")
+ROPE_BASE = 10_000  # of every vision part in llama.cpp and vLLM
 DEEPSTACK = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 MERGER = {
     "merger.norm": "v.post_ln",
@@ -51,8 +56,11 @@ def convert(source: Path, directory: Path) -> Path:
     weights: Weights = {}
     for file in weight_files(source):
         weights |= load_file(file)
+    if own := widen(config, weights):
+        save_file(weights, directory / "model.safetensors", {"format": "pt"})
+        (directory / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     # A file's names begin as in transformers' class, or as Qwen's own.
-    seen = {name: re.sub(r"^(model\.)?visual\.", "", name) for name in weights if "visual." in name}
+    seen = {name: VISUAL.sub("", name) for name in weights if VISUAL.match(name)}
     vision = {short: weights[name] for name, short in seen.items()}
     text = {
         name.replace("model.language_model.", "model."): weight
@@ -60,7 +68,9 @@ def convert(source: Path, directory: Path) -> Path:
         if name not in seen
     }
     _write_vision(directory / "mmproj.gguf", source, config, vision)
-    _write_text(directory / "f16.gguf", source, config, text)
+    _write_text(directory / "f16.gguf", source, config, text, _add_words)
+    if own:
+        _write_text(directory / "server.gguf", source, config, text, _add_whole_texts)
     quantize(directory / "f16.gguf", directory / "q4_0.gguf")
     return directory / "f16.gguf"
 
@@ -87,7 +97,9 @@ def _write(writer: gguf.GGUFWriter, weights: Weights) -> None:
     writer.close()
 
 
-def _write_text(path: Path, source: Path, config: dict[str, Any], weights: Weights) -> None:
+def _write_text(
+    path: Path, source: Path, config: dict[str, Any], weights: Weights, add_words: Any
+) -> None:
     text, (kind, _) = config["text_config"], ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     writer.add_block_count(text["num_hidden_layers"])
@@ -105,24 +117,62 @@ def _write_text(path: Path, source: Path, config: dict[str, Any], weights: Weigh
     layers = config["vision_config"].get("deepstack_visual_indexes")
     if layers:
         writer.add_num_deepstack_layers(len(layers))
-    _add_words(writer, json.loads((source / "tokenizer.json").read_text("utf-8")), text)
+    writer.add_chat_template((source / "chat_template.jinja").read_text("utf-8"))
+    add_words(writer, json.loads((source / "tokenizer.json").read_text("utf-8")), text)
     names = gguf.get_tensor_name_map(kind, text["num_hidden_layers"])
     _write(writer, {_named(names, name): weight for name, weight in weights.items()})
 
 
-def _add_words(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
+def _add_words(
+    writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any], cut: str = "qwen2"
+) -> None:
     special = {token["id"]: token["content"] for token in words["added_tokens"]}
     tokens = {index: token for token, index in words["model"]["vocab"].items()} | special
     rows, kinds = range(text["vocab_size"]), gguf.TokenType
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(cut)
     writer.add_token_list([tokens.get(row, f"[PAD{row}]") for row in rows])
-    writer.add_token_types([kinds.CONTROL if row in special else kinds.NORMAL for row in rows])
+    writer.add_token_types(
+        [
+            kinds.CONTROL
+            if row in special
+            else kinds.BYTE
+            if tokens.get(row, "").startswith("<0x")
+            else kinds.NORMAL
+            for row in rows
+        ]
+    )
     merges = [
         pair if isinstance(pair, str) else " ".join(pair) for pair in words["model"]["merges"]
     ]
     writer.add_token_merges(merges)
     writer.add_eos_token_id(text["eos_token_id"])
+
+
+def _add_whole_texts(writer: gguf.GGUFWriter, words: dict[str, Any], text: dict[str, Any]) -> None:
+    """The same tokens without a cut between words, since llama.cpp has no pattern that leaves
+    "action:" and " 3.0" whole, and the merges cross no word. Texts are plain, bytes hexadecimal.
+    """
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+
+    def plain(token: str) -> str:
+        raw = bytes(byte_of[letter] for letter in token)
+        if len(raw) == 1 and not (raw == b"\n" or 0x20 <= raw[0] < 0x80):
+            return f"<0x{raw[0]:02X}>"
+        return raw.decode().replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
+
+    model, pairs = (
+        words["model"],
+        (pair.split(" ") if isinstance(pair, str) else pair for pair in words["model"]["merges"]),
+    )
+    vocabulary = {plain(token): index for token, index in model["vocab"].items()}
+    merges = [" ".join(map(plain, pair)) for pair in pairs]
+    _add_words(
+        writer,
+        words | {"model": {"vocab": vocabulary, "merges": merges}},
+        text,
+        cut="sarvam-moe",
+    )
 
 
 def _named(names: gguf.TensorNameMap, name: str) -> str:
@@ -136,10 +186,6 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     vision, (_, merger) = config["vision_config"], ARCHITECTURES[config["model_type"]]
     pictures = json.loads((source / "preprocessor_config.json").read_text("utf-8"))
     width = vision.get("embed_dim", vision["hidden_size"])
-    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
-    times = round(math.log(ROPE_BASE, theta))
-    if theta**times != ROPE_BASE:
-        raise ValueError(f"llama.cpp has no rotary base {theta}, and no power of it")
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type(merger)
@@ -147,7 +193,7 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     side = math.isqrt(vision.get("num_position_embeddings", 1600))
     writer.add_vision_image_size(side * vision["patch_size"])
     writer.add_vision_patch_size(vision["patch_size"])
-    writer.add_vision_embedding_length(times * width)
+    writer.add_vision_embedding_length(width)
     writer.add_vision_feed_forward_length(vision.get("intermediate_size", width))
     writer.add_vision_block_count(vision["depth"])
     writer.add_vision_head_count(vision["num_heads"])
@@ -164,7 +210,7 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
         writer.add_vision_n_wa_pattern(vision["fullatt_block_indexes"][0] + 1)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(vision["depth"], 3))
     named: Weights = {}
-    for name, weight in widened(weights, width, vision["num_heads"], times).items():
+    for name, weight in weights.items():
         stem, _, kind = name.rpartition(".")
         if stem == "patch_embed.proj" and kind == "weight":  # of two equal frames
             named |= {"v.patch_embd.weight": weight[:, :, 0]}
@@ -182,15 +228,32 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
     _write(writer, named)
 
 
-def widened(weights: Weights, width: int, heads: int, times: int) -> Weights:
-    """The same vision part (Qwen3-VL's), so many times as wide, for the base^times.
-
-    The residual stream is repeated, which a LayerNorm does not see; what reads it reads its first
-    copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a head
-    of the larger base, which are all of those of its own.
+def widen(config: dict[str, Any], weights: Weights) -> bool:
+    """Make a checkpoint whose vision part (Qwen3-VL's) has another rotary base the same with
+    ``ROPE_BASE``, so many times as wide; False: it has that base.
     """
+    vision = config["vision_config"]
+    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
+    times = round(math.log(ROPE_BASE, theta))
+    if theta**times != ROPE_BASE:
+        raise ValueError(f"servers have no rotary base {theta}, and no power of it")
     if times == 1:
-        return weights
+        return False
+    width, heads = vision["hidden_size"], vision["num_heads"]
+    vision["hidden_size"] = times * width
+    vision["rope_parameters"]["rope_theta"] = ROPE_BASE
+    config["dtype"] = "float32"
+    for name, weight in weights.items():
+        each = weight.astype(np.float32)
+        wide = _wide(name, each, width, heads, times) if VISUAL.match(name) else each
+        weights[name] = np.ascontiguousarray(wide, np.float32)
+    return True
+
+
+def _wide(name: str, each: np.ndarray, width: int, heads: int, times: int) -> np.ndarray:
+    """The residual stream is repeated, which a LayerNorm does not see; what reads it reads its
+    first copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a
+    head of the larger base, which are all of those of its own."""
     quarter = width // heads // 4
 
     def spread(rows: np.ndarray) -> np.ndarray:
@@ -207,24 +270,25 @@ def widened(weights: Weights, width: int, heads: int, times: int) -> Weights:
         parts = rows.reshape(-1, 1, width, *rows.shape[1:])
         return np.repeat(parts, times, 1).reshape(-1, *rows.shape[1:])
 
-    wide: Weights = {}
-    for name, weight in weights.items():
-        each = weight.astype(np.float32)
-        if ".qkv." in name:
-            query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
-            each = np.concatenate(
-                [math.sqrt(times) * query, key, value]
-            )  # of the wider head's scale
-        elif ".attn.proj." in name:
-            each = repeats(spread(each.T).T if each.ndim > 1 else each)
-        elif "linear_fc1.weight" in name:
-            each = reads(each)
-        elif "pos_embed" in name:
-            each = repeats(each.T).T
-        elif "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
-            each = repeats(each)
-        wide[name] = each
-    return wide
+    def silent(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([rows, np.zeros(((times - 1) * len(rows), *rows.shape[1:]))])
+
+    if ".qkv." in name:
+        query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
+        # of the wider head's scale
+        return np.concatenate([math.sqrt(times) * query, key, value])
+    if ".attn.proj." in name:
+        return repeats(spread(each.T).T if each.ndim > 1 else each)
+    if "linear_fc1" in name:
+        each = reads(each) if each.ndim > 1 else each
+        return silent(each) if "merger" in name else each
+    if "merger" in name and "linear_fc2.weight" in name:
+        return silent(each.T).T
+    if "pos_embed" in name:
+        return repeats(each.T).T
+    if "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
+        return repeats(each)
+    return each
 
 
 if __name__ == "__main__":

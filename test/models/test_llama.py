@@ -8,9 +8,11 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
+from multiprocessing import Pipe
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -412,6 +414,57 @@ def test_a_picture_that_a_stopped_process_does_not_take_ends_in_time(
         process.ask("encode", np.zeros((2000, 2000, 3), np.uint8))
 
 
+def test_a_hang_is_noticed_though_no_decode_waits_for_so_long(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "PASS_S", 1.0)
+    session, looks = read(other, prompt_of(other)), count(1)
+    os.kill(pid(other), signal.SIGSTOP)
+
+    def stop_often(layer: int, hidden: object) -> None:
+        if not next(looks) % 20:
+            raise Stop
+
+    with pytest.raises(UserError, match="does not answer"):
+        for _ in range(1000):  # decodes, of which each leaves its pass soon
+            with suppress(Stop):
+                session.grow([1], [-1], stop_often)
+    assert session.grow([1], [-1]).shape == (1, other.vocabulary)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_process_that_does_not_go_is_left_behind(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """Such as one that is stuck in a driver, whether or not its connection is closed."""
+    for bound in ("PASS_S", "END_S"):
+        monkeypatch.setattr(llama, bound, 0.5)
+    process, number = other.memory.process, pid(other)
+    os.kill(number, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda child: None)
+        if gone:
+            process._connection.close()
+            process._connection = Pipe()[0]  # whose other end is closed at once
+        with pytest.raises(UserError, match="the process of the draft model"):
+            process.ask("begin", 100)
+    os.kill(number, signal.SIGKILL)
+    os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+    assert read(other, prompt_of(other)).length == 0
+    assert not Path(f"/proc/{number}").exists()  # it is reaped where another starts
+
+
+def test_a_process_that_cannot_be_started_is_one_sentence(
+    other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other.memory.process._lost("ended by the test")
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.sys, "executable", "/there/is/none")  # as a fork without memory
+        with pytest.raises(UserError, match=r"cannot be started \(.*\): free memory$"):
+            read(other, prompt_of(other))
+    assert read(other, prompt_of(other)).length == 0
+
+
 def test_memory_that_is_not_there_is_one_sentence(other: LlamaDrafter) -> None:
     session = read(other, prompt_of(other))
     status = Path(f"/proc/{pid(other)}/status").read_text().splitlines()
@@ -544,6 +597,9 @@ def test_what_is_missing_or_asked_for_in_vain_is_named(folder: Path) -> None:
     assert "quantize is 'int4', and a GGUF file has its bits already" in refused(
         path, quantize="int4"
     )
+    os.mkfifo(folder / "mmproj-f16.gguf")  # where nobody writes
+    assert loaded(path).identity.startswith("gguf:")
+    (folder / "mmproj-f16.gguf").unlink()
     (folder / "mmproj-second.gguf").write_bytes(b"")
     assert "mmproj-f16.gguf is missing" in refused(path)  # which of two, nobody says
     (folder / "mmproj.gguf").rename(folder / "mmproj-f16.gguf")

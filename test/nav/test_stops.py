@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.decision_loop import SETTLE_S, DecisionLoop, Seen
 from edge_cloud_spec.nav.decision_loop import Event as LoopEvent
-from edge_cloud_spec.nav.events import EStop, Event, Halt, Hold, Instruction, Show, Tick
+from edge_cloud_spec.nav.events import (
+    EStop,
+    Event,
+    Halt,
+    Hold,
+    Instruction,
+    Odometry,
+    Show,
+    Tick,
+    Words,
+)
 from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import START, Status
 
 CUP = "find the cup"
@@ -74,8 +85,9 @@ def test_a_navigator_that_starts_takes_instructions_and_moves_once_it_has_starte
 def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again(told: Drill) -> None:
     told.on(told.current("action: stop;", "r1", age=0.0), 0.1)
     assert "is done" in reports(told.on(told.current(FORWARD, "r2", age=0.0), 0.1))
+    late = told.current("action: stop;", "r3", age=1.0)
     told.on(Instruction(CUP), 0.1)
-    told.on(told.current("action: stop;", "r3", age=1.0), 0.1)
+    told.on(late, 0.1)
     assert drives(told.on(told.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
 
 
@@ -101,6 +113,43 @@ def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_
     assert "is done" in reports(drill.on(drill.current(FORWARD, "more", age=0.0), 0.125))
 
 
+clocks = st.sampled_from([0.0, 0.0, 0.4]) | st.floats(-4.0, 4.0)  # s that one is ahead
+
+
+@given(clocks, clocks, st.integers(0, 2), st.floats(0.05, 3.0))
+def test_a_stop_ends_the_instruction_that_its_frame_came_after_whatever_the_clocks_say(
+    camera: float, base: float, again: int, later: float
+) -> None:
+    """Camera and base have clocks of their own; an instruction may be published again."""
+    drill = Drill()
+
+    def run(seconds: float) -> None:
+        for _ in range(round(seconds / 0.05)):
+            stamp = round((1e9 + drill.now + base) * 1e9)
+            drill.on(Odometry(Pose(), stamp, -base), 0.05)
+
+    def picture(text: str, request: str) -> Words:
+        stamp = round((1e9 + drill.now + camera) * 1e9)
+        clock = {"stamp": stamp, "age": -camera, "camera_offset": camera - 0.03}
+        return drill.current(text, request, **clock)
+
+    def moves(said: Words, after: float) -> bool:
+        run(after)
+        return bool(drives(drill.on(replace(said, age=said.age + after))))
+
+    run(4.0)
+    drill.on(Instruction(CUP))
+    for number in range(again):
+        run(later)
+        late = picture("action: stop;", f"late{number}")
+        drill.on(Instruction(CUP))
+        assert not moves(late, 0.1)
+    run(later)
+    assert moves(picture(FORWARD, "new"), 0.1)
+    assert not moves(picture("action: stop;", "found"), 0.1)
+    assert not moves(picture(FORWARD, "more"), 0.1)
+
+
 @pytest.mark.parametrize("age", [0.0, -0.25, -0.5])
 def test_a_stop_from_before_a_release_does_not_end_an_instruction_whatever_the_clocks_say(
     told: Drill,
@@ -122,7 +171,7 @@ def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_no
     assert told.navigator.moving
     told.on(Instruction("find the door"))
     assert not told.navigator.moving and told.run(0.3) == []
-    assert told.status == "idle r1 0 another instruction came"
+    assert told.status == "idle r1 3 another instruction came"
 
 
 @pytest.mark.parametrize("name", ["", "-", "a b", "a\n", "a\tb", "a" * 201])
@@ -184,7 +233,7 @@ def test_a_decision_from_before_a_stop_moves_nothing_whatever_the_clocks_say(
         age = 0.3 - skew + step  # camera clock ahead; ROS time stepped back
         effects = told.on(replace(late, age=age), 0.1)
         assert not drives(effects + told.run(0.5))
-        assert told.status.startswith(f"idle {late.request} 3 refused"), "the drafter may go on"
+        assert told.status.startswith(f"idle {late.request} 4 refused"), "the drafter may go on"
     assert drives(told.on(told.current(FORWARD, "new", age=0.05), 1.0))
 
 
@@ -221,20 +270,20 @@ def test_each_stop_and_each_release_counts_and_is_told(hold: Event) -> None:
         states += [effect.status.stops for effect in drill.on(event) if isinstance(effect, Show)]
         counts.append(drill.navigator.stops)
     assert states == sorted(set(states)) and (states[-1] if states else 0) == counts[-1]
-    released_by_itself = {EStop(False): 0, Instruction("stop"): 3}
+    released_by_itself = {EStop(False): 1, Instruction("stop"): 3}
     assert counts[-1] == released_by_itself.get(hold, 4)
 
 
 def test_words_for_another_instruction_move_nothing_once_one_was_heard() -> None:
     drill = Drill()
     drill.on(Instruction(f"  {CUP} \n"))
-    assert drives(drill.on(words(FORWARD, "r1", instruction=CUP)))
+    assert drives(drill.on(drill.current(FORWARD, "r1", instruction=CUP)))
     drill.run(3.0)
     drill.on(Instruction("find the door"))
-    effects = drill.on(words(FORWARD, "r2", age=0.05, instruction=CUP), 0.1)
+    effects = drill.on(drill.current(FORWARD, "r2", age=0.05, instruction=CUP), 0.1)
     assert not drives(effects) and "another instruction" in reports(effects)
-    assert drill.status.startswith("idle r2 0 refused")
-    assert drives(drill.on(words(FORWARD, "r3", age=0.0, instruction="find the door"), 0.1))
+    assert drill.status.startswith("idle r2 2 refused")
+    assert drives(drill.on(drill.current(FORWARD, "r3", age=0.0), 0.1))
     effects = drill.on(words("action: stop;", "r4", age=0.0, instruction=CUP), 0.1)
     assert isinstance(effects[0], Halt), "to stop is right whoever says it"
 

@@ -24,11 +24,12 @@ from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.finding import OK
 from edge_cloud_spec.doctor.machine import check_simulator
-from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
 from edge_cloud_spec.instruction import check_instruction, known_instructions
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.llama_process import INSTALL
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
@@ -218,6 +219,7 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     def built(to: Path) -> set[str]:
         subprocess.run([*build, "-w", str(to), str(source)], env=environment, check=True)
         (wheel,) = to.glob("*.whl")
+        assert wheel.name.endswith("-py3-none-any.whl"), "without messages it is for any machine"
         with zipfile.ZipFile(wheel) as archive:
             return {name.split(".data/data/")[-1] for name in archive.namelist()}
 
@@ -256,11 +258,50 @@ def test_without_the_lab_a_command_of_it_says_so_in_a_sentence(
     assert "not installed here" in said and len(said.splitlines()) == 1
 
 
+def test_without_the_lab_help_lists_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = []
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        listed.append(set(re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)))
+        monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
+    assert listed[0] - listed[1] == {"demo", "bench", "train"} and "serve" in listed[1]
+
+
+def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
+    tmp_path: Path,
+) -> None:
+    """Overlay and underlay of a colcon workspace: two versions would mix."""
+    code = (ROOT / "edge_cloud_spec/__init__.py").read_text()
+    for place, parts in (("overlay", ("msg",)), ("checkout", ()), ("underlay", ("msg", "lab"))):
+        for part in ("", *parts):
+            (tmp_path / place / "edge_cloud_spec" / part).mkdir(parents=True)
+            said = code if not part else ""
+            (tmp_path / place / "edge_cloud_spec" / part / "__init__.py").write_text(said)
+    find = (
+        "from importlib.util import find_spec\n"
+        "print(*[bool(find_spec(f'edge_cloud_spec.{part}')) for part in ('msg', 'lab')])"
+    )
+    for first, found in (("overlay", "True False"), ("checkout", "True True")):
+        paths = os.pathsep.join(str(tmp_path / place) for place in (first, "underlay"))
+        done = subprocess.run(
+            [sys.executable, "-c", find],
+            env={**os.environ, "PYTHONPATH": paths},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == found, first
+
+
 def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
     given = {name: default for name, (default, _) in ARGUMENTS.items()}
     assert not settings_of({**given, "sim": "false"}).sim
-    with pytest.raises(UserError, match=r"simulator, .* not installed here"):
+    with pytest.raises(UserError, match=r"simulator, .* not installed here: .* sim:=false"):
         settings_of({**given, "sim": "true"})
     finding = check_simulator()
     assert (finding.state, finding.found) == (OK, "not installed")
@@ -310,10 +351,88 @@ def test_the_tests_run_in_a_sourced_ros_shell(
 
 def test_what_a_door_needs_is_named_as_the_extra_has_it() -> None:
     """By its own name: pip adds nothing for an extra of what colcon has installed."""
-    advised = set()
-    for module in ("openai_server", "token_grammar", "llama_process"):
-        text = (ROOT / f"edge_cloud_spec/models/{module}.py").read_text("utf-8")
-        advised |= set(re.findall(r"pip install '([^']*)'", text))
-    assert len(advised) == 3
+    advised = [how_to_install(package) for package in _OPTIONAL] + [INSTALL]
     extras = (ROOT / "pyproject.toml").read_text("utf-8")
-    assert all(f' = ["{requirement}"]' in extras for requirement in advised)
+    for text in advised:
+        (requirement,) = re.findall(r"pip install '([^']*)'", text)
+        assert f'"{requirement}' in extras, requirement
+
+
+WITHOUT = """
+import runpy, sys
+from importlib.machinery import PathFinder
+missing, program, *given = sys.argv[1:]
+sys.argv = [program, *given]
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(
+    lambda _, name, *args, **known: None if name == missing else find(name, *args, **known)
+)
+if program.endswith(".py"):
+    runpy.run_path(program, run_name="__main__")
+else:
+    runpy.run_module("edge_cloud_spec.cli", run_name="__main__", alter_sys=True)
+"""
+COMMANDS = {  # and what each needs, of what not every machine has
+    "record": ("rosbags", "rclpy", "std_msgs", "edge_cloud_spec.msg"),
+    "replay BAG": ("rosbags", "lz4", "rclpy"),
+    "view": ("rerun", "rclpy", "rosbags"),
+    "demo": ("mujoco", "rclpy", "rosbags"),
+    "serve --metrics 127.0.0.1:0": ("prometheus_client",),
+    "serve --replicas 2": ("ray",),
+    "serve --target openai:http://127.0.0.1:9/v1 --model m": ("openai",),
+    "bench stop": ("rclpy", "edge_cloud_spec.msg"),
+    "bench pipelines --out REPORT": ("matplotlib",),
+    "bench fleet": ("greenlet",),
+    "camera_lag.py BAG": ("rosbags",),
+    "make_bag.py BAG": ("rosbags", "mujoco"),
+    "watch_decisions.py": ("rclpy", "edge_cloud_spec.msg"),
+    "EXECUTABLE nodes.navigator": ("rclpy", "nav_msgs"),
+    "EXECUTABLE observe.recorder": ("rosbags",),
+    "EXECUTABLE lab.simulator.simulator": ("mujoco",),
+    "EXECUTABLE nodes.drafter": ("torch",),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [(command, name) for command, needs in COMMANDS.items() for name in needs],
+)
+def test_where_a_package_is_missing_one_sentence_says_what_installs_it(
+    command: str, missing: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("rclpy")
+    program, *given = command.split()
+    if program == "EXECUTABLE":
+        program, given = "start.py", []
+        installed_script(tmp_path / program, "edge_cloud_spec", command.split()[1])
+    elif program.endswith(".py"):
+        program = str(ROOT / "examples" / program)
+    else:
+        program, given = "edge-cloud-spec", command.split()
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, missing, program, *given],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 2 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
+    remedy = "build this package" if missing == "edge_cloud_spec.msg" else how_to_install(missing)
+    assert missing in said[0] and remedy in said[0]
+
+
+def test_a_fault_of_our_own_imports_is_no_sentence() -> None:
+    with pytest.raises(ImportError):
+        exit_status(lambda: bool(importlib.import_module("edge_cloud_spec.no_such_module")))
+
+
+def test_the_launch_refuses_to_record_without_what_writes_bags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {name: default for name, (default, _) in ARGUMENTS.items()}
+    settings_of({**given, "record": "bag"})
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"record:= needs rosbags.*pip install"):
+        settings_of({**given, "record": "bag"})

@@ -14,6 +14,7 @@ from helpers.rerun_file import PlayState, Row, lines, play_state, read_rows, sta
 from helpers.run_bag import INSTRUCTION, Said, draft, jpeg, run, settled, status, write_run
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.errors import how_to_install
 from edge_cloud_spec.view.sink import Sink
 
 
@@ -225,6 +226,6 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(
 def test_without_rerun_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
     assert main(["view", str(tmp_path)]) == 2
-    assert "pip install 'edge-cloud-spec[view]'" in capsys.readouterr().err
+    assert how_to_install("rerun") in capsys.readouterr().err

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ...errors import UserError
+from ...errors import UserError, check_installed
 from ...wire.channel import is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
@@ -203,12 +203,9 @@ def _started_ray() -> Any:
         os.environ.setdefault(LOOPBACK, "0")
         if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # else Ray writes one for all to read
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    try:
-        import ray
-    except ImportError:
-        raise UserError(
-            "--replicas needs Ray; install the extra: pip install 'edge-cloud-spec[fleet]'"
-        ) from None
+    check_installed("ray", "--replicas")
+    import ray
+
     if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST:
         raise UserError(
             f"Ray {ray.__version__} is too old to keep strangers out: "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...errors import UserError
+from ...errors import UserError, check_installed
 from ...wire.channel import check_address
 from ..model_thread.worker import Worker
 from .meter import SECONDS, Histogram
@@ -191,11 +191,9 @@ class MetricsServer:
         Raises UserError where it cannot listen, or prometheus-client is missing.
         """
         host, port = metrics_address(address)
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            text = "--metrics needs prometheus-client: pip install -r requirements/metrics.txt"
-            raise UserError(text) from None
+        check_installed("prometheus_client", "--metrics")
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()
         self.collect = collect  # prometheus-client calls it
         registry.register(self)

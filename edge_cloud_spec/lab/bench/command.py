@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, check_writable
+from ...errors import UserError, check_installed, check_writable
 from ..rows import Options, Row, add_options, print_table, write
 
 __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes from here
@@ -94,12 +94,7 @@ def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
 
 def make_report_folder(folder: Path) -> None:
     """Make the folder before anything is measured; raises UserError if no report can be made."""
-    try:
-        import matplotlib  # noqa: F401 (whether it can be imported)
-    except ImportError as error:
-        raise UserError(
-            f"--out draws with {error.name}; pip install 'edge-cloud-spec[sim]'"
-        ) from None
+    check_installed("matplotlib", "--out")
     rows = folder / "rows.json"  # of every report of ours
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...decoding.cost_model import Costs, rate
 from ...decoding.preset import STOP_AND_WAIT, Preset
-from ...edge.draft_planner import planner_of
+from ...edge.draft_planner import HINTED, planner_of
 from ...edge.measures import Measures
 
 # -- tokens of a round
@@ -132,6 +132,9 @@ class KnownCosts(Measures):
         self._costs = costs
         self.server_pass.observe(costs.generate)
         self.verified(1, costs.verify(1), None)
+        for hints in (False, True):  # measured already: else `auto` plans to measure, no more
+            for _ in range(HINTED):
+                self.server_yields[hints].observe(1, costs.generate)
 
     def costs(self) -> Costs:
         return self._costs
@@ -145,4 +148,6 @@ def promised(preset: Preset, costs: Costs) -> float:
     if preset.drafter == "cloud":
         return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))
     plan = planner_of(preset, KnownCosts(costs)).plan(0.0, 0)
-    return rate(plan.shape, plan.speculation, costs) if plan.shape else 1 / costs.generate
+    if plan.shape is None or plan.generate:
+        return 1 / costs.generate
+    return rate(plan.shape, plan.speculation, costs)

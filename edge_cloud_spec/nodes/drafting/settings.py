@@ -11,9 +11,8 @@ from ...decoding.policy import RULES, SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
 from ...dialects import load_dialect
 from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
-from ...errors import UserError
+from ...errors import UserError, check_installed
 from ...models.prompt import ORDERS
-from ...models.token_grammar import check_installed
 from ...nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
 from ...nav.decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from ...nav.mission import MissionSettings
@@ -99,7 +98,7 @@ class DrafterSettings(Bounded):
                 raise ValueError(f"{name}: {error}") from None
         if self.grammar != "none":
             try:
-                check_installed()
+                check_installed("llguidance", "a grammar")
             except UserError as error:
                 raise ValueError(f"grammar: {error}") from None
 

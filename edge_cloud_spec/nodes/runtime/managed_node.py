@@ -10,7 +10,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Bool
 
-from ...errors import UserError
+from ...errors import UserError, sentence
 from ..health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
@@ -157,10 +157,9 @@ class ManagedNode(LifecycleNode):
         try:
             with self.pulses[0].resting():  # a model may take minutes to load
                 carry_out()
-        except UserError as error:
-            self.problem = str(error)
         except Exception as error:
-            self.problem = f"{carry_out.__name__.strip('_')} failed: {error!r}"
+            failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
+            self.problem = sentence(error) or failed
             self.get_logger().debug(traceback.format_exc())
         finally:
             self.in_transition = False

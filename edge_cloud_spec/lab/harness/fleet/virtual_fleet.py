@@ -16,6 +16,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from greenlet import getcurrent, greenlet
+
 from ....cloud.model_thread.sessions import WorkerLimits
 from ....cloud.model_thread.worker import Worker
 from ....decoding.accept import accept
@@ -26,20 +28,12 @@ from ....decoding.random_source import SeededRandomSource
 from ....decoding.shape import BestFirst, Branch
 from ....decoding.target_rows import LogitRows
 from ....edge.events import Inbox, Item
-from ....errors import UserError
 from ....models.draft_model import DraftModel
 from ..regimes import Regime, ServerRegime
 from ..scripted.model import SPEC, CalibratedVlm, own_answer, request_of, scripted_worker
 from ..virtual import ScriptedRobot
 from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualLink
 from .load import FleetLoad, RobotActivity, RoundTime
-
-try:
-    from greenlet import getcurrent, greenlet
-except ImportError:
-    raise UserError(
-        "robots in virtual time need greenlet; pip install 'edge-cloud-spec[bench]'"
-    ) from None
 
 
 class VirtualThreads:

@@ -26,18 +26,21 @@ WORDS = r" ?[A-Za-z]+:?| \d+(?:\.\d)?|\s|[^\sA-Za-z]+?"
 
 TEMPLATE = (
     "{%- for message in messages %}"
-    "{%- if message.role == 'user' %}"
-    "{%- if message.content is string %}{{- message.content }}"
-    "{%- else %}{%- for part in message.content %}"
+    "{%- if message.role == 'assistant' %}{{- '<|im_start|>' }}{%- endif %}"
+    "{%- if message.content is string %}"
+    "{%- if message.role in ['user', 'assistant'] %}{{- message.content }}{%- endif %}"
+    "{%- elif message.role in ['user', 'assistant'] %}{%- for part in message.content %}"
     "{%- if part.type == 'image' %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}"
     "{%- elif part.type == 'text' %}{{- part.text }}{%- endif %}"
     "{%- endfor %}{%- endif %}"
-    "{%- elif message.role == 'assistant' %}"
-    "{{- '<|im_start|>' + message.content + '<|im_end|>' }}"
-    "{%- endif %}{%- endfor %}"
+    "{%- if message.role == 'assistant' %}{{- '<|im_end|>' }}{%- endif %}"
+    "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>' }}{%- endif %}"
 )
-"""Image, instruction, order, the assistant's turn: the system text's rules are trained in."""
+"""Image, instruction, order, the assistant's turn: the system text's rules are trained in.
+
+Every content is a text or parts, as servers send both; a system text is looked at and left out, or
+llama-server would put it into the user's."""
 
 
 def _merges(words: list[str]) -> list[tuple[str, str]]:
