@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..errors import UserError
-from ..instruction import KnownInstructions, check_instruction, is_stop
+from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from .answer import CLAUSES, Dialect
 from .events import EStop, Instruction, Report, Tick
 from .mission import End, Mission, MissionSettings
@@ -206,6 +206,9 @@ class DecisionLoop(Generic[Frame]):
     # Orders
 
     def _instruct(self, text: str, now: float) -> list[Action]:
+        if self.instruction and normalized(text) == self.instruction and not self._awaits:
+            self._instructed_at = now  # the status that asks for it may come later
+            return self._judge(now, anew=True)
         actions = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stop and not is_stop(text) else None
         if is_stop(text):
@@ -245,8 +248,7 @@ class DecisionLoop(Generic[Frame]):
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
             actions.append(self._say(f"failed {E_STOP_IS_ON}"))
-        awaits = self._status is not None and self._status.detail in AWAITING
-        if self.instruction and awaits and now - self._instructed_at > SETTLE_S:
+        if self.instruction and self._awaits and now - self._instructed_at > SETTLE_S:
             actions += self._drop("the robot was stopped", now)
             line = "failed the robot was stopped; publish the instruction again"
             actions.append(self._say(line))
@@ -264,7 +266,9 @@ class DecisionLoop(Generic[Frame]):
         if counted or (welcome and not again):
             self._drop_frames(now)
         self._status = status
-        if counted:
+        if counted and not (
+            before and (before.state, before.detail) == (status.state, status.detail)
+        ):
             actions += self._abandon("the robot was stopped or released")
         return actions
 
@@ -293,6 +297,11 @@ class DecisionLoop(Generic[Frame]):
     @property
     def _stops(self) -> int:
         return 0 if self._status is None else self._status.stops
+
+    @property
+    def _awaits(self) -> bool:
+        """Whether the navigator was stopped, and waits for an instruction."""
+        return self._status is not None and self._status.detail in AWAITING
 
     def _is_welcome(self, now: float) -> bool:
         if self._status is None:  # no navigator yet: a decision moves nothing, and can be watched

@@ -138,8 +138,9 @@ class Navigator:
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops and instructions that was heard before their frame
-    came, and only those of this very count move, or end an instruction. (That the frame is no older
-    than the last stop is asked as well; it takes clocks that agree.) Once an instruction was heard,
+    came, and those of an older one move nothing (``Holds.counts``), nor do they end an instruction
+    that was said again since. (That the frame is no older than the last stop is asked as well; it
+    takes clocks that agree.) Once an instruction was heard,
     only words for it move, and none once they have said that it is done. What says ``stop`` stops,
     whatever it was decided for, and whoever has spoken since.
     ``counts`` tells what was dropped.
@@ -236,9 +237,10 @@ class Navigator:
         if self.holds.refusal:
             return [Report(f"an instruction was not taken: {self.holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
+        followed = self._instruction == before != self._completed
         self._completed = None
         effects: list[Effect] = []
-        if self._run is not None and self._instruction != before:
+        if self._run is not None and not followed:
             effects = self._end("", "another instruction came")
         try:
             check_instruction(event.text)
@@ -246,7 +248,7 @@ class Navigator:
             return effects  # the drafter says why; it follows none, and ends no waiting
         released = "idle", "released"
         same = self.status.state, self.status.detail
-        return effects + self._show(*(released if self.holds.instruct(now) else same))
+        return effects + self._show(*(released if self.holds.instruct(now, followed) else same))
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
@@ -328,7 +330,7 @@ class Navigator:
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
             return "its instruction is done; publish it again to go on"
-        if settled.words.stops != self.stops or frame.taken < self.holds.since:
+        if not self.holds.counts(settled.words.stops) or frame.taken < self.holds.since:
             return (
                 "its frame is from before the robot was stopped, released, instructed or set anew"
             )

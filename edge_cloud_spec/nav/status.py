@@ -24,9 +24,8 @@ class Status:
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
     before the first. ``stops`` counts the stops, the releases, the instructions and the changes of
-    the settings, from a number that is another for each navigator: words that were decided under
-    another count move nothing. Raises ValueError for another state, or a request that is not one
-    word.
+    the settings, from a number that is another for each navigator (``Holds``). Raises ValueError
+    for another state, or a request that is not one word.
     """
 
     state: str
@@ -71,15 +70,17 @@ AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer i
 class Holds:
     """After a stop the robot waits for an instruction that comes when nothing holds it any more.
 
-    Each stop, each release and each instruction, the same one again too, adds one to ``count``:
-    what was decided before counts for nothing. All but an instruction that ends no waiting are
-    the time (steady seconds) that ``since`` tells.
+    Each stop, release and instruction adds one to ``count``, and ``valid_from`` is the count from
+    which on decisions move the robot: all of them put it up but an instruction that is followed
+    already, which changes nothing for the decision under way. ``since`` is when it was put up last
+    (steady seconds; not by an instruction that ended no waiting).
     The hold ``START`` of a navigator that has just begun is no stop: nothing waits for an
     instruction after it.
     """
 
     def __init__(self, count: int, starting: str = "") -> None:
-        self.count, self.since = count, -math.inf
+        self.count = self.valid_from = count
+        self.since = -math.inf
         self._causes: dict[str, str] = {START: starting} if starting else {}
         self._awaits = False
 
@@ -113,10 +114,12 @@ class Holds:
         self.tally(now)
         return True
 
-    def instruct(self, now: float) -> bool:
-        """An instruction came that would be taken; whether it ended the waiting for one."""
+    def instruct(self, now: float, followed: bool) -> bool:
+        """An instruction came that would be taken, and is ``followed`` already or not; whether it
+        ended the waiting for one."""
         if not self._awaits:
             self.count += 1
+            self.valid_from = self.valid_from if followed else self.count
             return False
         self._causes.pop(INSTRUCTION, None)
         self._awaits = False
@@ -126,4 +129,8 @@ class Holds:
     def tally(self, now: float) -> None:
         """What was decided before counts for nothing."""
         self.count += 1
-        self.since = now
+        self.valid_from, self.since = self.count, now
+
+    def counts(self, stops: int) -> bool:
+        """Whether what was decided under this count may move the robot."""
+        return self.valid_from <= stops <= self.count

@@ -212,7 +212,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
         (Instruction("find that"), ["another instruction came", "following find that"]),
         (EStop(True), ["e_stop", "idle e_stop; publish the instruction again to go on"]),
         (Paused("not active"), ["not active", "idle not active"]),
-        (Status("idle", stops=8), ["the robot was stopped or released"]),
+        (Status("idle", "-", "released", 8), ["the robot was stopped or released"]),
     ],
 )
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
@@ -222,6 +222,13 @@ def test_what_stops_or_replaces_an_instruction_ends_its_decision(
     abandon, *said = loop.on(event, 2.0)
     assert [abandon, *said] == [Abandon(actions[0]), *map(Say, actions[1:])]
     assert loop.on(Ended(SEARCH, abandoned=True), 2.1) == []
+
+
+def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again() -> None:
+    loop = deciding()
+    assert loop.on(Instruction(f" {IT}\n"), 1.1) == [Say(f"following {IT}")]
+    assert loop.on(Status("idle", stops=8), 1.1) == [], "the navigator counts it"
+    assert loop.on(Ended("action: stop;"), 1.2) == [End("done", IT)], "of that decision"
 
 
 def test_an_instruction_that_cannot_be_followed_fails_in_words() -> None:

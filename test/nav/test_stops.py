@@ -11,7 +11,7 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.decision_loop import SETTLE_S, DecisionLoop, Seen
+from edge_cloud_spec.nav.decision_loop import SETTLE_S, DecisionLoop, Ended, Seen
 from edge_cloud_spec.nav.decision_loop import Event as LoopEvent
 from edge_cloud_spec.nav.events import (
     EStop,
@@ -174,6 +174,29 @@ def test_another_instruction_halts_the_motion_under_way_and_the_same_one_does_no
     assert told.status == "idle r1 3 another instruction came"
 
 
+@pytest.mark.parametrize("told", [0, 1, 5])
+def test_the_same_instruction_again_keeps_a_decision_and_any_other_event_does_not(
+    told: int,
+) -> None:
+    def moves(*between: Event) -> bool:
+        drill = Drill()
+        drill.on(Instruction(CUP))
+        decided = drill.current(FORWARD, "r1", age=0.0)
+        for event in between:
+            drill.on(event, 0.01)
+        return bool(drives(drill.on(replace(decided, age=0.2), 0.1)))
+
+    again = [Instruction(CUP)] * told
+    assert moves(*again)
+    other = [Instruction("find the door"), *again, Instruction(CUP)]
+    assert not moves(*again, *other), "it was another for a while"
+    for event in HOLDS:
+        ends_none = not HOLDS[event][1]
+        released = [EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)]
+        assert moves(*again, event, *again, *released) == ends_none
+    assert not moves(*again, Instruction("stop"), *again, Instruction(CUP))
+
+
 @pytest.mark.parametrize("name", ["", "-", "a b", "a\n", "a\tb", "a" * 201])
 def test_words_of_a_request_that_is_not_one_word_are_dropped(name: str) -> None:
     drill = Drill()
@@ -326,19 +349,19 @@ class Graph:
         if key[0] == "status":
             status = self._statuses[-1]  # latched, depth 1
             self._statuses.clear()
-            self._hear(status)
+            self.hear(status)
         else:
             self._tell(key[0], self.queues[key].pop(0))
 
     def _tell(self, channel: str, order: Order) -> None:
         event = EStop(order) if isinstance(order, bool) else Instruction(order)
         if channel == "loop":
-            self._hear(event)
+            self.hear(event)
             return
         shown = self.navigator.on(event, self.now)
         self._statuses += [each.status for each in shown if isinstance(each, Show)]
 
-    def _hear(self, event: LoopEvent[str]) -> None:
+    def hear(self, event: LoopEvent[str]) -> None:
         for action in self.loop.on(event, self.now):
             self.said = str(action)
 
@@ -346,8 +369,8 @@ class Graph:
         """What it has come to once nothing is under way any more."""
         for _ in range(3):
             self.now += SETTLE_S
-            self._hear(Tick())
-        self._hear(Seen("frame"))
+            self.hear(Tick())
+        self.hear(Seen("frame"))
         decide = self.loop.take("r1", self.now)
         if decide is not None:
             assert decide.stops == self.navigator.stops
@@ -405,3 +428,21 @@ def test_what_comes_in_the_order_it_was_published_is_decided_on() -> None:
             if ("status", "") in graph.open:
                 graph.deliver(("status", ""))
     assert graph.conclude() == f"decides on {CUP}"
+
+
+def test_a_robot_that_is_told_the_same_each_second_decides_and_moves() -> None:
+    """As by ``ros2 topic pub --rate 1``, where a decision takes a second and a half."""
+    graph = Graph({"operator": [BOX] * 9})
+    for number in range(3):
+        graph.hear(Seen(f"{number}"))
+        decide = graph.loop.take(f"r{number}", graph.now)
+        assert decide is not None
+        for channel in ("loop", "navigator", "loop", "navigator", "status"):
+            graph.now += 0.375
+            graph.deliver((channel, "" if channel == "status" else "operator"))
+        assert graph.loop.deciding
+        graph.hear(Ended(FORWARD))
+        said = words(FORWARD, decide.request, stops=decide.stops, instruction=BOX)
+        assert drives(graph.navigator.on(replace(said, age=1.9), graph.now))
+        graph.navigator.on(Tick(), graph.now + 0.6)  # the motion ends by its gap
+        graph.hear(graph.navigator.status)

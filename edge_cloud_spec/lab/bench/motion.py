@@ -512,6 +512,7 @@ class _Episode:
         self._taken: dict[str, tuple[float, bool]] = {}  # frame's time and verified, by request
         self._held: set[str] = set()
         self._armed = -math.inf  # when an instruction came after the last stop
+        self._armed_stops = 0  # what the navigator had counted then
         self._step: _Step | None = None
         self._last: _Step | None = None
         self._hung_until = -math.inf
@@ -598,7 +599,7 @@ class _Episode:
         request, verified = str(self._requests), random.random() < 0.9
         self._taken[request] = decision.taken, verified
         taken = decision.taken
-        if decision.stops != self._navigator.stops and random.random() < 0.5:
+        if decision.stops < self._armed_stops and random.random() < 0.5:
             taken = self._now  # what a wrong clock says of a decision from before a stop
         answers = ANSWERS if random.random() < 0.1 else self._answers
         return Words(
@@ -618,8 +619,11 @@ class _Episode:
     def _send(self, event: Event) -> None:
         self._worst.events += 1
         self._left -= 1
+        armed = self._armed
         self._order(event)
         effects = self._navigator.on(event, self._now)
+        if self._armed != armed:
+            self._armed_stops = self._navigator.stops
         shown = [effect.status.text for effect in effects if isinstance(effect, Show)]
         arrived = any(text.startswith("idle done") for text in shown)
         for effect in effects:
