@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -191,6 +193,30 @@ class Listening(RuleBasedStateMachine):
 
 TestListening = Listening.TestCase
 TestListening.settings = settings(max_examples=150, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("end", [CloudSession.stop_prefill, CloudSession.release])
+def test_a_prompt_that_was_read_in_part_holds_no_memory_once_it_is_given_up(
+    end: Callable[[CloudSession], None],
+) -> None:
+    class InPart:
+        def step(self, rows: int) -> bool:
+            return False
+
+    session = served(1)
+    begun: list[weakref.ref[InPart]] = []
+
+    def prefill() -> Any:
+        steps = InPart()
+        begun.append(weakref.ref(steps))
+        return steps
+
+    session._prefill = prefill
+    for _ in range(2):
+        assert not session.prefill(1) and not session.prefill(1) and session.holds
+        end(session)
+        assert not session.holds and begun[-1]() is None
+    assert len(begun) == 2, "it is begun again"
 
 
 def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
