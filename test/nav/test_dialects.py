@@ -142,7 +142,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "'ax' can be read in more than one way: 'ax', 'xx'",
     ),
     ({"examples": {None: None, "go": "move forward 0.25 m"}}, "examples must be a mapping"),
-    ({"examples": {"go": [["go"] * 9] * 9}}, "examples must be a mapping"),
+    ({"examples": {"go": [["go"] * 9 for _ in range(9)]}}, "examples must be a mapping"),
     ({"form": "clauses", "most": 2}, "a clause holds one action"),
     ({"form": "clauses", "actions": {"go;": "stop"}}, "a clause holds one action, and no ';'"),
     ({"user_text": "go"}, "user_text must hold {instruction} once"),

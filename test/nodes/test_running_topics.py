@@ -95,8 +95,8 @@ class Seen:
     joined: int
 
 
-def hears_the_drafter(viewed: Path) -> bool:
-    """Whether the viewer has shown a decision. What is published before its subscriptions have
+def answers_shown(viewed: Path) -> Counter[str]:
+    """The answers that the viewer has shown. What is published before its subscriptions have
     matched is lost to it, and no listing of the graph tells when they have."""
     from helpers.rerun_file import lines, read_rows
 
@@ -105,8 +105,16 @@ def hears_the_drafter(viewed: Path) -> bool:
         try:
             rows = read_rows(viewed)
         except (RuntimeError, ValueError):  # half of a batch is written, or nothing
-            return False
-    return "answer" in {level for level, _ in lines(rows.get("/tokens", []))}
+            return Counter()
+    told = lines(rows.get("/tokens", []))
+    return Counter(text.partition(": ")[2] for level, text in told if level == "answer")
+
+
+def answers_since(heard: dict[str, list[Any]], joined: int) -> Counter[str]:
+    """The answers of the decisions that ended after so many, with their statistics."""
+    counted = {m.request_id for m in heard["decode_stats"]}  # without which none is shown
+    finished = [m for m in heard["verified_tokens"] if m.finished][joined:]
+    return Counter(m.answer for m in finished if m.request_id in counted)
 
 
 @contextmanager
@@ -145,13 +153,15 @@ def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Seen]
             node.until(lambda: audience - {"drafter"} <= node.subscribers("verified_tokens"))
             node.operator["instruction"].publish(String(data=make_room(0).instruction))
             node.until(lambda: all(node.heard[t] for t in EVERY if t not in ("e_stop", "path")))
-            while viewed and not hears_the_drafter(viewed):
+            while viewed and not answers_shown(viewed):
                 ended = node.decisions()
                 node.until(lambda ended=ended: node.decisions() > ended)
             joined = node.decisions()
             node.until(lambda: node.decisions() >= joined + VIEWED)
             node.operator["e_stop"].publish(Bool(data=True))
             node.until(lambda: all(node.heard.values()))
+            if viewed:  # it may be behind
+                node.until(lambda: not answers_since(node.heard, joined) - answers_shown(viewed))
             publishers = {topic: node.publishers_of(topic) for topic in EVERY}
         yield Seen(node.heard, publishers, viewed, joined)
         node.close()
@@ -198,12 +208,8 @@ def test_the_viewer_shows_the_words_of_the_running_graph(run: Seen) -> None:
     from helpers.rerun_file import lines, read_rows, states
 
     rows = read_rows(run.viewed)
-    counted = {m.request_id for m in run.heard["decode_stats"]}  # without which none is shown
-    finished = [m for m in run.heard["verified_tokens"] if m.finished][run.joined :]
-    answers = Counter(m.answer for m in finished if m.request_id in counted)
-    told = lines(rows["/tokens"])
-    shown = Counter(text.partition(": ")[2] for level, text in told if level == "answer")
-    assert len(finished) >= VIEWED and answers and not answers - shown
+    answers, told = answers_since(run.heard, run.joined), lines(rows["/tokens"])
+    assert answers and not answers - answers_shown(run.viewed)
     levels = [level for level, _ in told]
     assert "not received" not in levels[levels.index("answer") :]
     assert f"instruction: {make_room(0).instruction}" in [
