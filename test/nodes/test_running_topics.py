@@ -23,6 +23,7 @@ import pytest
 pytest.importorskip("mujoco")
 from helpers.graph.peer import Peer
 from rclpy.qos import DurabilityPolicy
+from rclpy.time import Time
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
@@ -86,13 +87,13 @@ class Listener(Peer):
 class Seen:
     """A run: what came on each topic, who publishes it, and the file of ``view``, if any.
 
-    ``joined``: decisions that had ended when ``view`` surely heard the drafter.
+    ``since``: when ``view`` surely heard the drafter, ns; frames of later decisions are newer.
     """
 
     heard: dict[str, list[Any]]
     publishers: dict[str, list[Any]]
     viewed: Path | None
-    joined: int
+    since: int
 
 
 def answers_shown(viewed: Path) -> Counter[str]:
@@ -110,11 +111,11 @@ def answers_shown(viewed: Path) -> Counter[str]:
     return Counter(text.partition(": ")[2] for level, text in told if level == "answer")
 
 
-def answers_since(heard: dict[str, list[Any]], joined: int) -> Counter[str]:
-    """The answers of the decisions that ended after so many, with their statistics."""
+def answers_since(heard: dict[str, list[Any]], since: int) -> Counter[str]:
+    """The answers of the decisions that began after that, with their statistics."""
     counted = {m.request_id for m in heard["decode_stats"]}  # without which none is shown
-    finished = [m for m in heard["verified_tokens"] if m.finished][joined:]
-    return Counter(m.answer for m in finished if m.request_id in counted)
+    finished = [m for m in heard["verified_tokens"] if m.finished and m.request_id in counted]
+    return Counter(m.answer for m in finished if Time.from_msg(m.header.stamp).nanoseconds > since)
 
 
 @contextmanager
@@ -156,14 +157,14 @@ def run(tmp_path_factory: pytest.TempPathFactory, domain: int) -> Iterator[Seen]
             while viewed and not answers_shown(viewed):
                 ended = node.decisions()
                 node.until(lambda ended=ended: node.decisions() > ended)
-            joined = node.decisions()
-            node.until(lambda: node.decisions() >= joined + VIEWED)
+            since = node.get_clock().now().nanoseconds
+            node.until(lambda: answers_since(node.heard, since).total() >= VIEWED)
             node.operator["e_stop"].publish(Bool(data=True))
             node.until(lambda: all(node.heard.values()))
             if viewed:  # it may be behind
-                node.until(lambda: not answers_since(node.heard, joined) - answers_shown(viewed))
+                node.until(lambda: not answers_since(node.heard, since) - answers_shown(viewed))
             publishers = {topic: node.publishers_of(topic) for topic in EVERY}
-        yield Seen(node.heard, publishers, viewed, joined)
+        yield Seen(node.heard, publishers, viewed, since)
         node.close()
 
 
@@ -208,7 +209,7 @@ def test_the_viewer_shows_the_words_of_the_running_graph(run: Seen) -> None:
     from helpers.rerun_file import lines, read_rows, states
 
     rows = read_rows(run.viewed)
-    answers, told = answers_since(run.heard, run.joined), lines(rows["/tokens"])
+    answers, told = answers_since(run.heard, run.since), lines(rows["/tokens"])
     assert answers and not answers - answers_shown(run.viewed)
     levels = [level for level, _ in told]
     assert "not received" not in levels[levels.index("answer") :]
