@@ -119,7 +119,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        _check_size(*image.size, max_pixels)
+        check_size(*image.size, max_pixels)
         return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
@@ -155,8 +155,11 @@ def _is_split_png(data: bytes) -> bool:
     return False
 
 
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels or max(width, height) > MAX_SIDE or min(width, height) < 1:
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise UserError where this is no camera's picture, or more than ``max_pixels``."""
+    if min(width, height) < 1:
+        raise UserError(f"a camera frame of {width}x{height} has no pixels: send another frame")
+    if width * height > max_pixels or max(width, height) > MAX_SIDE:
         raise UserError(
             f"a camera frame of {width}x{height} is too large: send one of at most {max_pixels} "
             "pixels, such as 1920x1080"
