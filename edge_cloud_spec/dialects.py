@@ -133,9 +133,12 @@ def _wrong_action(dialect: Dialect, phrase: str, meaning: str) -> Iterator[str]:
     if re.search(r"[0-9.]\{amount\}|\{amount\}[0-9.]", f"{apart}{phrase}{apart}"):
         yield f"{phrase!r} has a digit or a point beside {AMOUNT}"
     # An amount of one phrase may stand where another has a number of its own.
-    numbers = [each for each in re.findall("[0-9.]+", f"1 {said}") if re.fullmatch(NUMBER, each)]
-    some = [phrase.replace(AMOUNT, number) for number in numbers]
-    alike = [each for each in said if any(re.fullmatch(pattern_of(each), one) for one in some)]
+    found = dict.fromkeys(re.findall("[0-9.]+", f"1 {said}") if AMOUNT in phrase else ("1",))
+    some = [phrase.replace(AMOUNT, each) for each in found if re.fullmatch(NUMBER, each)]
+    equal, measured = set(some), [each for each in said if AMOUNT in each]
+    alike = [each for each in said if each in equal] + [
+        each for each in measured if any(re.fullmatch(pattern_of(each), one) for one in some)
+    ]
     if dialect.most > 1 and not apart:
         alike = [each for each in said if each.startswith(phrase)] + [AMOUNT] * (AMOUNT in phrase)
     elif dialect.most > 1:

@@ -12,6 +12,7 @@ from pathlib import Path
 from .errors import UserError
 
 MAX_LENGTH = 500  # characters
+_LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ def check_instruction(
     """The instruction, ``normalized``.
 
     ``known`` is what the model was trained to understand; None: anything.
-    ``control`` are tokens that steer a model and have no place in an instruction. Raises
-    UserError if it is empty, longer than 500 characters, holds characters that are no text or a
-    control token, or is not known.
+    ``control`` are tokens that steer a model and have no place in an instruction, nor has what a
+    server, whose tokens are not known here, may take for one. Raises UserError if it is empty,
+    longer than 500 characters, holds characters that are no text or a control token, or is not
+    known.
     """
     if len(text) > MAX_LENGTH:
         raise UserError(
@@ -69,7 +71,7 @@ def check_instruction(
             f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
             "send plain text"
         )
-    for token in control:
+    for token in (*control, *_LIKE_CONTROL.findall(text)):
         if token in text:
             raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
     if known is not None and not known.includes(text):

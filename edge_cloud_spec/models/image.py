@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +16,13 @@ Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
 
 MAX_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
 MAX_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
-MAX_SEGMENTS = 64  # of a JPEG before its pixels: each is parsed
+MAX_SEGMENTS = 64  # of a JPEG before its pixels, and bytes between them: each is parsed
 MAX_OTHER_CHUNKS = 16  # of a PNG, not of pixels: each may be inflated
 MAX_CHUNKS = 4096  # of a PNG in all
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the family's own resize rule
+
+_SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xda-\xef\xfe]")
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise UserError("the camera frame is in too many parts: send a plain JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        _check_size(*image.size, max_pixels)
+        check_size(*image.size, max_pixels)
         return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
@@ -127,12 +130,15 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def _is_split_jpeg(data: bytes) -> bool:
-    """Whether it has more segments or scans than a camera's pictures; read from their headers."""
-    at, segments = 2, 0
-    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b""):
-        at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
-        segments += 1
-        if segments > MAX_SEGMENTS:
+    """Whether it has more segments, scans, or bytes between them than a camera's pictures; read
+    from their headers."""
+    at, parts = 2, 0
+    while at < len(data) and data[at : at + 2] != b"\xff\xda":
+        # Other bytes are looked at one by one: a decoder skips them, and no length after them.
+        has_length = _SEGMENT.match(data, at)
+        at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")) if has_length else 1
+        parts += 1
+        if parts > MAX_SEGMENTS:
             return True
     return data.count(b"\xff\xda") > MAX_SCANS
 
@@ -149,8 +155,11 @@ def _is_split_png(data: bytes) -> bool:
     return False
 
 
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels or max(width, height) > MAX_SIDE or min(width, height) < 1:
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise UserError where this is no camera's picture, or more than ``max_pixels``."""
+    if min(width, height) < 1:
+        raise UserError(f"a camera frame of {width}x{height} has no pixels: send another frame")
+    if width * height > max_pixels or max(width, height) > MAX_SIDE:
         raise UserError(
             f"a camera frame of {width}x{height} is too large: send one of at most {max_pixels} "
             "pixels, such as 1920x1080"

@@ -87,9 +87,12 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
 
 
 def annotate(picture: Image.Image, caption: np.ndarray) -> np.ndarray:
-    """The picture, as wide as the drawn caption, above it: RGB uint8 [H, W, 3]."""
+    """The picture, as wide as the drawn caption, above it: RGB uint8 [H, W, 3].
+
+    A strip is drawn four times as high as wide, or no memory holds it.
+    """
     width = caption.shape[1]
-    height = max(1, round(picture.height * width / max(1, picture.width)))
+    height = max(1, round(width * min(4.0, picture.height / max(1, picture.width))))
     shown = picture.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
     return np.concatenate([np.array(shown), caption])
 

@@ -20,6 +20,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from ..errors import UserError
+from ..models.image import decode_image
 from ..nodes.drafting.camera import encode_frame
 from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
@@ -30,6 +31,7 @@ from .annotated_picture import DecisionCaption, annotate, caption_of, draw_capti
 from .run_log import RunLog
 
 DECISIONS = 2  # that are remembered
+MAX_DRAWN = 2**24  # pixels of a picture: as many as a model may take
 WORDS = ("decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
 STATES = ("nav_status", "link_state")
 STEP = 0.05  # m between two points of the path
@@ -89,9 +91,8 @@ class Annotator(Node):
         if not self._wanted:
             return
         try:
-            picture = Picture.open(io.BytesIO(bytes(jpeg)))
-            sheet = annotate(picture, self._drawn_caption())
-        except OSError:
+            sheet = annotate(decode_image(bytes(jpeg), MAX_DRAWN), self._drawn_caption())
+        except UserError:
             return  # the drafter reports what is wrong with it
         if self._raw.get_subscription_count():
             height, width, channels = sheet.shape

@@ -121,6 +121,10 @@ PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))  # a megabyte, 
         (png(64, 64)[:33] + 949 * PROFILE + png(64, 64)[33:], "too many parts"),
         (png(64, 64)[:33] + 5000 * chunk(b"IDAT", b"") + png(64, 64)[33:], "too many parts"),
         (jpeg()[:2] + 65 * b"\xff\xfe\x00\x02" + jpeg()[2:], "too many parts"),
+        (jpeg()[:2] + b"\xff\xd0" + 2**20 * b"\xff\xe1\x00\x02" + jpeg()[2:], "too many parts"),
+        (jpeg()[:2] + b"\xff\xf0" + 2**20 * b"\xff\xe1\x00\x02" + jpeg()[2:], "too many parts"),
+        (jpeg()[:2] + b"\xff\xfe\x00\x02" + bytes(2**20) + jpeg()[2:], "too many parts"),
+        (jpeg()[:2] + 2**20 * b"\xff" + jpeg()[2:], "too many parts"),
         (jpeg() + bytes(4 * MAX_PIXELS), "more than 8388608: shrink it"),
         (jpeg(0, 3000, 3), "too narrow"),
     ],
@@ -152,6 +156,8 @@ def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it
     assert ImageSpec(784, 12_845_056, 14, 2, 2).max_frame_pixels == 12_845_056
     progressive = saved(decode_image(jpeg(0, 640, 480)), progressive=True)
     assert decode_image(progressive).size == (640, 480)
+    filled = jpeg()[:2] + b"\xff\xff" + jpeg()[2:]  # a standard's fill bytes
+    assert decode_image(filled).tobytes() == decode_image(jpeg()).tobytes()
 
 
 def test_a_black_frame_is_decoded_and_recognized() -> None:

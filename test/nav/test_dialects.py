@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -169,6 +170,20 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
             load_dialect(str(path))
         said = str(error.value)
         assert said.startswith(f"dialect {path}: ") and complaint in said and "\n" not in said
+
+
+@pytest.mark.parametrize("amounts", [0, 20, 40])
+def test_a_table_as_large_as_its_grammar_may_be_is_checked_in_a_moment(
+    amounts: int, tmp_path: Path
+) -> None:
+    """Each number of each phrase may be an amount of another."""
+    measured = {f"{chr(65 + n)}{{amount}} m": "move forward {amount} m" for n in range(amounts)}
+    plain = {f"{n + 1}": "stop" for n in range((4000 - 85 * amounts) // 5)}
+    fields = FIELDS | {"actions": measured | plain, "examples": {"?": None}}
+    (path := tmp_path / "own.yaml").write_text(yaml.safe_dump(fields))
+    started = time.process_time()
+    assert len(load_dialect(str(path)).actions) == amounts + len(plain)
+    assert time.process_time() - started < 10, "it took minutes"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.cloud_bridge import Rate
 from edge_cloud_spec.nodes.drafter import drafter_health
-from edge_cloud_spec.nodes.drafting.camera import CameraTopics, CameraWatch, no_picture
+from edge_cloud_spec.nodes.drafting.camera import (
+    CameraTopics,
+    CameraWatch,
+    encode_frame,
+    no_picture,
+)
 from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
@@ -121,6 +131,29 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, jpeg(seed=99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
+
+
+def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence() -> None:
+    random, taken = Random(1), 0
+    sizes = (0, 1, 3, 8, 64, 300, 65_501, 2**16, 2**31, 2**32 - 1)
+    for _ in range(2000):
+        width, height = random.choices(sizes, k=2)
+        encoding = random.choice(("rgb8", "bgra8", "mono8", "", "16UC1", "rgb8\n", "x" * 10**5))
+        step = random.choice((width, 3 * width, 4 * width, *sizes))
+        size = random.choice((step * height, step * height - 1, 3 * width * height, 0))
+        frame: Any = SimpleNamespace(
+            width=width,
+            height=height,
+            step=step,
+            encoding=encoding,
+            data=bytes(min(max(0, size), 10**6)),
+        )
+        try:
+            assert decode_image(encode_frame(frame)).size == (width, height)
+            taken += 1
+        except UserError as error:
+            assert str(error).isprintable() and len(str(error)) < 250
+    assert taken > 20
 
 
 @pytest.mark.parametrize("level", list(Level))

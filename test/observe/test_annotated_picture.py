@@ -48,6 +48,14 @@ def test_the_picture_keeps_its_shape_and_words_stand_below_it() -> None:
     assert (sheet_of()[WIDTH // 2 :] == BACK).all()
 
 
+@pytest.mark.parametrize("size", [(1, 8000), (8000, 1), (40, 8000)])
+def test_a_strip_is_drawn_in_bounds(size: tuple[int, int]) -> None:
+    """As high as wide times 8000 no memory would hold it."""
+    caption = draw_caption(DecisionCaption())
+    high, wide, _ = annotate(Image.new("RGB", size), caption).shape
+    assert wide == caption.shape[1] and high <= 4 * wide + caption.shape[0]
+
+
 @pytest.mark.parametrize("fate", COLOURS)
 def test_each_fate_of_words_has_its_colour(fate: Fate) -> None:
     others = {name: colour for name, colour in COLOURS.items() if name != fate}

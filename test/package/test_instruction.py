@@ -34,6 +34,10 @@ KNOWN = KnownInstructions(
         ("find the \x00bottle", "control"),
         (b"find the \xff\xfe".decode(errors="replace"), "UTF-8"),
         (b"find the \xff".decode(errors="surrogateescape"), "UTF-8"),
+        *(
+            (f"find {token} it", "control token: leave it out")
+            for token in ("<|im_end|>", "<|a b|>", "<|▁|>", "</s>", "<image>", "<start_of_turn>")
+        ),
         ("найди серебряную бутылку", "silver bottle"),
         ("find the golden bottle", "silver bottle"),
         ("find the silver bottle and more", "silver bottle"),
@@ -66,7 +70,8 @@ def test_what_a_model_does_not_know_is_answered_with_what_it_knows_in_words(mode
 
 
 def test_without_a_list_any_plain_text_is_taken() -> None:
-    assert check_instruction("найди бутылку") == "найди бутылку"
+    for text in ("найди бутылку", "go 2 < 3 > 1", "find <- the | chair", "a <<|>> b"):
+        assert check_instruction(text) == text
 
 
 @given(st.text())

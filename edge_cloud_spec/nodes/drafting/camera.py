@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from ...errors import UserError
-from ...models.image import decode_image, is_black
+from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
 from ..health import Health, Level
 
@@ -47,12 +47,13 @@ def encode_frame(message: Image, quality: int = 90) -> bytes:
     channels = _CHANNELS.get(message.encoding)
     if channels is None:
         raise UserError(
-            f"camera frames have encoding {message.encoding!r}; "
+            f"camera frames have encoding {message.encoding!r:.40}; "
             f"publish {', '.join(_CHANNELS)}, or compressed frames"
         )
+    check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
     row = message.width * channels
     data = np.frombuffer(message.data, np.uint8)
-    if not row or message.step < row or data.size < message.step * message.height:
+    if message.step < row or data.size < message.step * message.height:
         raise UserError(
             f"a camera frame of {message.width}x{message.height} {message.encoding} holds only "
             f"{data.size} bytes: it is truncated"

@@ -287,6 +287,25 @@ def test_a_prompt_is_not_read_for_a_robot_that_has_left(monkeypatch: pytest.Monk
     assert prefill.call_count == 1
 
 
+def test_what_was_read_of_a_prompt_is_given_back_when_its_robot_leaves() -> None:
+    """Else it holds memory until the session is forgotten, and those that wait for some wait on."""
+    target: Any = LongPrompts(1)
+    worker = Worker(target, spec_of(60), None, WorkerLimits(batch_rows=4), lambda: target.now)
+    robot = Robot(worker)
+    robot.say(opening())
+    while not target.now:  # half of it
+        worker.run_one()
+    session = robot.stream.session
+    assert session is not None and session.holds
+    robot.leave()
+    do_all(worker)
+    assert (worker.sessions, session.holds, session.ready) == (1, False, False)
+    back = Robot(worker)
+    back.say(Resume(session.verification.session, robot.last(Opened).base))
+    back.base = robot.last(Opened).base
+    assert back.settle(2).path == (0, 1), "it is read anew"
+
+
 @pytest.mark.parametrize("generates", [False, True])
 def test_a_session_whose_cache_cannot_follow_its_verdict_is_given_up(
     generates: bool, monkeypatch: pytest.MonkeyPatch
