@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -69,13 +70,20 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
     return path, chosen
 
 
-class _WithoutAliases(yaml.SafeLoader):
-    """A few lines with aliases say more than a memory holds."""
+class _Plain(yaml.SafeLoader):
+    """Without aliases, a few lines of which say more than a memory holds, or keys that come twice,
+    of which the last would count."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it repeats itself by aliases: write out what they stand for")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = Counter(str(key.value) for key, _ in node.value)
+        if twice := next((key for key, times in keys.items() if times > 1), ""):
+            raise yaml.YAMLError(f"it has {twice!r} twice in one place")
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path, most: int = 2**18) -> Any:
@@ -90,7 +98,7 @@ def read_yaml(path: Path, most: int = 2**18) -> Any:
     if len(text) > most:
         raise ValueError(f"it has more than {most} bytes")
     try:
-        content = yaml.load(text.decode("utf-8-sig"), _WithoutAliases)
+        content = yaml.load(text.decode("utf-8-sig"), _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
     except (RecursionError, yaml.YAMLError) as error:
         raise ValueError(one_line(error)) from None

@@ -35,6 +35,8 @@ HOSTILE: dict[str, str | bytes] = {
     "no date": "most: 2026-99-99\n",
     "an object": "summary: !!python/object/apply:os.system ['true']\n",
     "a list as key": "? [a]\n: x\n",
+    "a field twice": "summary: x\nsummary: y\n",
+    "a phrase twice": "summary: x\nactions: {go: stop, halt: stop, go: search}\n",
     "two documents": "a: 1\n---\nb: 2\n",
     "NUL": b"most: \0\n",
     "no UTF-8": b"most: \xff\n",
