@@ -8,6 +8,7 @@ drafter in threads, a simulated robot in virtual time. No I/O, no clock, no thre
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ from .mission import End, Mission, MissionSettings
 from .status import AWAITING, TOLD_TO_STOP, Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
+REMEMBERED = 64  # counts of the navigator
 RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
@@ -96,8 +98,7 @@ Event = Seen[Frame] | Answered | Ended | Paused | Status | Instruction | EStop |
 class Decide(Generic[Frame]):
     """Make the decision ``request`` for this instruction, on this frame.
 
-    ``stops`` is the navigator's count of stops and releases when the frame arrived: the decision
-    moves the robot only if that count has not changed since.
+    ``stops`` is the navigator's count (``Holds``) that was heard when the frame was taken.
     """
 
     request: str
@@ -154,9 +155,11 @@ class DecisionLoop(Generic[Frame]):
         self._said = ""
         self._e_stop = False
         self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
-        self._frame: Frame | None = None
+        self._frame: tuple[Frame, int] | None = None  # and the navigator's count as it was taken
         self._frames_from = -math.inf
         self._status: Status | None = None
+        self._counted: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # from when, which count
+        self._stops = 0  # that of a frame that arrives now
         self._request, self._explain = "", FULL  # of the last decision
         self._acted = self._is_enough = False
         self._decided_at = self._instructed_at = self._not_before = -math.inf
@@ -179,13 +182,15 @@ class DecisionLoop(Generic[Frame]):
         self._frame, self._request, self._explain = None, request, self.settings.explain
         self.deciding, self._acted, self._is_enough = True, False, False
         self._mission.begin(request)
-        return Decide(request, self.instruction, frame, self._stops)
+        return Decide(request, self.instruction, *frame)
 
     def on(self, event: Event[Frame], now: float) -> list[Action]:
         """What this event asks for at ``now``, in the order in which to do it."""
         if isinstance(event, Seen):
+            while self._counted and now >= self._counted[0][0]:
+                self._stops = self._counted.popleft()[1]
             if now >= self._frames_from:  # else it was taken before
-                self._frame = event.frame
+                self._frame = event.frame, self._stops
             return self._cut_short(now)
         if isinstance(event, Answered):
             self._acted = self._acted or self.settings.dialect.action_of(event.words) is not None
@@ -257,18 +262,23 @@ class DecisionLoop(Generic[Frame]):
     # Decisions
 
     def _on_status(self, status: Status, now: float) -> list[Action]:
-        """Only a frame that arrives after it shows the robot in that state."""
+        """Only a frame that is taken after it shows the robot in that state. Where nothing but the
+        count is new (an instruction that is followed already), frames from before it count on, as
+        such: else one that is told often, with pictures that come late, would see none."""
         self._mission.on_status(status)
         actions = self._judge(now)  # first: after an end no decision is due
-        counted, before = status.stops != self._stops, self._status
+        before = self._status
+        counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
         welcome = status.welcomes_decision and status.request == self._request
-        if counted or (welcome and not again):
+        said = before and (before.state, before.detail) == (status.state, status.detail)
+        if counted:
+            self._frame = None  # a newer one has the newer count
+            self._counted.append((now + self.settings.lag, status.stops))
+        if (counted and not said) or (welcome and not again):
             self._drop_frames(now)
         self._status = status
-        if counted and not (
-            before and (before.state, before.detail) == (status.state, status.detail)
-        ):
+        if counted and not said:
             actions += self._abandon("the robot was stopped or released")
         return actions
 
@@ -293,10 +303,6 @@ class DecisionLoop(Generic[Frame]):
     def _drop_frames(self, now: float) -> None:
         """Only a frame that is taken from now on counts."""
         self._frame, self._frames_from = None, now + self.settings.lag
-
-    @property
-    def _stops(self) -> int:
-        return 0 if self._status is None else self._status.stops
 
     @property
     def _awaits(self) -> bool:

@@ -146,6 +146,29 @@ def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -
     assert loop.take("r1", 3.1) == Decide("r1", IT, "after", 9)
 
 
+@pytest.mark.parametrize("lag", [0.0, 0.25, 1.0, 5.0])
+@pytest.mark.parametrize("period", [0.25, 1.0])
+def test_one_that_is_told_often_decides_by_the_count_of_when_its_frame_was_taken(
+    period: float, lag: float
+) -> None:
+    """With pictures that come later than it is told again, too."""
+    loop = following(Status("idle", "r0", "released", 7), lag=lag)
+    decided, step = [], 0.125
+    for number in range(1, 80):
+        now = number * step
+        if now % period == 0.0:
+            loop.on(Instruction(IT), now)
+            loop.on(Status("idle", "r0", "released", 7 + int(now / period)), now)
+        loop.on(Seen(str(now - lag)), now)
+        decide = loop.take(f"r{number}", now)
+        if decide is not None:
+            decided.append(decide)
+            loop.on(Ended(abandoned=True), now)
+    assert len(decided) >= 2
+    for decide in decided:
+        assert decide.stops == 7 + int(float(decide.frame) / period)
+
+
 def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
     loop = following(Status("idle", stops=7), lag=2.0)
     loop.on(Seen("on its way"), 1.9)
