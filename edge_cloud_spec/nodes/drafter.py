@@ -55,7 +55,7 @@ from .drafting.topics import BridgeTopics, RunInfo, VerifiedWords, to_decode_sta
 from .health import Health, Level, RecentProblem, worst_of
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EACH_STATE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -146,7 +146,7 @@ class DrafterNode(ManagedNode):
         self._camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
         self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
         self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
-        self.create_subscription(String, "nav_status", self._on_status, LATCHED)
+        self.create_subscription(String, "nav_status", self._on_status, EACH_STATE)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -134,6 +135,28 @@ def test_what_fails_in_each_decision_is_logged_once_and_counted(
     logged = [line for line in capfd.readouterr().err.splitlines() if "ERROR" in line]
     assert 2 <= len(logged) <= 10, "a few, where this took seconds"
     assert "in 0 s" in logged[0] and "something else" in logged[-1]
+
+
+@pytest.mark.parametrize("node", [NONE], indirect=True)
+def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
+    node: ScriptedDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says at once that an action was done and that it goes on, and a search is counted by it;
+    a queue of one kept the last only."""
+    heard: list[Status] = []
+    monkeypatch.setattr(node._link, "on_status", heard.append)
+    navigator = node.create_publisher(String, "nav_status", LATCHED)
+    said = [Status("ready", "r1", detail, 7) for detail in ("done: search", "search")]
+    late = time.monotonic() + PATIENCE
+    while not navigator.get_subscription_count():
+        assert time.monotonic() < late
+        time.sleep(0.01)
+    for status in said:
+        navigator.publish(String(data=str(status)))
+    while heard[-1:] != said[-1:]:
+        assert time.monotonic() < late
+        rclpy.spin_once(node, timeout_sec=0.1)
+    assert heard == said
 
 
 @pytest.mark.parametrize("node", [NONE], indirect=True)

@@ -8,6 +8,8 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 SENSOR_DATA = qos_profile_sensor_data
 # States: a late subscriber still receives the newest message.
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+# The same for who must hear each one, also where two follow each other at once.
+EACH_STATE = QoSProfile(depth=50, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # Commands and reports that are sent now and then; as ROS's own default.
 RELIABLE = QoSProfile(depth=10)
 # The messages of a decode, of which many follow each other within milliseconds.
