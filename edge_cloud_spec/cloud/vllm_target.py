@@ -83,6 +83,7 @@ class VllmServer(OpenAiServer):
 
     def version(self) -> str:
         """vLLM's; raises UserError where nobody answers, or it is no vLLM."""
+
         async def asked(client: Any) -> Any:
             return await client.get(f"{self._root}/version", cast_to=object)
 
@@ -208,7 +209,7 @@ class VllmModels(ModelRunner):
     def _begin_round(self, due: DuePass) -> Future[list[Any]]:
         session: Any = due.session.target
         allowed = allowed_after_draft(due.session, due.draft)
-        paths = [()]
+        paths: list[tuple[int, ...]] = [()]
         for node, token in enumerate(due.draft.tokens):
             paths.append((*paths[due.draft.parent(node) + 1], token))
         nodes = [
@@ -221,10 +222,13 @@ class VllmModels(ModelRunner):
 
     async def _score(self, session: VllmSession, nodes: Sequence[Node]) -> list[Any]:
         """The replies for these nodes, the prefix first; raises UserError or what is translated."""
-        first = await asyncio.wrap_future(session.first)  # in whose cache the others find the prompt
+        first = await asyncio.wrap_future(
+            session.first
+        )  # in whose cache the others find the prompt
         known = not session.tokens and nodes[0].allowed is None
         asked = [
-            asyncio.ensure_future(self.ask(session, node)) for node in (nodes[1:] if known else nodes)
+            asyncio.ensure_future(self.ask(session, node))
+            for node in (nodes[1:] if known else nodes)
         ]
         try:
             replies = await asyncio.gather(*asked)
@@ -333,7 +337,7 @@ class VllmModels(ModelRunner):
         """The prompt with one image token, as the server takes it."""
         ids = prompt.input_ids
         image = np.flatnonzero(ids == self.target.image_id)
-        return np.delete(ids, image[1:]).tolist()  # type: ignore[no-any-return]
+        return np.delete(ids, image[1:]).tolist()
 
     def _picture(self, prompt: Prompt) -> str:
         """The picture at the size at which the target sees it, without loss, as a URL."""
@@ -345,7 +349,9 @@ class VllmModels(ModelRunner):
         return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
 
     def _nonsense(self, what: str) -> UserError:
-        return UserError(f"the vLLM server at {self.server.url} {what}: see its version and its log")
+        return UserError(
+            f"the vLLM server at {self.server.url} {what}: see its version and its log"
+        )
 
     def probe(self) -> None:
         """Find out whether the server decides by ``coupled``.

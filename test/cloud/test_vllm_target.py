@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import load_drafter
-from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.presets import load_preset
 
 TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
 POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)

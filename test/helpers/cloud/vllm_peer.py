@@ -25,7 +25,7 @@ from edge_cloud_spec.models.prompt import Prompt
 
 
 class VllmPeer:
-    """``asked``: the bodies of all requests. ``fault``: what stands in place of a reply, or None."""
+    """``asked``: the bodies of all requests. ``fault``: a reply in place of the usual, or None."""
 
     def __init__(self, checkpoint: Path, *, samples: bool = True) -> None:
         """samples: whether our logits processor is there."""
@@ -89,7 +89,7 @@ class VllmPeer:
 
     def _row(self, ids: list[int], pixels: np.ndarray, grid: Any) -> np.ndarray:
         """The logits [V] after these tokens, among them one for the picture."""
-        count = grid[1] * grid[2] // self._target.preprocessing.spec.merge_size ** 2
+        count = grid[1] * grid[2] // self._target.preprocessing.spec.merge_size**2
         at = ids.index(self._target.image_id)
         ids = [*ids[:at], *[ids[at]] * count, *ids[at + 1 :]]
         name = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
