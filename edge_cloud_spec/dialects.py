@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
-from .errors import UserError
+from .errors import UserError, one_line
 from .models.prompt import IMAGE, INSTRUCTION, USER_TEXT
 from .nav.answer import (
     ACTION,
@@ -46,7 +46,7 @@ def load_dialect(name: str) -> Dialect:
         dialect = _made(path.stem, chosen)
         wrong = next(_mistakes(dialect, chosen["examples"]), "")
     if wrong:
-        raise UserError(f"dialect {path}: {wrong}")
+        raise UserError(f"dialect {path}: {one_line(wrong)}")
     return dialect
 
 

@@ -61,12 +61,40 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
             f"there is no {kind} {name!r}; choose one of {names}, or give the path of a .yaml file"
         )
     try:
-        chosen = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        chosen = read_yaml(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{kind} {path} cannot be read: {one_line(error)}") from None
     if not isinstance(chosen, dict):
         raise UserError(f"{kind} {path}: a mapping of fields is expected")
     return path, chosen
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """A few lines with aliases say more than a memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it repeats itself by aliases: write out what they stand for")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path, most: int = 2**18) -> Any:
+    """What a YAML file of at most so many bytes says, which can be shown to people.
+
+    Raises OSError where there is no such file, ValueError for any other.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")  # a pipe would be waited for
+    with path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    try:
+        content = yaml.load(text.decode("utf-8-sig"), _WithoutAliases)
+        repr(content)  # Python refuses to show a number of thousands of digits
+    except (RecursionError, yaml.YAMLError) as error:
+        raise ValueError(one_line(error)) from None
+    return content
 
 
 def has_lab() -> bool:

@@ -15,8 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..bounds import check_namespace
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
@@ -24,7 +22,7 @@ from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
-from ..share import share
+from ..share import read_yaml, share
 from .exits import Role
 
 PACKAGE = "edge_cloud_spec"
@@ -302,13 +300,13 @@ class ParameterFile:
     def read(cls, path: Path) -> ParameterFile:
         """Read it; raises UserError where it cannot be read or is no parameter file."""
         try:
-            content = yaml.safe_load(path.read_text("utf-8"))
+            content = read_yaml(path)
         except FileNotFoundError:
             raise UserError(f"there is no parameter file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"the parameter file {path} cannot be read: {error}") from None
-        except yaml.YAMLError as error:
-            raise UserError(f"the parameter file {path} is not YAML: {one_line(error)}") from None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"the parameter file {path} cannot be read: {one_line(error)}"
+            ) from None
         if content is not None and not isinstance(content, dict):
             raise UserError(f"the parameter file {path} names no nodes")
         return cls(path, tuple(_sections(content or {}, path)))

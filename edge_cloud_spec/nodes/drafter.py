@@ -384,6 +384,7 @@ class LinkPolicy:
         report: Callable[[str], None],
     ) -> None:
         self._node, self._when_lost = node, when_lost
+        self._topic = node.resolve_topic_name(LINK_STATE)
         self._abort, self._report = abort, report
         self._heard = self._lost = False
         self._in_cloud = False  # a decision is under way there
@@ -408,7 +409,7 @@ class LinkPolicy:
         """Whether a decision that begins now is made without the cloud."""
         if self._when_lost() != CREEP:
             return False
-        gone = self._heard and not self._node.count_publishers(LINK_STATE)  # the bridge itself
+        gone = self._heard and not self._node.count_publishers(self._topic)  # the bridge itself
         return self._lost or gone
 
     @property

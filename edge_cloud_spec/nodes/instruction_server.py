@@ -160,8 +160,11 @@ class InstructionServer(Node):
     @property
     def _is_up(self) -> bool:
         """Whether a drafter hears instructions."""
-        alive = self.count_publishers("instruction_status")
-        return bool(alive) and self._drafter not in ("", f"idle {INACTIVE}")
+        return self._hears_drafter and self._drafter not in ("", f"idle {INACTIVE}")
+
+    @property
+    def _hears_drafter(self) -> bool:
+        return bool(self.count_publishers(self.resolve_topic_name("instruction_status")))
 
     # What the drafter says
 
@@ -205,7 +208,7 @@ class InstructionServer(Node):
         elif goal.state == "waiting" and self._waited_in_vain(goal.asked_at):
             self._publish("stop")  # whoever takes it now would move a robot that nobody expects to
             self._end(GoalEnd("failed", "no drafter took the instruction; does the graph run?"))
-        elif goal.state == "following" and not self.count_publishers("instruction_status"):
+        elif goal.state == "following" and not self._hears_drafter:
             self._publish("stop")
             self._end(GoalEnd("failed", "the drafter is gone"))
 

@@ -210,7 +210,7 @@ class NavigatorNode(ManagedNode):
         """
         if not self._navigator.holds.starting:
             return
-        if not self.count_publishers("verified_tokens"):
+        if not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = time.monotonic()
         if time.monotonic() >= self._listening_since + self._config.value.listen:
             self._run(Hold("", START))

@@ -75,7 +75,7 @@ class Annotator(Node):
         self._draw(message.data, message.header)
 
     def _on_image(self, message: Image) -> None:
-        if self.count_publishers("camera/image_raw/compressed"):
+        if self.count_publishers(self.resolve_topic_name("camera/image_raw/compressed")):
             return  # the same pictures come compressed
         if self._wanted:
             with contextlib.suppress(UserError):  # the drafter reports what is wrong with it

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from rosbags.highlevel import AnyReader
 from rosbags.interfaces import Connection, Nodetype
 from rosbags.interfaces.typing import Typesdict
@@ -18,7 +17,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from ..errors import UserError, one_line
-from ..share import share
+from ..share import read_yaml, share
 from .bag_check import (
     MAX_BLOCK,
     MAX_DEFINITIONS,
@@ -172,27 +171,14 @@ def _metadata(bag: Path) -> dict[str, Any] | None:
             f"`ros2 bag reindex` makes it, or give the file itself: {files[0]}"
         )
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_METADATA + 1)
-        if len(text) > MAX_METADATA:
-            raise ValueError(f"it has more than {MAX_METADATA} bytes")
-        content = yaml.load(text, _WithoutAliases)["rosbag2_bagfile_information"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
+        content = read_yaml(path, MAX_METADATA)["rosbag2_bagfile_information"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} cannot be read ({one_line(error)}): `ros2 bag reindex` makes it anew"
         ) from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: `ros2 bag reindex` makes it anew")
     return content
-
-
-class _WithoutAliases(yaml.SafeLoader):
-    """No recorder writes them, and a few lines with them say more than a memory holds."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it repeats itself by aliases")
-        return super().compose_node(parent, index)
 
 
 _CHECKS: dict[str, Callable[[Path], dict[str, int]]] = {

@@ -64,7 +64,11 @@ def subscribe_raw_camera(node: Node, take: Take) -> None:
     """
 
     def look() -> None:
-        if node.count_publishers(RAW_CAMERA) and not node.count_publishers(COMPRESSED_CAMERA):
+        raw, compressed = (
+            node.count_publishers(node.resolve_topic_name(topic))
+            for topic in (RAW_CAMERA, COMPRESSED_CAMERA)
+        )
+        if raw and not compressed:
             timer.cancel()
             subscribe(node, take, (RAW_CAMERA,))
 

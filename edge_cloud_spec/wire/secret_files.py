@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MOST, MOST_BYTES = 4096, 2**20  # letters of a token, which goes with each call; bytes of a file
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):(.+)")
 
 
@@ -31,23 +32,35 @@ def read_token(path: str) -> str:
 
 def read_tokens(path: str) -> tuple[str, ...]:
     """The tokens in this file, one a line; raises UserError, which does not quote them."""
+    name = f"file {path} with the token or key"
     try:
-        lines = Path(path).read_text().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserError(f"the file {path} with the token or key cannot be read: {why}") from None
+        lines = _read(path, name).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise UserError(f"the {name} cannot be read: it is not text") from None
     tokens = tuple(line.strip() for line in lines if line.strip())
-    if not tokens or not all(token.isascii() for token in tokens):
-        raise UserError(f"the file {path} with the token or key must hold one line of ASCII")
+    usable = all(each.isascii() and each.isprintable() and len(each) <= MOST for each in tokens)
+    if not tokens or not usable:
+        raise UserError(f"the {name} must hold one line of at most {MOST} letters of ASCII")
     return tokens
+
+
+def _read(path: str, name: str) -> bytes:
+    """A file's bytes; raises UserError, which has its ``name``."""
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise OSError(0, "it is no file")  # a pipe has nothing for the second time
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise OSError(0, f"it has more than {MOST_BYTES} bytes")
+    except OSError as error:
+        raise UserError(f"the {name} cannot be read: {error.strerror}") from None
+    return content
 
 
 def read_pem(path: str, what: str) -> bytes:
     """The bytes of a PEM file; raises UserError that names ``what`` it is."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"the {what} {path} cannot be read: {error.strerror}") from None
+    return _read(path, f"{what} {path}")
 
 
 def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:

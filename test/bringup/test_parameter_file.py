@@ -93,7 +93,7 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
         ("/**/navigater: {ros__parameters: {}}", "did you mean navigator"),
         ("draftr: {ros__parameters: {}}", "did you mean drafter"),
         ("/other/drafter: {ros__parameters: {}}", "but the node is /go2/drafter"),
-        ("a: [1\nb: {", "is not YAML: "),
+        ("a: [1\nb: {", "cannot be read: "),
         ("[1, 2]", "names no nodes"),
         ("drafter: 5", "where a node is expected"),
         ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),

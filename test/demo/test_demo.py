@@ -122,6 +122,8 @@ def test_the_default_is_compared_with_the_target_alone_that_stops(tmp_path: Path
     )
     assert (ours["preset"], other["preset"]) == ("auto", "cloud_ar")
     assert other["deciding"] > 0, "it stands for each decision"
+    share = other["deciding"] / other["seconds"]
+    assert f"cloud_ar decided for {share:.0%} of its time" in done.stdout
     page = (folder / "index.html").read_text()
     for figures in (ours, other):
         parts = [figures[name] for name in ("driving", "deciding", "standing")]

@@ -363,6 +363,7 @@ def test_a_pass_that_llama_cpp_breaks_off_leaves_nothing_behind(
     both.grow()
     with pytest.raises(UserError, match="invalid token"):
         other.memory.decode(np.asarray([10**6]), np.asarray([both.ours._next]), [[0]], 1, None)
+    assert other.memory._life == -1, "what it holds is not known: the next pass begins anew"
     both.grow()
     both.commit()
     both.grow()

@@ -184,6 +184,16 @@ def test_a_message_that_comes_after_the_end_opens_no_stream(
     assert kinds == [[Open, DraftMessage, Close], [Open]]
 
 
+def test_of_the_requests_that_are_over_the_newest_are_remembered(
+    robot: Hearer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_bridge, "MAX_ENDED", 2)
+    for request in range(4):
+        for number in range(3):
+            say(robot, request, number, 2)
+    robot.until(lambda: list(robot.bridge._ended) == ["request 2", "request 3"])
+
+
 def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
     robot: Hearer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,10 @@ class Policy:
         self.aborts: list[str] = []
         self.reports: list[str] = []
         self.publishers = 1
-        node: Any = SimpleNamespace(count_publishers=lambda topic: self.publishers)
+        node: Any = SimpleNamespace(
+            count_publishers=lambda topic: self.publishers if topic == "/link" else 1,
+            resolve_topic_name=lambda topic: "/link",
+        )
         self.policy = LinkPolicy(node, lambda: when_lost, self.aborts.append, self.reports.append)
 
     def hear(self, state: str) -> None:

@@ -28,6 +28,7 @@ from std_msgs.msg import Bool, Empty, String
 
 from edge_cloud_spec.msg import NavCommand, VerifiedTokens
 from edge_cloud_spec.nav.motion import Velocity
+from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import REPEATS
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
@@ -352,6 +353,21 @@ def test_a_navigator_that_starts_again_stands_before_it_may_move(bench: Bench, s
     assert not bench.commands
     bench.say(TURN, "r2", instruction=CUP)
     bench.until(lambda: bench.turning)
+
+
+def test_a_navigator_moves_nothing_before_it_has_found_its_drafter_whatever_the_topic_is_called(
+    bench: Bench, launch: Any
+) -> None:
+    navigator = ["-m", "edge_cloud_spec.nodes.navigator"]
+    launch(navigator, "-p", "listen:=0.2", "-r", "verified_tokens:=front/verified_tokens")
+    bench.until(lambda: bench.states)
+    bench.until(lambda: bench.count_publishers("cmd_vel"))
+    for _ in range(60):  # more than it listens, on any machine; its own topic is not the bench's
+        bench.executor_.spin_once(timeout_sec=0.05)
+        time.sleep(0.03)
+    assert {Status.parse(each).state for each in bench.states} == {"stopped"}
+    bench.create_publisher(VerifiedTokens, "front/verified_tokens", 10)
+    bench.until(lambda: bench.state.state == "idle")
 
 
 @pytest.mark.parametrize("ahead", [-3.0, 3.0])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.channel import MESSAGE_BYTES, check_address, is_loopback
-from edge_cloud_spec.wire.secret_files import read_token, read_tokens
+from edge_cloud_spec.wire.secret_files import read_pem, read_token, read_tokens
 
 
 def test_a_frame_fits_into_a_message() -> None:
@@ -40,14 +43,44 @@ def test_an_address_needs_host_and_port(address: str) -> None:
         check_address(address)
 
 
-def test_a_token_file_that_cannot_be_used_is_named(tmp_path) -> None:
-    path = tmp_path / "token"
-    with pytest.raises(UserError, match="with the token or key"):
-        read_token(str(path))
-    for content in (b"", b"\n", "gehéim".encode(), b"\xff\xfe"):
+UNUSABLE = {
+    "missing": None,
+    "empty": b"",
+    "blank": b"\r\n \t\r\n",
+    "umlaut": "gehéim".encode(),
+    "UTF-16": "secret".encode("utf-16"),
+    "NUL": b"sec\0ret\n",
+    "control": b"sec\x1bret\n",
+    "one bad line of two": b"good\nb\x7fad\n",
+    "long line": b"x" * 4097,
+    "10 MB": b"secret\n" * 1_500_000,
+}
+
+
+@pytest.mark.parametrize("name", [*UNUSABLE, "pipe", "folder"])
+def test_a_token_file_that_cannot_be_used_is_named_and_not_quoted(
+    tmp_path: Path, name: str
+) -> None:
+    path, content = tmp_path / "token", UNUSABLE.get(name)
+    if name == "pipe":
+        os.mkfifo(path)
+    elif name == "folder":
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
-        with pytest.raises(UserError, match="with the token or key"):
-            read_token(str(path))
+    for read in (read_token, read_tokens):
+        with pytest.raises(UserError, match="with the token or key") as refused:
+            read(str(path))
+        assert str(path) in str(refused.value) and "ret" not in str(refused.value)
+    if name in ("pipe", "folder", "10 MB"):
+        with pytest.raises(UserError, match="certificate"):
+            read_pem(str(path), "certificate")
+
+
+def test_a_token_file_of_any_editor_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"\xef\xbb\xbfnew\r\n\r\nold \r\nnew")
+    assert read_tokens(str(path)) == ("new", "old", "new")
     path.write_bytes(b" secret\n")
     assert read_token(str(path)) == "secret"
     path.write_bytes(b"new\n\nold\n")
