@@ -187,22 +187,30 @@ def run_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for a number that cannot be."""
     per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
-    remote = args.target.startswith(OPENAI)
+    remote, on_vllm = args.target.startswith(OPENAI), args.target.startswith(VLLM)
     others = {
         "--drafter": args.drafter,
         "--replicas": args.replicas is not None,
-        "--quantize": args.quantize != "none",
         "--passes": args.passes != "free",
+        "--quantize": args.quantize != "none" and not on_vllm,  # there it is a part of the name
     }
     wrong = [name for name, given in others.items() if given]
     for good, text in (
         (
-            not (remote and wrong),
-            f"with --target {OPENAI}URL the model runs elsewhere: leave out {', '.join(wrong)}",
+            not ((remote or on_vllm) and wrong),
+            f"with --target {args.target} the model runs elsewhere: leave out {', '.join(wrong)}",
         ),
         (
-            remote or not (args.model or args.api_key_file),
-            f"--model and --api-key-file go with --target {OPENAI}http://HOST:PORT/v1",
+            remote or not args.model,
+            f"--model goes with --target {OPENAI}http://HOST:PORT/v1",
+        ),
+        (
+            remote or on_vllm or not args.api_key_file,
+            f"--api-key-file goes with --target {OPENAI}http://HOST:PORT/v1 or {VLLM}...",
+        ),
+        (
+            on_vllm == bool(args.checkpoint),
+            f"--target {VLLM}http://HOST:PORT and --checkpoint DIRECTORY go together",
         ),
         (
             args.api_timeout > 0 and min(args.requests_per_hour, args.tokens_per_hour) >= 0,
@@ -306,19 +314,18 @@ def _make_vllm(args: argparse.Namespace, system_text: str, dialect: Dialect) -> 
     """The worker of a target on vLLM; UserError where the server is not there, or has another."""
     from ..models.checkpoint import checkpoint_directory, checkpoint_files
     from ..models.processor import Processor
-    from .vllm_target import VllmModels, VllmServer
+    from .vllm_target import Served, VllmModels, VllmServer
 
-    directory = checkpoint_directory(args.checkpoint)
     server = VllmServer(
-        args.target.removeprefix(VLLM),
-        args.model or args.checkpoint,
-        args.api_key_file,
-        timeout_s=args.api_timeout,
+        args.target.removeprefix(VLLM), args.api_key_file, timeout_s=args.api_timeout
     )
-    identity = f"vllm-{server.version()}:{server.model}"
-    processor = Processor(checkpoint_files(directory), identity)
+    served = Served.by(server)
+    server.model = served.model
+    told = f"{args.dtype}:{args.quantize}"  # as the owner says: the server does not
+    identity = f"vllm-{served.version}:{served.model}:{told}"
+    processor = Processor(checkpoint_files(checkpoint_directory(args.checkpoint)), identity)
     spec = processor.spec(system_text, args.max_tokens, dialect.user_text, dialect.identity)
-    models = VllmModels(processor, spec, dialect, server)
+    models = VllmModels(processor, spec, dialect, server, served.length)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)
     pattern = instruction_pattern(args.checkpoint)

@@ -12,6 +12,10 @@ import asyncio
 import base64
 import hashlib
 import io
+import logging
+import math
+import re
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -43,6 +47,9 @@ MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choic
 NOT_CACHED = "Cache miss"  # how vLLM refuses a picture's name that it has forgotten
 PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
 PROBE_TEMPERATURE = 100.0
+SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"  # of which both must have the same tokens
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,26 +78,61 @@ class SaidTokens:
 class VllmServer(OpenAiServer):
     """``vllm serve --enable-scale-out``: a request is tokens and a picture, a reply is tokens."""
 
-    def __init__(self, url: str, model: str, key_file: str = "", *, timeout_s: float = 30.0):
+    def __init__(self, url: str, key_file: str = "", *, timeout_s: float = 30.0) -> None:
         """url: http://HOST:PORT. Otherwise as for any OpenAI-compatible server."""
-        super().__init__(f"{url.rstrip('/')}/v1", model, key_file, timeout_s=timeout_s)
+        super().__init__(f"{url.rstrip('/')}/v1", "the one", key_file, timeout_s=timeout_s)
         self._root = url.rstrip("/")
 
     async def generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to this body; raises what the ``openai`` package raises."""
-        reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
+        """The reply to this body; raises UserError, or what the ``openai`` package raises."""
+        from openai import NotFoundError
+
+        try:
+            reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
+        except NotFoundError:
+            raise UserError(
+                f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
+            ) from None
         return reply if isinstance(reply, dict) else {}
 
-    def version(self) -> str:
-        """vLLM's; raises UserError where nobody answers, or it is no vLLM."""
+    async def told(self, path: str) -> Any:
+        """What the server says at this path, as JSON."""
+        return await self.client.get(self._root + path, cast_to=object)
 
-        async def asked(client: Any) -> Any:
-            return await client.get(f"{self._root}/version", cast_to=object)
+    async def tokens_of(self, text: str) -> Any:
+        """The server's own tokens of a text."""
+        body = {"prompt": text, "add_special_tokens": False}
+        reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
+        return reply.get("tokens") if isinstance(reply, dict) else None
 
-        match self.ask(asked):
-            case {"version": str(version)}:
-                return one_line(version)
-        raise UserError(f"{self._root} is no vLLM server: check the address")
+    async def hits(self) -> float:
+        """How many tokens its prefix cache has served since it started."""
+        told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
+        return sum(map(float, re.findall(r"^vllm:prefix_cache_hits_total.* (\S+)$", told, re.M)))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a vLLM server says that it is."""
+
+    version: str
+    model: str
+    length: int  # the most tokens of a prompt and its answer
+
+    @classmethod
+    def by(cls, server: VllmServer) -> Served:
+        """Ask it; raises UserError where nobody answers, or it is no vLLM with one model."""
+
+        async def asked() -> list[Any]:
+            return [await server.told("/version"), await server.told("/v1/models")]
+
+        match server.ask(lambda client: asked()):
+            case [
+                {"version": str(version)},
+                {"data": [{"id": str(model), "max_model_len": int(length)}]},
+            ]:
+                return cls(one_line(version), one_line(model), length)
+        raise UserError(f"{server.url} is no vLLM server with one model: check the address")
 
 
 class VllmSession:
@@ -156,13 +198,13 @@ class VllmModels(ModelRunner):
         spec: PromptSpec,
         dialect: Dialect,
         server: VllmServer,
-        *,
-        samples: bool = False,
+        length: int,
     ) -> None:
-        """samples: the server decides by ``coupled`` (see ``vllm_plugin``)."""
+        """length: the most tokens of a prompt and its answer there."""
         self.target = target  # type: ignore[assignment]
         self.memory, self.spec, self.drafter, self._exits = KvMemory(1), spec, None, None
-        self._dialect, self.server, self._samples = dialect, server, samples
+        self._dialect, self.server, self._length = dialect, server, length
+        self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
         self.rows = spec.vocabulary <= MAX_ROW  # whole rows can be had
         target.crop(spec.vocabulary)
 
@@ -182,6 +224,7 @@ class VllmModels(ModelRunner):
 
     def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
         """What sends the prompt: the server reads it while the robot drafts."""
+        self._check_length(len(prompt.input_ids))
 
         def session() -> VllmSession:
             begun = VllmSession(opening, prompt, credential)
@@ -275,11 +318,14 @@ class VllmModels(ModelRunner):
                     "vocabulary": self.spec.vocabulary,
                 }
             }
-        choice = await self._choice(session, path, parameters, with_picture)
-        match choice.get("token_ids"):
-            case [int(token)] if token >= 0:
+        choice = await self._choice(session, path, {"logprobs": 0, **parameters}, with_picture)
+        match choice:
+            case {
+                "token_ids": [int(token)],
+                "logprobs": {"content": [{"logprob": float() | int() as logprob}]},
+            } if token >= 0 and math.isfinite(logprob) and (not allowed or token in allowed):
                 return token
-        raise self._nonsense("does not say one token")
+        raise self._nonsense("does not say one token and how likely it is")
 
     async def _row(
         self, session: VllmSession, path: tuple[int, ...], with_picture: bool
@@ -304,6 +350,21 @@ class VllmModels(ModelRunner):
         parameters: dict[str, Any],
         with_picture: bool,
     ) -> dict[str, Any]:
+        reply = await self._reply(session, path, parameters, with_picture)
+        match reply:
+            case {"choices": [dict(choice)]}:
+                return choice
+        raise self._nonsense("does not say one choice")
+
+    async def _reply(
+        self,
+        session: VllmSession,
+        path: tuple[int, ...],
+        parameters: dict[str, Any],
+        with_picture: bool,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """The reply to one request, with the picture or, where the server has it, its name."""
         from openai import BadRequestError
 
         url = self._picture(session.prompt) if with_picture else None
@@ -318,17 +379,14 @@ class VllmModels(ModelRunner):
                 "ignore_eos": True,
                 **parameters,
             },
+            **more,
         }
         try:
-            reply = await self.server.generate(body)
+            return await self.server.generate(body)
         except BadRequestError as error:
             if with_picture or NOT_CACHED not in str(error):
                 raise
-            return await self._choice(session, path, parameters, with_picture=True)
-        match reply:
-            case {"choices": [dict(choice)]}:
-                return choice
-        raise self._nonsense("does not say one choice")
+            return await self._reply(session, path, parameters, True, **more)
 
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
@@ -353,23 +411,62 @@ class VllmModels(ModelRunner):
             f"the vLLM server at {self.server.url} {what}: see its version and its log"
         )
 
+    def _check_length(self, prompt: int) -> None:
+        if (needed := prompt + self.spec.max_tokens) > self._length:
+            raise UserError(
+                f"a prompt of {prompt} tokens and its answer do not fit into the {self._length} of "
+                f"the vLLM server: start it with --max-model-len {needed} or more"
+            )
+
     def probe(self) -> None:
-        """Find out whether the server decides by ``coupled``.
+        """Try the server on a known request, and find out whether it decides by ``coupled``.
 
         UserError: it does not take our requests, or has another model than our checkpoint.
         """
+        self.server.ask(lambda client: self._probe())
+
+    async def _probe(self) -> None:
         picture = io.BytesIO()
         Image.new("RGB", (64, 64), (90, 60, 30)).save(picture, "JPEG")
         opening = Open(0, "find the door", picture.getvalue(), ORDERS[0], GREEDY, "greedy")
         prompt = self.prompt(opening)
+        self._check_length(len(prompt.input_ids))
+        ours = self.target.tokenizer.encode(SPOKEN, add_special_tokens=False)
+        if (theirs := await self.server.tokens_of(SPOKEN)) != ours:
+            raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
+        # A name of its own, so that nothing of an earlier probe is found.
+        session = VllmSession(opening, prompt, secrets.token_hex(8))
+        reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
+        theirs = reply.get("prompt_token_ids")
+        if theirs != prompt.input_ids.tolist():
+            count = len(theirs) if isinstance(theirs, list) else 0
+            raise self._other(
+                f"processor: a prompt is {count} tokens there, {len(prompt.input_ids)} here"
+            )
+        before = await self.server.hits()
+        policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
+        said = [
+            await self._token(session, (), policy, None, with_picture=False)
+            for policy in (GREEDY, GREEDY, *policies)
+        ]
+        if said[0] != said[1]:
+            log.warning(
+                "%s says %s for the same prompt: its answers depend on the load, so that "
+                "no two decodes need be equal",
+                self.server.url,
+                said[:2],
+            )
+        if await self.server.hits() == before:
+            log.warning(
+                "%s computes each prompt anew: give it --enable-prefix-caching, and a --block-size "
+                "below the %d tokens of a prompt",
+                self.server.url,
+                len(prompt.input_ids),
+            )
+        self._samples = len(set(said[1:])) > 1
 
-        async def tokens() -> list[int]:
-            session = VllmSession(opening, prompt, "probe")
-            policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
-            return [
-                await self._token(session, (), policy, None, with_picture=True)
-                for policy in (GREEDY, *policies)
-            ]
-
-        said = self.server.ask(lambda client: tokens())
-        self._samples = len(set(said)) > 1
+    def _other(self, what: str) -> UserError:
+        return UserError(
+            f"the vLLM server at {self.server.url} has another {what}: give --checkpoint the "
+            "directory of the very model that it serves"
+        )
