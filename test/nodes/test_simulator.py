@@ -77,7 +77,8 @@ class Driver(Peer):
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
+def driver(launch: Start) -> Iterator[Driver]:
+    """It ends before ``launch`` kills, as ``conftest.bench`` does, and for the same reason."""
     with Driver() as driver:
         yield driver
 
