@@ -86,19 +86,28 @@ class _Plain(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def read_file(path: Path, most: int) -> bytes:
+    """A file's bytes. Raises OSError, and ValueError where it is no file or has more than so many.
+
+    A pipe would be waited for, and has nothing for who looks a second time.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return content
+
+
 def read_yaml(path: Path, most: int = 2**18) -> Any:
     """What a YAML file of at most so many bytes says, which can be shown to people.
 
     Raises OSError where there is no such file, ValueError for any other.
     """
-    if path.exists() and not path.is_file():
-        raise ValueError("it is no file")  # a pipe would be waited for
-    with path.open("rb") as file:
-        text = file.read(most + 1)
-    if len(text) > most:
-        raise ValueError(f"it has more than {most} bytes")
+    text = read_file(path, most).decode("utf-8-sig")
     try:
-        content = yaml.load(text.decode("utf-8-sig"), _Plain)
+        content = yaml.load(text, _Plain)
         repr(content)  # Python refuses to show a number of thousands of digits
     except (RecursionError, yaml.YAMLError) as error:
         raise ValueError(one_line(error)) from None

@@ -271,14 +271,15 @@ class DecisionLoop(Generic[Frame]):
         counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
         welcome = status.welcomes_decision and status.request == self._request
-        said = before and (before.state, before.detail) == (status.state, status.detail)
+        same = before and (before.state, before.detail) == (status.state, status.detail)
+        stopped = counted and not same  # or released, or told something else
         if counted:
             self._frame = None  # a newer one has the newer count
             self._counted.append((now + self.settings.lag, status.stops))
-        if (counted and not said) or (welcome and not again):
+        if stopped or (welcome and not again):
             self._drop_frames(now)
         self._status = status
-        if counted and not said:
+        if stopped:
             actions += self._abandon("the robot was stopped or released")
         return actions
 

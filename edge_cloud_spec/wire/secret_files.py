@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..errors import UserError
+from ..share import read_file
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +48,10 @@ def read_tokens(path: str) -> tuple[str, ...]:
 def _read(path: str, name: str) -> bytes:
     """A file's bytes; raises UserError, which has its ``name``."""
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            raise OSError(0, "it is no file")  # a pipe has nothing for the second time
-        with Path(path).open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise OSError(0, f"it has more than {MOST_BYTES} bytes")
-    except OSError as error:
-        raise UserError(f"the {name} cannot be read: {error.strerror}") from None
-    return content
+        return read_file(Path(path), MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"the {name} cannot be read: {why}") from None
 
 
 def read_pem(path: str, what: str) -> bytes:
