@@ -15,7 +15,7 @@ from ..decoding.draft import MAX_DRAFTED, MAX_NODES
 from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
-from ..models import EMBEDDED, OPENAI
+from ..models import EMBEDDED, OPENAI, VLLM
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, Dialect
@@ -37,7 +37,7 @@ _MOST = WorkerLimits()
 _Option = tuple[str, Any, str, dict[str, Any]]
 _OPTIONS: dict[str, tuple[_Option, ...]] = {
     "models": (
-        ("--target", str(EMBEDDED / "target"), "directory or hub name, or openai:URL", {}),
+        ("--target", str(EMBEDDED / "target"), "directory or hub name, openai:URL or vllm:URL", {}),
         ("--drafter", "", "a drafter beside it, for cloud_sd and auto", {}),
         ("--device", "auto", "auto (cuda where it is usable), cpu or cuda (%(default)s)", {}),
         (
@@ -82,7 +82,8 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
             {},
         ),
     ),
-    "a target behind an OpenAI-compatible API (extra openai)": (
+    "a target on a server (extra openai)": (
+        ("--checkpoint", "", "with --target vllm:http://HOST:PORT: its model's directory", {}),
         ("--model", "", "its name there; with --target openai:http://HOST:PORT/v1", {}),
         ("--api-key-file", "", f"its key (or in the environment: {KEY_VARIABLE})", {}),
         ("--api-timeout", 30.0, "s for an answer, from request to end (%(default)s)", {}),
@@ -186,22 +187,30 @@ def run_serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for a number that cannot be."""
     per_robot = args.sessions_per_robot, args.bytes_per_robot, args.passes_per_robot
-    remote = args.target.startswith(OPENAI)
+    remote, on_vllm = args.target.startswith(OPENAI), args.target.startswith(VLLM)
     others = {
         "--drafter": args.drafter,
         "--replicas": args.replicas is not None,
-        "--quantize": args.quantize != "none",
         "--passes": args.passes != "free",
+        "--quantize": args.quantize != "none" and not on_vllm,  # there it is a part of the name
     }
     wrong = [name for name, given in others.items() if given]
     for good, text in (
         (
-            not (remote and wrong),
-            f"with --target {OPENAI}URL the model runs elsewhere: leave out {', '.join(wrong)}",
+            not ((remote or on_vllm) and wrong),
+            f"with --target {args.target} the model runs elsewhere: leave out {', '.join(wrong)}",
         ),
         (
-            remote or not (args.model or args.api_key_file),
-            f"--model and --api-key-file go with --target {OPENAI}http://HOST:PORT/v1",
+            remote or not args.model,
+            f"--model goes with --target {OPENAI}http://HOST:PORT/v1",
+        ),
+        (
+            remote or on_vllm or not args.api_key_file,
+            f"--api-key-file goes with --target {OPENAI}http://HOST:PORT/v1 or {VLLM}...",
+        ),
+        (
+            on_vllm == bool(args.checkpoint),
+            f"--target {VLLM}http://HOST:PORT and --checkpoint DIRECTORY go together",
         ),
         (
             args.api_timeout > 0 and min(args.requests_per_hour, args.tokens_per_hour) >= 0,
@@ -253,6 +262,8 @@ def make_worker(args: argparse.Namespace) -> Worker:
     text = _read(args.system_text) if args.system_text else dialect.system_text
     if args.target.startswith(OPENAI):
         return _make_remote(args, text, dialect)
+    if args.target.startswith(VLLM):
+        return _make_vllm(args, text, dialect)
     from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
     from ..models.load import load
 
@@ -297,6 +308,28 @@ def _make_remote(args: argparse.Namespace, system_text: str, dialect: Dialect) -
     print(f"target {spec.target}", flush=True)
     limits = replace(_limits(args), draft_tokens=0, lookup_suffixes=0)
     return Worker(models, spec, limits=limits)
+
+
+def _make_vllm(args: argparse.Namespace, system_text: str, dialect: Dialect) -> Worker:
+    """The worker of a target on vLLM; UserError where the server is not there, or has another."""
+    from ..models.checkpoint import checkpoint_directory, checkpoint_files
+    from ..models.processor import Processor
+    from .vllm_target import Served, VllmModels, VllmServer
+
+    server = VllmServer(
+        args.target.removeprefix(VLLM), args.api_key_file, timeout_s=args.api_timeout
+    )
+    served = Served.by(server)
+    server.model = served.model
+    told = f"{args.dtype}:{args.quantize}"  # as the owner says: the server does not
+    identity = f"vllm-{served.version}:{served.model}:{told}"
+    processor = Processor(checkpoint_files(checkpoint_directory(args.checkpoint)), identity)
+    spec = processor.spec(system_text, args.max_tokens, dialect.user_text, dialect.identity)
+    models = VllmModels(processor, spec, dialect, server, served.length)
+    models.probe()
+    print(f"target {processor.identity} on {server.url}", flush=True)
+    pattern = instruction_pattern(args.checkpoint)
+    return Worker(models, spec, limits=_limits(args), instructions=pattern, dialect=dialect)
 
 
 def _limits(args: argparse.Namespace) -> WorkerLimits:

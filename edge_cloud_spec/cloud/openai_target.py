@@ -221,7 +221,7 @@ class OpenAiModels(ModelRunner):
                 raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
 
-    def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Any]:
+    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
         """The request, which is sent when the prompt would be read."""
         if opening.verified:
             raise UserError(

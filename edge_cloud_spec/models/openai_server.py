@@ -153,7 +153,7 @@ class OpenAiServer:
                     arrived.append(chunk)
                     on_news()
 
-        under_way = self._submit(stream())
+        under_way = self.submit(stream())
         under_way.add_done_callback(lambda _: on_news())
         return OpenAiReply(arrived, under_way)
 
@@ -170,7 +170,7 @@ class OpenAiServer:
 
     def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
         """What the server answers to a request that is not streamed; raises UserError."""
-        return self._submit(request(self.client)).result()
+        return self.submit(request(self.client)).result()
 
     def check(self) -> None:
         """Ask for the server's models; raises UserError where it is not usable."""
@@ -179,7 +179,8 @@ class OpenAiServer:
             listed = self.quoted(", ".join(names[:5]) or "nothing")
             log.warning("%s does not list %s but %s", self.url, self.model, listed)
 
-    def _submit(self, request: Awaitable[T]) -> Future[T]:
+    def submit(self, request: Awaitable[T]) -> Future[T]:
+        """Begin a request; its failure is a UserError."""
         return asyncio.run_coroutine_threadsafe(self._translated(request), self._loop)
 
     async def _translated(self, request: Awaitable[T]) -> T:

@@ -34,8 +34,8 @@ class Processor:
         self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
-        self._image_id = files.image_id
-        self._image_token: str = self.tokenizer.convert_ids_to_tokens(self._image_id)
+        self.image_id = files.image_id
+        self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
         self.identity = self._weights = identity
@@ -108,7 +108,7 @@ class Processor:
                 f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
                 "its directory mixes files of two models"
             )
-        image = np.flatnonzero(ids == self._image_id)
+        image = np.flatnonzero(ids == self.image_id)
         kept = self._limits.kept(math.prod(grid) // self._merge**2)
         return Prompt(
             np.delete(ids, image[kept:]),

@@ -99,8 +99,8 @@ class Vlm(Processor):
         """Compute a cache of the prompt and the session's tokens after it."""
         tokens, grid = session.tokens, prompt.image_grid_thw
         ids = np.concatenate([prompt.input_ids, np.asarray(tokens, np.int64)])
-        positions, delta = positions_of(ids, grid, self._image_id, self._merge)
-        image = np.flatnonzero(prompt.input_ids == self._image_id)
+        positions, delta = positions_of(ids, grid, self.image_id, self._merge)
+        image = np.flatnonzero(prompt.input_ids == self.image_id)
         cache = KeyValueCache(self.transformer.cache_layout, len(ids) + session.spare, self.memory)
         name = prompt.image_digest + bytes(str(grid), "ascii")
         parts, prefixes = prompt_parts(prompt.input_ids, image, name), self._prefixes

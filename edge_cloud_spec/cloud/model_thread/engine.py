@@ -242,7 +242,7 @@ class Engine:
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
             return
-        prefill = self._models.begin(opening, prompt)
+        prefill = self._models.begin(opening, prompt, stream.credential)
         name = secrets.token_hex(8)
         # The robot prefills while we do.
         stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))

@@ -61,8 +61,9 @@ class ModelRunner:
         """Raise UserError where the target cannot serve this request."""
         check_opening(opening, self.target.tokenizer_digest)
 
-    def begin(self, opening: Open, prompt: Prompt) -> Callable[[], Prefill]:
-        """What begins to compute this prompt; raises UserError where it may not now."""
+    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Prefill]:
+        """What begins to compute this prompt for a robot with this credential; raises UserError
+        where it may not now."""
         return lambda: self.target.prefill(prompt)
 
     def prompt(self, opening: Open) -> Prompt:
@@ -108,7 +109,7 @@ class ModelRunner:
             first=session.target.known_row,
             end_tokens=self.spec.end_ids,
             open_at=scored.open_at,
-            allowed=_allowed_after(session, draft),
+            allowed=allowed_after_draft(session, draft),
         )
 
     def forward(
@@ -131,7 +132,7 @@ class ModelRunner:
         return [
             each
             if isinstance(each, Exception)
-            else target_rows(each, _allowed_after(due.session, due.draft))
+            else target_rows(each, allowed_after_draft(due.session, due.draft))
             for due, each in zip(batch, results, strict=True)
         ]
 
@@ -160,7 +161,8 @@ def _grammar(model: Vlm, opening: Open, spec: PromptSpec) -> Grammar | None:
     return model.grammar(text, spec) if text else None
 
 
-def _allowed_after(session: CloudSession, draft: Draft) -> AllowedAfter | None:
+def allowed_after_draft(session: CloudSession, draft: Draft) -> AllowedAfter | None:
+    """What the request's grammar allows after each node of a draft for this session."""
     verification = session.verification
     return allowed_after(verification.grammar, verification.tokens, draft)
 

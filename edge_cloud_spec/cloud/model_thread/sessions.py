@@ -226,7 +226,8 @@ class DuePass:
     """A session's part of a pass over ``rows``: this draft, due since ``arrived`` (s). Of a draft
     that was scored with its prompt no rows are left.
 
-    ``patience_s``: how long its robot can wait for the verdict; 0: it did not say.
+    ``patience_s``: how long its robot can wait for the verdict; 0: it did not say. ``began``: when
+    a target elsewhere was asked for it (s); None: not yet.
     """
 
     session: CloudSession
@@ -234,6 +235,7 @@ class DuePass:
     rows: int
     arrived: float
     patience_s: float = 0.0
+    began: float | None = None
 
     @property
     def deadline(self) -> float:

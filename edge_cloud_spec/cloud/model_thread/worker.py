@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -25,7 +26,7 @@ from ..session.events import Scored
 from .engine import Engine
 from .model_runner import ModelRunner
 from .scheduler import Scheduler
-from .sessions import CloudSession, DuePass, RobotStream, Sessions, WorkerLimits
+from .sessions import CloudSession, DuePass, NotArrived, RobotStream, Sessions, WorkerLimits
 
 if TYPE_CHECKING:
     from ...models.exits import Exits
@@ -206,12 +207,16 @@ class Worker(threading.Thread):
             results = [error]
         ended = self._clock()
         self._spare_s = max(LEAST_SPARE_S, ended - started)
-        if size := sum(due.rows for due in batch):
-            self._scheduler.estimator.observe(size, ended - started)
+        size, first = 0, ended
         for due, result in zip(batch, results, strict=True):
             due.session.arrived = ended  # not silent
+            began = started if due.began is None else due.began
+            if isinstance(result, NotArrived):
+                due = replace(due, began=began)
             rows = self._engine.end_pass(due, result)
             if rows is not None:
-                queue_s = max(0.0, started - due.arrived)
-                scored = Scored(rows, ended - started, queue_s)
+                size, first = size + due.rows, min(first, began)
+                scored = Scored(rows, ended - began, max(0.0, began - due.arrived))
                 self._verdicts.append((due.session, scored, ended))
+        if size:
+            self._scheduler.estimator.observe(size, ended - first)

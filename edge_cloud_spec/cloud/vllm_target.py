@@ -1,0 +1,472 @@
+"""A target on a vLLM server, whose own engine scores the robots' drafts.
+
+Each node of a draft is a request for one token, the one after prompt, verified tokens and the path
+to the node. All requests of a draft are sent at once: vLLM batches them, and takes what they share
+from its prefix cache, the picture included. Nothing has to be rolled back there, so sessions,
+rules, verdicts and hand-over are those of any target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import logging
+import math
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..decoding.draft import Draft
+from ..decoding.grammar import Allowed
+from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.target_rows import LogitRows, TargetRow, TargetRows
+from ..errors import UserError, one_line
+from ..models.image import picture_of
+from ..models.kv_memory import KvMemory
+from ..models.openai_server import OpenAiServer
+from ..models.processor import Processor
+from ..models.prompt import ORDERS, Prompt, PromptSpec
+from ..nav.answer import Dialect
+from ..wire.messages import Open
+from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
+from .model_thread.sessions import DuePass, NotArrived
+
+GENERATE = "/inference/v1/generate"
+MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
+MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
+NOT_CACHED = "Cache miss"  # how vLLM refuses a picture's name that it has forgotten
+PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
+PROBE_TEMPERATURE = 100.0
+SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"  # of which both must have the same tokens
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node of a draft: the path to it, and the tokens [V] that a grammar lets follow."""
+
+    path: tuple[int, ...] = ()
+    allowed: Allowed | None = None
+
+
+class SaidTokens:
+    """``TargetRows`` of which the tokens alone are known."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens  # after the prefix, and after each node
+
+    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
+        """The target's own token after this node."""
+        return self._tokens[node + 1]
+
+    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
+        """Raises UserError."""
+        raise UserError("vLLM tells no whole distributions: take rule greedy or coupled")
+
+
+class VllmServer(OpenAiServer):
+    """``vllm serve --enable-scale-out``: a request is tokens and a picture, a reply is tokens."""
+
+    def __init__(self, url: str, key_file: str = "", *, timeout_s: float = 30.0) -> None:
+        """url: http://HOST:PORT. Otherwise as for any OpenAI-compatible server."""
+        super().__init__(f"{url.rstrip('/')}/v1", "the one", key_file, timeout_s=timeout_s)
+        self._root = url.rstrip("/")
+
+    async def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The reply to this body; raises UserError, or what the ``openai`` package raises."""
+        from openai import NotFoundError
+
+        try:
+            reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
+        except NotFoundError:
+            raise UserError(
+                f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
+            ) from None
+        return reply if isinstance(reply, dict) else {}
+
+    async def told(self, path: str) -> Any:
+        """What the server says at this path, as JSON."""
+        return await self.client.get(self._root + path, cast_to=object)
+
+    async def tokens_of(self, text: str) -> Any:
+        """The server's own tokens of a text."""
+        body = {"prompt": text, "add_special_tokens": False}
+        reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
+        return reply.get("tokens") if isinstance(reply, dict) else None
+
+    async def hits(self) -> float:
+        """How many tokens its prefix cache has served since it started."""
+        told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
+        return sum(map(float, re.findall(r"^vllm:prefix_cache_hits_total.* (\S+)$", told, re.M)))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a vLLM server says that it is."""
+
+    version: str
+    model: str
+    length: int  # the most tokens of a prompt and its answer
+
+    @classmethod
+    def by(cls, server: VllmServer) -> Served:
+        """Ask it; raises UserError where nobody answers, or it is no vLLM with one model."""
+
+        async def asked() -> list[Any]:
+            return [await server.told("/version"), await server.told("/v1/models")]
+
+        match server.ask(lambda client: asked()):
+            case [
+                {"version": str(version)},
+                {"data": [{"id": str(model), "max_model_len": int(length)}]},
+            ]:
+                return cls(one_line(version), one_line(model), length)
+        raise UserError(f"{server.url} is no vLLM server with one model: check the address")
+
+
+class VllmSession:
+    """One decode's tokens, as a target's session and its prefill; the server keeps the rest."""
+
+    resident = True
+    scored_with_prompt = False
+
+    def __init__(self, opening: Open, prompt: Prompt, salt: str) -> None:
+        """salt: of what only this robot's credential may find in the server's caches."""
+        self.waits = False
+        self.opening, self.prompt = opening, prompt
+        self.tokens: tuple[int, ...] = ()  # that are verified
+        # What of the server's caches this session may find: the same credential's alone.
+        self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
+        self.picture = f"{self.salt}-{prompt.image_digest.hex()}"
+        self._draft = Draft(())
+        self._round: tuple[Draft, Future[list[Any]]] | None = None
+        self.first: Future[Any] = Future()
+
+    @property
+    def session(self) -> VllmSession:
+        return self
+
+    def step(self, rows: int, on_layer: object = None) -> bool:
+        return True
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+        """Nothing is computed here."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """These nodes of the last draft are verified."""
+        self.tokens += tuple(self._draft.tokens[node] for node in path)
+        self._draft = Draft(())
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """So are these tokens after them."""
+        self.tokens += tuple(tokens)
+
+    def evict(self) -> None:
+        """Give up what is asked: the server stops."""
+        self.first.cancel()
+        if self._round is not None:
+            self._round[1].cancel()
+
+    def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
+        """The replies for a draft's nodes, the prefix first; None while they are under way."""
+        if self._round is None or self._round[0] is not draft:
+            self._round = (draft, begin())
+        replies = self._round[1]
+        if not replies.done():
+            return None
+        self._round, self._draft = None, draft
+        return replies.result()
+
+
+class VllmModels(ModelRunner):
+    """What a verifier runs whose target is on a vLLM server: a processor."""
+
+    def __init__(
+        self,
+        target: Processor,
+        spec: PromptSpec,
+        dialect: Dialect,
+        server: VllmServer,
+        length: int,
+    ) -> None:
+        """length: the most tokens of a prompt and its answer there."""
+        self.target = target  # type: ignore[assignment]
+        self.memory, self.spec, self.drafter, self._exits = KvMemory(1), spec, None, None
+        self._dialect, self.server, self._length = dialect, server, length
+        self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
+        self.rows = spec.vocabulary <= MAX_ROW  # whole rows can be had
+        target.crop(spec.vocabulary)
+
+    def check(self, opening: Open) -> None:
+        """Raise UserError where this server cannot serve the request."""
+        if opening.rule == "rejection" and not self.rows:
+            raise UserError(
+                f"this verifier's target is on vLLM, which tells whole distributions of at most "
+                f"{MAX_ROW} tokens: take rule greedy or coupled"
+            )
+        if opening.rule != "greedy" and not (self.rows or self._samples):
+            raise UserError(
+                "this verifier's vLLM does not sample as rule coupled does: take rule greedy, or "
+                "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled"
+            )
+        super().check(opening)
+
+    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
+        """What sends the prompt: the server reads it while the robot drafts."""
+        self._check_length(len(prompt.input_ids))
+
+        def session() -> VllmSession:
+            begun = VllmSession(opening, prompt, credential)
+            begun.first = self.server.submit(self.ask(begun, Node(), with_picture=True))
+            return begun
+
+        return session
+
+    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+        """For each session its rows, or NotArrived until the server has sent them all."""
+        return [self._forward(due) for due in batch]
+
+    def _forward(self, due: DuePass) -> TargetRows | Exception:
+        session: Any = due.session.target
+        try:
+            replies = session.score(due.draft, partial(self._begin_round, due))
+        except UserError as error:
+            return error
+        if replies is None:
+            return NotArrived()
+        if self._wants_rows(due.session.opening):
+            return LogitRows(np.stack(replies), allowed_after_draft(due.session, due.draft))
+        return SaidTokens(replies)
+
+    def _begin_round(self, due: DuePass) -> Future[list[Any]]:
+        session: Any = due.session.target
+        allowed = allowed_after_draft(due.session, due.draft)
+        paths: list[tuple[int, ...]] = [()]
+        for node, token in enumerate(due.draft.tokens):
+            paths.append((*paths[due.draft.parent(node) + 1], token))
+        nodes = [
+            Node(path, None if allowed is None else allowed(node - 1))
+            for node, path in enumerate(paths)
+        ]
+        replies = self.server.submit(self._score(session, nodes))
+        replies.add_done_callback(lambda _: self.on_news(due.session))
+        return replies
+
+    async def _score(self, session: VllmSession, nodes: Sequence[Node]) -> list[Any]:
+        """The replies for these nodes, the prefix first; raises UserError or what is translated."""
+        first = await asyncio.wrap_future(
+            session.first
+        )  # in whose cache the others find the prompt
+        known = not session.tokens and nodes[0].allowed is None
+        asked = [
+            asyncio.ensure_future(self.ask(session, node))
+            for node in (nodes[1:] if known else nodes)
+        ]
+        try:
+            replies = await asyncio.gather(*asked)
+        finally:
+            for task in asked:
+                task.cancel()
+        return [first, *replies] if known else replies
+
+    async def ask(self, session: VllmSession, node: Node, with_picture: bool = False) -> Any:
+        """What follows a node: the row of its logits where the rule needs that, else the token."""
+        if self._wants_rows(session.opening):
+            return await self._row(session, node.path, with_picture)
+        policy, allowed = session.opening.policy, None
+        if node.allowed is not None:
+            allowed = np.flatnonzero(node.allowed).tolist()
+            if len(allowed) == 1:
+                return allowed[0]
+        cut = policy.top_k > 0 or policy.top_p < 1  # after the grammar: it changes what is cut off
+        if allowed is None or (len(allowed) > MAX_ALLOWED and not cut):
+            # What wins of all tokens wins of those that are allowed, too, if it is one of them.
+            token = await self._token(session, node.path, policy, None, with_picture)
+            if token < self.spec.vocabulary and (node.allowed is None or node.allowed[token]):
+                return token
+            allowed = allowed or list(range(self.spec.vocabulary))
+        return await self._token(session, node.path, policy, allowed, with_picture)
+
+    async def _token(
+        self,
+        session: VllmSession,
+        path: tuple[int, ...],
+        policy: SamplingPolicy,
+        allowed: Sequence[int] | None,
+        with_picture: bool,
+    ) -> int:
+        parameters: dict[str, Any] = {} if allowed is None else {"allowed_token_ids": allowed}
+        if policy.temperature > 0:
+            parameters["extra_args"] = {
+                "coupled": {
+                    "temperature": policy.temperature,
+                    "top_k": policy.top_k,
+                    "top_p": policy.top_p,
+                    "seed": policy.seed,
+                    "position": len(session.tokens) + len(path),
+                    "vocabulary": self.spec.vocabulary,
+                }
+            }
+        choice = await self._choice(session, path, {"logprobs": 0, **parameters}, with_picture)
+        match choice:
+            case {
+                "token_ids": [int(token)],
+                "logprobs": {"content": [{"logprob": float() | int() as logprob}]},
+            } if token >= 0 and math.isfinite(logprob) and (not allowed or token in allowed):
+                return token
+        raise self._nonsense("does not say one token and how likely it is")
+
+    async def _row(
+        self, session: VllmSession, path: tuple[int, ...], with_picture: bool
+    ) -> NDArray[np.float32]:
+        choice = await self._choice(session, path, {"logprobs": -1}, with_picture)
+        row = np.full(self.spec.vocabulary, -np.inf, np.float32)
+        try:
+            (told,) = choice["logprobs"]["content"]
+            for each in (*told["top_logprobs"], told):
+                if each["token_id"] < len(row):
+                    row[each["token_id"]] = each["logprob"]
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise self._nonsense("does not say a row of logits") from None
+        if not np.isfinite(row).all():
+            raise self._nonsense("says a row of logits with holes in it")
+        return row
+
+    async def _choice(
+        self,
+        session: VllmSession,
+        path: tuple[int, ...],
+        parameters: dict[str, Any],
+        with_picture: bool,
+    ) -> dict[str, Any]:
+        reply = await self._reply(session, path, parameters, with_picture)
+        match reply:
+            case {"choices": [dict(choice)]}:
+                return choice
+        raise self._nonsense("does not say one choice")
+
+    async def _reply(
+        self,
+        session: VllmSession,
+        path: tuple[int, ...],
+        parameters: dict[str, Any],
+        with_picture: bool,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """The reply to one request, with the picture or, where the server has it, its name."""
+        from openai import BadRequestError
+
+        url = self._picture(session.prompt) if with_picture else None
+        body = {
+            "token_ids": [*self._prompt_ids(session.prompt), *session.tokens, *path],
+            "content_parts": [{"type": "image_url", "uuid": session.picture, "url": url}],
+            "cache_salt": session.salt,
+            "sampling_params": {
+                "temperature": 0,
+                "max_tokens": 1,
+                "detokenize": False,
+                "ignore_eos": True,
+                **parameters,
+            },
+            **more,
+        }
+        try:
+            return await self.server.generate(body)
+        except BadRequestError as error:
+            if with_picture or NOT_CACHED not in str(error):
+                raise
+            return await self._reply(session, path, parameters, True, **more)
+
+    def _wants_rows(self, opening: Open) -> bool:
+        return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
+
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt with one image token, as the server takes it."""
+        ids = prompt.input_ids
+        image = np.flatnonzero(ids == self.target.image_id)
+        return np.delete(ids, image[1:]).tolist()
+
+    def _picture(self, prompt: Prompt) -> str:
+        """The picture at the size at which the target sees it, without loss, as a URL."""
+        ours = self.target.preprocessing
+        grid = prompt.image_grid_thw
+        pixels = picture_of(prompt.pixel_values, grid, ours.spec, ours.mean, ours.std)
+        png = io.BytesIO()
+        Image.fromarray(pixels).save(png, "PNG", compress_level=1)
+        return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
+    def _nonsense(self, what: str) -> UserError:
+        return UserError(
+            f"the vLLM server at {self.server.url} {what}: see its version and its log"
+        )
+
+    def _check_length(self, prompt: int) -> None:
+        if (needed := prompt + self.spec.max_tokens) > self._length:
+            raise UserError(
+                f"a prompt of {prompt} tokens and its answer do not fit into the {self._length} of "
+                f"the vLLM server: start it with --max-model-len {needed} or more"
+            )
+
+    def probe(self) -> None:
+        """Try the server on a known request, and find out whether it decides by ``coupled``.
+
+        UserError: it does not take our requests, or has another model than our checkpoint.
+        """
+        self.server.ask(lambda client: self._probe())
+
+    async def _probe(self) -> None:
+        picture = io.BytesIO()
+        Image.new("RGB", (64, 64), (90, 60, 30)).save(picture, "JPEG")
+        opening = Open(0, "find the door", picture.getvalue(), ORDERS[0], GREEDY, "greedy")
+        prompt = self.prompt(opening)
+        self._check_length(len(prompt.input_ids))
+        ours = self.target.tokenizer.encode(SPOKEN, add_special_tokens=False)
+        if (theirs := await self.server.tokens_of(SPOKEN)) != ours:
+            raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
+        # A name of its own, so that nothing of an earlier probe is found.
+        session = VllmSession(opening, prompt, secrets.token_hex(8))
+        reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
+        theirs = reply.get("prompt_token_ids")
+        if theirs != prompt.input_ids.tolist():
+            count = len(theirs) if isinstance(theirs, list) else 0
+            raise self._other(
+                f"processor: a prompt is {count} tokens there, {len(prompt.input_ids)} here"
+            )
+        before = await self.server.hits()
+        policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
+        said = [
+            await self._token(session, (), policy, None, with_picture=False)
+            for policy in (GREEDY, GREEDY, *policies)
+        ]
+        if said[0] != said[1]:
+            log.warning(
+                "%s says %s for the same prompt: its answers depend on the load, so that "
+                "no two decodes need be equal",
+                self.server.url,
+                said[:2],
+            )
+        if await self.server.hits() == before:
+            log.warning(
+                "%s computes each prompt anew: give it --enable-prefix-caching, and a --block-size "
+                "below the %d tokens of a prompt",
+                self.server.url,
+                len(prompt.input_ids),
+            )
+        self._samples = len(set(said[1:])) > 1
+
+    def _other(self, what: str) -> UserError:
+        return UserError(
+            f"the vLLM server at {self.server.url} has another {what}: give --checkpoint the "
+            "directory of the very model that it serves"
+        )

@@ -1,0 +1,226 @@
+"""A target on a vLLM server: drafts are verified there, and answers are those of our own engine."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers.cloud.grpc_cloud import Cloud, until
+from helpers.cloud.vllm_peer import VllmPeer
+
+from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import Open
+
+TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
+POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
+
+
+def worker_of(*options: str) -> Any:
+    parser = ArgumentParser()
+    add_serve_arguments(parser)
+    return make_worker(parser.parse_args(options))
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[VllmPeer]:
+    with VllmPeer(TARGET) as peer:
+        yield peer
+
+
+def on_vllm(peer: VllmPeer, *options: str) -> Any:
+    return worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(TARGET), *options)
+
+
+def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
+    return Open(0, request.instruction, request.jpeg, request.order, policy, rule)
+
+
+def answers(worker: Any, names: list[str], rule: str, count: int) -> list[Any]:
+    drafter = load_drafter(str(DRAFTER))
+    said = []
+    policy = GREEDY if rule == "greedy" else POLICY
+    with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
+        for name in names:
+            settings = DecodeSettings(load_preset(name), rule, policy)
+            for request in sample_requests(0, count):
+                outcome = robot.decode(request, settings)
+                assert outcome.completed, (name, outcome)
+                said.append((name, request.instruction, outcome.tokens))
+    return said
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+def test_every_preset_says_what_it_says_with_our_own_engine(peer: VllmPeer, rule: str) -> None:
+    names = ["dsd", "auto", "picospec", "specedge", "cloud_ar", "fsd", "dssd", "tslt"]
+    if rule != "rejection":
+        names = [n for n in names if n not in ("dssd", "tslt")]
+    there = on_vllm(peer)
+    here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
+    assert answers(there, names, rule, 2) == answers(here, names, rule, 2)
+
+
+def content(**changes: Any) -> tuple[int, Any]:
+    """A reply of which the one choice has this, too."""
+    told = {"token_ids": [5], "logprobs": {"content": [{"token_id": 5, "logprob": -0.1}]}}
+    return 200, {"choices": [told | changes]}
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "no memory": ((500, {"error": {"message": "out of memory"}}), "out of memory", "overloaded"),
+    "full": ((503, {"error": {"message": "no room"}}), "no room", "overloaded"),
+    "refuses": ((400, {"error": {"message": "no such id"}}), "no such id", "bad_request"),
+    "forgets at once": ((400, {"error": {"message": "Cache miss"}}), "Cache miss", "bad_request"),
+    "another server": ((404, {"error": "?"}), "--enable-scale-out", "bad_request"),
+    "no answer": ((200, "<html>"), "", "bad_request"),
+    "a list": ((200, []), "one choice", "bad_request"),
+    "no choice": ((200, {"choices": []}), "one choice", "bad_request"),
+    "two choices": ((200, {"choices": [{}, {}]}), "one choice", "bad_request"),
+    "no token": (content(token_ids=[]), "one token", "bad_request"),
+    "two tokens": (content(token_ids=[1, 2]), "one token", "bad_request"),
+    "a word": (content(token_ids=["stop"]), "one token", "bad_request"),
+    "below zero": (content(token_ids=[-1]), "one token", "bad_request"),
+    "beyond the vocabulary": (content(token_ids=[2**40]), "one token", "bad_request"),
+    "no number": (
+        content(logprobs={"content": [{"token_id": 5, "logprob": float("nan")}]}),
+        "one token",
+        "bad_request",
+    ),
+    "no likelihood": (content(logprobs=None), "one token", "bad_request"),
+}
+
+
+@pytest.mark.parametrize("after", [0, 1, 7])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
+    peer: VllmPeer, name: str, after: int
+) -> None:
+    fault, complaint, reason = FAULTS[name]
+    worker, settings = on_vllm(peer), DecodeSettings(load_preset("dsd"))
+    [request] = sample_requests(0, 1)
+    drafter = load_drafter(str(DRAFTER))
+    with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
+        whole = robot.decode(request, settings)
+        asked = len(peer.asked)
+        peer.fault = lambda body: fault if len(peer.asked) > asked + after else None
+        try:
+            outcome = robot.decode(request, settings)
+        finally:
+            peer.fault = lambda body: None
+        assert not outcome.completed and outcome.reason == reason
+        assert complaint in outcome.text and "\n" not in outcome.text and len(outcome.text) < 504
+        assert outcome.tokens == whole.tokens[: len(outcome.tokens)], (
+            "nothing that is not the target's"
+        )
+        until(lambda: not worker.sessions)
+        assert robot.decode(request, settings).tokens == whole.tokens
+
+
+def test_a_picture_that_the_server_forgets_is_sent_again(peer: VllmPeer) -> None:
+    worker, settings = on_vllm(peer), DecodeSettings(load_preset("dsd"))
+    [request] = sample_requests(1, 1)
+    with (
+        Cloud(worker) as cloud,
+        GrpcRobot(cloud.address, load_drafter(str(DRAFTER)), worker._models.spec) as robot,
+    ):
+        whole = robot.decode(request, settings)
+
+        def forgets(body: Any) -> None:
+            if len(peer.asked) % 5 == 0:
+                peer.forget()
+
+        peer.fault, asked = forgets, len(peer.asked)
+        try:
+            assert robot.decode(request, settings).tokens == whole.tokens
+        finally:
+            peer.fault = lambda body: None
+    sent = [body for body in peer.asked[asked:] if body["content_parts"][0]["url"]]
+    assert 1 < len(sent) < len(peer.asked) - asked
+
+
+def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:
+    """vLLM's caches are searched by salt and name, and each credential has its own of both."""
+    worker = on_vllm(peer)
+    [request] = sample_requests(2, 1)
+    opening = opening_of(request)
+    named = set()
+    for credential in ("", "robot 1", "robot 2"):
+        session = worker._models.begin(opening, worker._models.prompt(opening), credential)()
+        session.first.result()
+        named.add((session.salt, session.picture))
+    assert len({salt for salt, _ in named}) == len({picture for _, picture in named}) == 3
+    assert not any("robot" in text for pair in named for text in pair)
+    assert {body["cache_salt"] for body in peer.asked[-3:]} == {salt for salt, _ in named}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"/version": {"detail": "?"}}, "no vLLM server with one model"),
+        ({"/v1/models": {"data": []}}, "no vLLM server with one model"),
+        ({"/v1/models": {"data": [{"id": "x", "max_model_len": 90}]}}, "--max-model-len"),
+        ({"/tokenize": [1, 2, 3]}, "another tokenizer"),
+        ({"prompt": [1, 2, 3]}, "another processor: a prompt is 3 tokens there"),
+        ({"endpoint": 404}, "--enable-scale-out"),
+    ],
+)
+def test_a_server_that_cannot_serve_is_refused_at_start(
+    peer: VllmPeer, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr(peer, "said", peer.said | wrong)
+    if "/tokenize" in wrong:
+        monkeypatch.setattr(peer, "tokens_of", lambda text: wrong["/tokenize"])
+    if "prompt" in wrong:
+        monkeypatch.setattr(
+            peer, "fault", lambda body: (200, {"prompt_token_ids": wrong["prompt"]})
+        )
+    if "endpoint" in wrong:
+        monkeypatch.setattr(peer, "fault", lambda body: (404, {"error": "?"}))
+    with pytest.raises(UserError, match=why):
+        on_vllm(peer)
+
+
+def test_a_server_without_our_logits_processor_is_found_out() -> None:
+    """With a small vocabulary its rows do as well; with a large one coupled is refused."""
+    with VllmPeer(TARGET, samples=False) as peer:
+        models = on_vllm(peer)._models
+        assert not models._samples
+        opening = opening_of(sample_requests(0, 1)[0], rule="coupled", policy=POLICY)
+        models.check(opening)
+        models.rows = False
+        with pytest.raises(UserError, match="vllm_plugin:Coupled"):
+            models.check(opening)
+        with pytest.raises(UserError, match="take rule greedy or coupled"):
+            models.check(opening_of(sample_requests(0, 1)[0], rule="rejection", policy=POLICY))
+
+
+THERE = ("--target", "vllm:http://x:1", "--checkpoint", "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--target", "vllm:http://x:1"), "--checkpoint DIRECTORY go together"),
+        (("--target", str(TARGET), "--checkpoint", "x"), "go together"),
+        (
+            ("--target", "vllm:http://x:1", "--checkpoint", "x", "--drafter", "y"),
+            "leave out --drafter",
+        ),
+        (("--target", "vllm:http://x:1", "--checkpoint", "x", "--model", "y"), "--model goes with"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: tuple[str, ...], why: str) -> None:
+    parser = ArgumentParser()
+    add_serve_arguments(parser)
+    with pytest.raises(UserError, match=why):
+        run_serve(parser.parse_args(options))

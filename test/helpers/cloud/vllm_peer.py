@@ -1,0 +1,148 @@
+"""A server with vLLM's endpoint for tokens, fed by our own engine: a test's stand-in for vLLM.
+
+It decides as ``vllm serve --enable-scale-out`` does with our logits processor: greedily, by
+``coupled`` where a request asks for that, with whole rows and with allowed tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.models.image import decode_image, patches
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.passes.target_rows import on_host
+from edge_cloud_spec.models.prompt import Prompt
+
+
+class VllmPeer:
+    """``asked``: the bodies of all requests. ``fault``: a reply in place of the usual, or None."""
+
+    def __init__(self, checkpoint: Path, *, samples: bool = True, length: int = 4096) -> None:
+        """samples: whether our logits processor is there. length: ``--max-model-len``."""
+        self._target = load(checkpoint, threads=1)
+        self._lock = threading.Lock()
+        self._pictures: dict[tuple[str, str], tuple[np.ndarray, Any]] = {}
+        self._samples = samples
+        self.asked: list[dict[str, Any]] = []
+        self.said: dict[str, Any] = {
+            "/version": {"version": "0.0"},
+            "/v1/models": {"data": [{"id": "target", "max_model_len": length}]},
+        }
+        self.fault: Any = lambda body: None
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {len(peer.asked)}.0\n'
+                    self._reply(200, hits)
+                else:
+                    self._reply(200, peer.said[self.path])
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path == "/tokenize":
+                    self._reply(200, {"tokens": peer.tokens_of(body["prompt"])})
+                    return
+                peer.asked.append(body)
+                self._reply(*(peer.fault(body) or peer.reply(body)))
+
+            def _reply(self, status: int, content: Any) -> None:
+                text = content if isinstance(content, str) else json.dumps(content)
+                data = text.encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        class Listener(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128  # a draft's nodes come at once
+
+            def handle_error(self, *_: object) -> None:
+                """Whoever gave its request up has gone."""
+
+        self._server = Listener(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        (part,), params = body["content_parts"], body["sampling_params"]
+        name = (body["cache_salt"], part["uuid"])
+        seen = self._pictures.get(name)
+        if part["url"]:
+            png = base64.b64decode(part["url"].partition(",")[2])
+            ours = self._target.preprocessing
+            image = decode_image(png, ours.spec.max_frame_pixels)
+            seen = self._pictures[name] = patches(image, ours.spec, ours.mean, ours.std)
+        elif seen is None:
+            text = "Cache miss for image at index 0 but data is not provided."
+            return 400, {"error": {"message": text}}
+        with self._lock:
+            ids = self._expanded(body["token_ids"], seen[1])
+            row = self._row(ids, *seen)
+        allowed = params.get("allowed_token_ids")
+        if allowed is not None:
+            only = np.full(len(row), -np.inf, np.float32)
+            only[allowed] = row[allowed]
+            row = only
+        reply: dict[str, Any] = {"choices": [self._choice(row, params)]}
+        return 200, reply | ({"prompt_token_ids": ids} if body.get("return_token_ids") else {})
+
+    def forget(self) -> None:
+        """Lose all pictures."""
+        self._pictures.clear()
+
+    def tokens_of(self, text: str) -> list[int]:
+        """The model's own tokens of a text."""
+        return list(self._target.tokenizer.encode(text, add_special_tokens=False))
+
+    def _expanded(self, ids: list[int], grid: Any) -> list[int]:
+        """With a token for each part of the picture, where one is sent for all."""
+        count = grid[1] * grid[2] // self._target.preprocessing.spec.merge_size**2
+        at = ids.index(self._target.image_id)
+        return [*ids[:at], *[ids[at]] * count, *ids[at + 1 :]]
+
+    def _row(self, ids: list[int], pixels: np.ndarray, grid: Any) -> np.ndarray:
+        """The logits [V] after these tokens."""
+        name = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        prompt = Prompt(np.asarray(ids), lambda: pixels, grid, name, b"")
+        return on_host(self._target.open(prompt).known_row)
+
+    def _choice(self, row: np.ndarray, params: dict[str, Any]) -> dict[str, Any]:
+        if params.get("logprobs") == -1:
+            content = [{"token_id": i, "logprob": float(x)} for i, x in enumerate(row)]
+            best = content[int(row.argmax())]
+            return {"token_ids": [0], "logprobs": {"content": [{**best, "top_logprobs": content}]}}
+        coupled = (params.get("extra_args") or {}).get("coupled")
+        policy, position = GREEDY, 0
+        if coupled is not None and self._samples:
+            names = ("temperature", "top_k", "top_p", "seed")
+            policy = SamplingPolicy(**{name: coupled[name] for name in names})
+            row, position = row[: coupled["vocabulary"]], coupled["position"]
+        token = LogitRows(row[None]).token(-1, policy, position)
+        content = [{"token_id": token, "logprob": float(row[token]), "top_logprobs": []}]
+        return {"token_ids": [token], "logprobs": {"content": content}}
+
+    def __enter__(self) -> VllmPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
