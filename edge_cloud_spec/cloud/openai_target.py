@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, Draft
-from ..decoding.policy import SamplingPolicy
-from ..decoding.target_rows import TargetRow
+from ..decoding.target_rows import SaidTokens
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
@@ -33,6 +32,7 @@ log = logging.getLogger(__name__)
 HOUR_S = 3600.0
 MAX_GRAMMARS = 64  # of which it is remembered that the server refuses them
 MAX_TOKENS = 2**20  # that a request can have cost, whatever the server says
+NO_ROWS = "a target behind an API gives no distributions: take rule greedy"
 TOKEN_PIXELS = 750  # of a picture, about, where the server does not say what it cost
 
 LARK = "%llguidance {{}}\n{}"
@@ -170,19 +170,6 @@ class Completion:
         return UserError(f"the model behind {url} {what}: see its log, its template and its limits")
 
 
-class SaidRows:
-    """``TargetRows`` of which the tokens alone are known."""
-
-    def __init__(self, tokens: tuple[int, ...]) -> None:
-        self._tokens = tokens
-
-    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        return self._tokens[node + 1]
-
-    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        raise UserError("a target behind an API gives no distributions: take rule greedy")
-
-
 class OpenAiModels(ModelRunner):
     """What a verifier runs whose target is behind an API: nothing of its own."""
 
@@ -242,7 +229,7 @@ class OpenAiModels(ModelRunner):
         """For each session what has been said since its last verdict, or NotArrived."""
         return [self._forward(due.session) for due in batch]
 
-    def _forward(self, session: CloudSession) -> SaidRows | Exception:
+    def _forward(self, session: CloudSession) -> SaidTokens | Exception:
         completion: Any = session.target
         completion.awaited_by = session  # before it is looked at: what arrives from now on is news
         try:
@@ -254,7 +241,7 @@ class OpenAiModels(ModelRunner):
         if not said:
             return NotArrived()
         session.verification.said(Draft(said[:-1]))
-        return SaidRows(said)
+        return SaidTokens(said, NO_ROWS)
 
     async def create(self, opening: Open) -> Any:
         """The stream of this request's answer, without the fields that the server refuses."""

@@ -2,8 +2,9 @@
 
 Each node of a draft is a request for one token, the one after prompt, verified tokens and the path
 to the node. All requests of a draft are sent at once: vLLM batches them, and takes what they share
-from its prefix cache, the picture included. Nothing has to be rolled back there, so sessions,
-rules, verdicts and hand-over are those of any target.
+from its prefix cache, the picture included. Where the server can score a chain as a prompt, a
+greedy draft is a request for each of its leaves instead. Nothing has to be rolled back there, so
+sessions, rules, verdicts and hand-over are those of any target.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from PIL import Image
 from ..decoding.draft import Draft
 from ..decoding.grammar import Allowed
 from ..decoding.policy import GREEDY, SamplingPolicy
-from ..decoding.target_rows import LogitRows, TargetRow, TargetRows
+from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
 from ..errors import UserError, one_line
 from ..models.image import picture_of
 from ..models.kv_memory import KvMemory
@@ -44,12 +45,14 @@ from .model_thread.sessions import DuePass, NotArrived
 GENERATE = "/inference/v1/generate"
 MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
 MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
+RUN = 4  # tokens of a request where the target goes on by itself
 NOT_CACHED = "Cache miss"  # how vLLM refuses a picture's name that it has forgotten
 PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
 PROBE_TEMPERATURE = 100.0
 SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"  # of which both must have the same tokens
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +63,37 @@ class Node:
     allowed: Allowed | None = None
 
 
-class SaidTokens:
-    """``TargetRows`` of which the tokens alone are known."""
+def likeliest_on(path: Sequence[int], reply: dict[str, Any], length: int) -> dict[int, int]:
+    """What a server that scored a prompt of this length, which ends with this path, says to be the
+    likeliest token after so many of the path's.
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = tokens  # after the prefix, and after each node
+    Left out: what it took from its cache, where V1 gives uninitialised memory for a score, and what
+    is no score of the path's token and of one likeliest token. vLLM 0.32, gpu_model_runner.py,
+    ``_get_prompt_logprobs_dict``.
+    """
+    match reply:
+        case {
+            "usage": {"prompt_tokens_details": {"cached_tokens": int(cached)}},
+            "prompt_logprobs": list(rows),
+        } if len(rows) == length:
+            first = length - len(path)
+            known = range(max(0, cached + 1 - first), len(path))
+            found = {at: _likeliest(rows[first + at], path[at]) for at in known}
+            return {at: token for at, token in found.items() if token is not None}
+    return {}
 
-    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        """The target's own token after this node."""
-        return self._tokens[node + 1]
 
-    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """Raises UserError."""
-        raise UserError("vLLM tells no whole distributions: take rule greedy or coupled")
+def _likeliest(scores: Any, token: int) -> int | None:
+    """The token of rank 1 in the scores of a place, which name the one that stands there."""
+    try:
+        said = [
+            int(name)
+            for name, told in scores.items()
+            if math.isfinite(told["logprob"]) and told["rank"] == 1
+        ]
+        return said[0] if len(said) == 1 and str(token) in scores else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 class VllmServer(OpenAiServer):
@@ -149,7 +170,7 @@ class VllmSession:
         # What of the server's caches this session may find: the same credential's alone.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
         self.picture = f"{self.salt}-{prompt.image_digest.hex()}"
-        self._draft = Draft(())
+        self.judged = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
 
@@ -165,8 +186,8 @@ class VllmSession:
 
     def commit(self, path: Sequence[int]) -> None:
         """These nodes of the last draft are verified."""
-        self.tokens += tuple(self._draft.tokens[node] for node in path)
-        self._draft = Draft(())
+        self.tokens += tuple(self.judged.tokens[node] for node in path)
+        self.judged = Draft(())
 
     def extend(self, tokens: Sequence[int]) -> None:
         """So are these tokens after them."""
@@ -185,7 +206,7 @@ class VllmSession:
         replies = self._round[1]
         if not replies.done():
             return None
-        self._round, self._draft = None, draft
+        self._round, self.judged = None, draft
         return replies.result()
 
 
@@ -205,6 +226,7 @@ class VllmModels(ModelRunner):
         self.memory, self.spec, self.drafter, self._exits = KvMemory(1), spec, None, None
         self._dialect, self.server, self._length = dialect, server, length
         self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
+        self._chains = False  # whether it scores a chain as a prompt
         self.rows = spec.vocabulary <= MAX_ROW  # whole rows can be had
         target.crop(spec.vocabulary)
 
@@ -245,9 +267,12 @@ class VllmModels(ModelRunner):
             return error
         if replies is None:
             return NotArrived()
-        if self._wants_rows(due.session.opening):
+        if len(replies) > len(due.draft) + 1:  # it went on by itself
+            session.judged = Draft(tuple(replies[:-1]))
+            due.session.verification.said(session.judged)
+        elif self._wants_rows(due.session.opening):
             return LogitRows(np.stack(replies), allowed_after_draft(due.session, due.draft))
-        return SaidTokens(replies)
+        return SaidTokens(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
 
     def _begin_round(self, due: DuePass) -> Future[list[Any]]:
         session: Any = due.session.target
@@ -259,43 +284,87 @@ class VllmModels(ModelRunner):
             Node(path, None if allowed is None else allowed(node - 1))
             for node, path in enumerate(paths)
         ]
-        replies = self.server.submit(self._score(session, nodes))
+        if due.session.verification.generating and not (due.draft or allowed):
+            asked: Any = self._run(session)
+        else:
+            asked = self._score(session, due.draft, nodes)
+        replies = self.server.submit(asked)
         replies.add_done_callback(lambda _: self.on_news(due.session))
         return replies
 
-    async def _score(self, session: VllmSession, nodes: Sequence[Node]) -> list[Any]:
+    async def _score(self, session: VllmSession, draft: Draft, nodes: Sequence[Node]) -> list[Any]:
         """The replies for these nodes, the prefix first; raises UserError or what is translated."""
-        first = await asyncio.wrap_future(
-            session.first
-        )  # in whose cache the others find the prompt
-        known = not session.tokens and nodes[0].allowed is None
-        asked = [
-            asyncio.ensure_future(self.ask(session, node))
-            for node in (nodes[1:] if known else nodes)
-        ]
-        try:
-            replies = await asyncio.gather(*asked)
-        finally:
-            for task in asked:
-                task.cancel()
-        return [first, *replies] if known else replies
+        first = await asyncio.wrap_future(session.first)  # in whose cache others find the prompt
+        opening = session.opening
+        known: dict[tuple[int, ...], Any] = {}  # what follows these paths, but for a grammar
+        is_free = nodes[0].allowed is None or not self._cuts(opening.policy)
+        if is_free and not session.tokens:
+            known[()] = first
+        if self._chains and opening.policy.temperature == 0 and not self._wants_rows(opening):
+            leaves = set(range(len(draft.tokens))) - {draft.parent(n) for n in range(len(draft))}
+            scored = [self._chain(session, nodes[leaf + 1].path) for leaf in sorted(leaves)]
+            for found in await _all(scored):
+                known |= found
+        return await _all([self.ask(session, node, known.get(node.path)) for node in nodes])
 
-    async def ask(self, session: VllmSession, node: Node, with_picture: bool = False) -> Any:
-        """What follows a node: the row of its logits where the rule needs that, else the token."""
+    async def _run(self, session: VllmSession) -> list[Any]:
+        """The target's next tokens, where it goes on without drafts; one request for a few."""
+        first = await asyncio.wrap_future(session.first)
+        if not session.tokens or self._wants_rows(session.opening):
+            return [first if not session.tokens else await self.ask(session, Node())]
+        asked = self._rule(session, (), session.opening.policy) | {
+            "max_tokens": RUN,
+            "stop_token_ids": self.spec.end_ids,
+        }
+        tokens = self._said_tokens(await self._reply(session, (), asked), RUN)
+        cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
+        known = tokens[: next(cropped, len(tokens))]
+        return known or [await self.ask(session, Node(), tokens[0])]
+
+    async def _chain(
+        self, session: VllmSession, path: tuple[int, ...]
+    ) -> dict[tuple[int, ...], int]:
+        """The likeliest token after each node of a path where the server says it; one request."""
+        from openai import BadRequestError
+
+        asked = {"logprobs": 0, "prompt_logprobs": 1, "skip_reading_prefix_cache": False}
+        try:
+            reply = await self._reply(session, path, asked)
+            [last] = self._said_tokens(reply)
+        except (BadRequestError, UserError):  # such as a score that is no number: NaN is no JSON
+            return {}
+        length = len(session.prompt.input_ids) + len(session.tokens) + len(path)
+        found = {path[:at]: token for at, token in likeliest_on(path, reply, length).items()}
+        return {**found, path: last}
+
+    async def ask(
+        self,
+        session: VllmSession,
+        node: Node,
+        free: Any = None,
+        *,
+        with_picture: bool = False,
+    ) -> Any:
+        """What follows a node: the row of its logits where the rule needs that, else the token.
+
+        free: that, where it is known but for a grammar.
+        """
         if self._wants_rows(session.opening):
-            return await self._row(session, node.path, with_picture)
+            return free if free is not None else await self._row(session, node.path, with_picture)
         policy, allowed = session.opening.policy, None
         if node.allowed is not None:
             allowed = np.flatnonzero(node.allowed).tolist()
             if len(allowed) == 1:
                 return allowed[0]
-        cut = policy.top_k > 0 or policy.top_p < 1  # after the grammar: it changes what is cut off
-        if allowed is None or (len(allowed) > MAX_ALLOWED and not cut):
-            # What wins of all tokens wins of those that are allowed, too, if it is one of them.
-            token = await self._token(session, node.path, policy, None, with_picture)
-            if token < self.spec.vocabulary and (node.allowed is None or node.allowed[token]):
-                return token
-            allowed = allowed or list(range(self.spec.vocabulary))
+        few = allowed is not None and (len(allowed) <= MAX_ALLOWED or self._cuts(policy))
+        if free is None and not few:
+            free = await self._token(session, node.path, policy, None, with_picture)
+        # What wins of all tokens wins of those that are allowed, too, if it is one of them.
+        is_known = free is not None and free < self.spec.vocabulary
+        if is_known and (node.allowed is None or node.allowed[free]):
+            return free
+        if allowed is None:
+            allowed = list(range(self.spec.vocabulary))
         return await self._token(session, node.path, policy, allowed, with_picture)
 
     async def _token(
@@ -304,33 +373,47 @@ class VllmModels(ModelRunner):
         path: tuple[int, ...],
         policy: SamplingPolicy,
         allowed: Sequence[int] | None,
-        with_picture: bool,
+        with_picture: bool = False,
     ) -> int:
-        parameters: dict[str, Any] = {} if allowed is None else {"allowed_token_ids": allowed}
-        if policy.temperature > 0:
-            parameters["extra_args"] = {
-                "coupled": {
-                    "temperature": policy.temperature,
-                    "top_k": policy.top_k,
-                    "top_p": policy.top_p,
-                    "seed": policy.seed,
-                    "position": len(session.tokens) + len(path),
-                    "vocabulary": self.spec.vocabulary,
-                }
-            }
-        choice = await self._choice(session, path, {"logprobs": 0, **parameters}, with_picture)
-        match choice:
-            case {
-                "token_ids": [int(token)],
-                "logprobs": {"content": [{"logprob": float() | int() as logprob}]},
-            } if token >= 0 and math.isfinite(logprob) and (not allowed or token in allowed):
-                return token
-        raise self._nonsense("does not say one token and how likely it is")
+        asked = self._rule(session, path, policy)
+        if allowed is not None:
+            asked["allowed_token_ids"] = allowed
+        [token] = self._said_tokens(await self._reply(session, path, asked, with_picture))
+        if allowed is not None and token not in allowed:
+            raise self._nonsense("says a token that it may not")
+        return token
+
+    def _rule(
+        self, session: VllmSession, path: tuple[int, ...], policy: SamplingPolicy
+    ) -> dict[str, Any]:
+        """The parameters of a request for the token of this policy after a path."""
+        if policy.temperature == 0:
+            return {"logprobs": 0}
+        coupled = {
+            "temperature": policy.temperature,
+            "top_k": policy.top_k,
+            "top_p": policy.top_p,
+            "seed": policy.seed,
+            "position": len(session.tokens) + len(path),
+            "vocabulary": self.spec.vocabulary,
+        }
+        return {"logprobs": 0, "extra_args": {"coupled": coupled}}
+
+    def _said_tokens(self, reply: dict[str, Any], most: int = 1) -> list[int]:
+        """The tokens of a reply, at least one, of which each is as likely as some number says."""
+        match self._choice(reply):
+            case {"token_ids": [*tokens], "logprobs": {"content": [*told]}} if (
+                0 < len(tokens) == len(told) <= most
+                and all(isinstance(token, int) and token >= 0 for token in tokens)
+                and all(map(_is_likelihood, told))
+            ):
+                return tokens
+        raise self._nonsense("does not say tokens and how likely they are")
 
     async def _row(
         self, session: VllmSession, path: tuple[int, ...], with_picture: bool
     ) -> NDArray[np.float32]:
-        choice = await self._choice(session, path, {"logprobs": -1}, with_picture)
+        choice = self._choice(await self._reply(session, path, {"logprobs": -1}, with_picture))
         row = np.full(self.spec.vocabulary, -np.inf, np.float32)
         try:
             (told,) = choice["logprobs"]["content"]
@@ -343,14 +426,7 @@ class VllmModels(ModelRunner):
             raise self._nonsense("says a row of logits with holes in it")
         return row
 
-    async def _choice(
-        self,
-        session: VllmSession,
-        path: tuple[int, ...],
-        parameters: dict[str, Any],
-        with_picture: bool,
-    ) -> dict[str, Any]:
-        reply = await self._reply(session, path, parameters, with_picture)
+    def _choice(self, reply: dict[str, Any]) -> dict[str, Any]:
         match reply:
             case {"choices": [dict(choice)]}:
                 return choice
@@ -361,7 +437,7 @@ class VllmModels(ModelRunner):
         session: VllmSession,
         path: tuple[int, ...],
         parameters: dict[str, Any],
-        with_picture: bool,
+        with_picture: bool = False,
         **more: Any,
     ) -> dict[str, Any]:
         """The reply to one request, with the picture or, where the server has it, its name."""
@@ -387,6 +463,11 @@ class VllmModels(ModelRunner):
             if with_picture or NOT_CACHED not in str(error):
                 raise
             return await self._reply(session, path, parameters, True, **more)
+
+    @staticmethod
+    def _cuts(policy: SamplingPolicy) -> bool:
+        """Whether unlikely tokens are cut off: after a grammar, which changes what is left."""
+        return policy.temperature > 0 and (policy.top_k > 0 or policy.top_p < 1)
 
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
@@ -446,8 +527,7 @@ class VllmModels(ModelRunner):
         before = await self.server.hits()
         policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
         said = [
-            await self._token(session, (), policy, None, with_picture=False)
-            for policy in (GREEDY, GREEDY, *policies)
+            await self._token(session, (), policy, None) for policy in (GREEDY, GREEDY, *policies)
         ]
         if said[0] != said[1]:
             log.warning(
@@ -464,9 +544,37 @@ class VllmModels(ModelRunner):
                 len(prompt.input_ids),
             )
         self._samples = len(set(said[1:])) > 1
+        path = (said[0], (said[0] + 1) % self.spec.vocabulary, said[0])
+        scored = await self._chain(session, path)
+        plain = [await self._token(session, path[:at], GREEDY, None) for at in range(len(path) + 1)]
+        agree = all(plain[len(start)] == token for start, token in scored.items())
+        self._chains = agree and len(scored) >= len(path)
+        if not self._chains:
+            log.warning(
+                "%s is asked for each node of a draft: it does not score a chain as a prompt (is "
+                "--enable-prompt-tokens-details given?)",
+                self.server.url,
+            )
 
     def _other(self, what: str) -> UserError:
         return UserError(
             f"the vLLM server at {self.server.url} has another {what}: give --checkpoint the "
             "directory of the very model that it serves"
         )
+
+
+def _is_likelihood(told: Any) -> bool:
+    match told:
+        case {"logprob": float() | int() as logprob}:
+            return math.isfinite(logprob)
+    return False
+
+
+async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of these return; where one fails none goes on."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

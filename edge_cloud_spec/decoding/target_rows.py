@@ -8,6 +8,7 @@ fraction of the time, as nearly all of a row's tokens are out of the question.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UserError
 from .grammar import AllowedAfter, masked
 from .noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
@@ -291,6 +293,21 @@ class TargetRows(Protocol):
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
         """P after this node."""
+
+
+@dataclass(frozen=True, eq=False)
+class SaidTokens:
+    """``TargetRows`` of a target that says tokens [1 + n] alone (0: after the prefix)."""
+
+    tokens: Sequence[int]
+    why: str  # there is no more, and what to do
+
+    def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
+        return self.tokens[node + 1]
+
+    def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
+        """Raises UserError."""
+        raise UserError(self.why)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -76,6 +76,7 @@ def content(**changes: Any) -> tuple[int, Any]:
     return 200, {"choices": [told | changes]}
 
 
+NO_TOKENS = "does not say tokens"
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "no memory": ((500, {"error": {"message": "out of memory"}}), "out of memory", "overloaded"),
     "full": ((503, {"error": {"message": "no room"}}), "no room", "overloaded"),
@@ -86,66 +87,123 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "a list": ((200, []), "one choice", "bad_request"),
     "no choice": ((200, {"choices": []}), "one choice", "bad_request"),
     "two choices": ((200, {"choices": [{}, {}]}), "one choice", "bad_request"),
-    "no token": (content(token_ids=[]), "one token", "bad_request"),
-    "two tokens": (content(token_ids=[1, 2]), "one token", "bad_request"),
-    "a word": (content(token_ids=["stop"]), "one token", "bad_request"),
-    "below zero": (content(token_ids=[-1]), "one token", "bad_request"),
-    "beyond the vocabulary": (content(token_ids=[2**40]), "one token", "bad_request"),
+    "no token": (content(token_ids=[]), NO_TOKENS, "bad_request"),
+    "two tokens": (content(token_ids=[1, 2]), NO_TOKENS, "bad_request"),
+    "a word": (content(token_ids=["stop"]), NO_TOKENS, "bad_request"),
+    "below zero": (content(token_ids=[-1]), NO_TOKENS, "bad_request"),
+    "beyond the vocabulary": (content(token_ids=[2**40]), "that it may not", "bad_request"),
     "no number": (
         content(logprobs={"content": [{"token_id": 5, "logprob": float("nan")}]}),
-        "one token",
+        NO_TOKENS,
         "bad_request",
     ),
-    "no likelihood": (content(logprobs=None), "one token", "bad_request"),
+    "no likelihood": (content(logprobs=None), NO_TOKENS, "bad_request"),
 }
 
 
-@pytest.mark.parametrize("after", [0, 1, 7])
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
-    peer: VllmPeer, name: str, after: int
-) -> None:
-    fault, complaint, reason = FAULTS[name]
-    worker, settings = on_vllm(peer), DecodeSettings(load_preset("dsd"))
-    [request] = sample_requests(0, 1)
+class Served:
+    """A verifier before the fake server, a robot of it, and what it decodes without a fault."""
+
+    def __init__(self, peer: VllmPeer, cloud: Cloud, robot: GrpcRobot) -> None:
+        self.peer, self._cloud, self._robot = peer, cloud, robot
+        self._request = sample_requests(0, 1)[0]
+        self.whole = self.decode()
+
+    def decode(self, rule: str = "greedy", fault: Any = lambda body: None) -> Any:
+        """A decode beside a fault."""
+        policy = GREEDY if rule == "greedy" else POLICY
+        self.peer.fault = fault
+        try:
+            return self._robot.decode(
+                self._request, DecodeSettings(load_preset("dsd"), rule, policy)
+            )
+        finally:
+            self.peer.fault = lambda body: None
+
+    def left(self) -> None:
+        """Wait until no session is left."""
+        until(lambda: not self._cloud.worker.sessions)
+
+
+@pytest.fixture(scope="module")
+def served(peer: VllmPeer) -> Iterator[Served]:
+    worker = on_vllm(peer)
     drafter = load_drafter(str(DRAFTER))
     with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
-        whole = robot.decode(request, settings)
-        asked = len(peer.asked)
-        peer.fault = lambda body: fault if len(peer.asked) > asked + after else None
-        try:
-            outcome = robot.decode(request, settings)
-        finally:
-            peer.fault = lambda body: None
-        assert not outcome.completed and outcome.reason == reason
-        assert complaint in outcome.text and "\n" not in outcome.text and len(outcome.text) < 504
-        assert outcome.tokens == whole.tokens[: len(outcome.tokens)], (
-            "nothing that is not the target's"
-        )
-        until(lambda: not worker.sessions)
-        assert robot.decode(request, settings).tokens == whole.tokens
+        yield Served(peer, cloud, robot)
 
 
-def test_a_picture_that_the_server_forgets_is_sent_again(peer: VllmPeer) -> None:
-    worker, settings = on_vllm(peer), DecodeSettings(load_preset("dsd"))
-    [request] = sample_requests(1, 1)
-    with (
-        Cloud(worker) as cloud,
-        GrpcRobot(cloud.address, load_drafter(str(DRAFTER)), worker._models.spec) as robot,
-    ):
-        whole = robot.decode(request, settings)
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_at_any_request_is_one_sentence_and_the_verifier_lives(
+    served: Served, name: str, after: int
+) -> None:
+    fault, complaint, reason = FAULTS[name]
+    asked = len(served.peer.asked)
+    outcome = served.decode(
+        fault=lambda body: fault if len(served.peer.asked) > asked + after else None
+    )
+    assert not outcome.completed and outcome.reason == reason
+    assert complaint in outcome.text and "\n" not in outcome.text and len(outcome.text) < 504
+    assert outcome.tokens == served.whole.tokens[: len(outcome.tokens)], "nothing but the target's"
+    served.left()
+    assert served.decode().tokens == served.whole.tokens
 
-        def forgets(body: Any) -> None:
-            if len(peer.asked) % 5 == 0:
-                peer.forget()
 
-        peer.fault, asked = forgets, len(peer.asked)
-        try:
-            assert robot.decode(request, settings).tokens == whole.tokens
-        finally:
-            peer.fault = lambda body: None
-    sent = [body for body in peer.asked[asked:] if body["content_parts"][0]["url"]]
-    assert 1 < len(sent) < len(peer.asked) - asked
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_a_picture_that_the_server_forgets_is_sent_again(served: Served, rule: str) -> None:
+    def forgets(body: Any) -> None:
+        if len(served.peer.asked) % 3 == 0:
+            served.peer.forget()
+
+    whole, asked = served.decode(rule).tokens, len(served.peer.asked)
+    assert served.decode(rule, forgets).tokens == whole
+    sent = [body for body in served.peer.asked[asked:] if body["content_parts"][0]["url"]]
+    assert 1 < len(sent) < len(served.peer.asked) - asked
+
+
+LIES: dict[str, Callable[[Any], Any]] = {
+    "of another length": lambda rows: rows[1:],
+    "none": lambda rows: None,
+    "without ranks": lambda rows: [
+        row and {token: {"logprob": 0.0} for token in row} for row in rows
+    ],
+    "no likeliest": lambda rows: [
+        row and {token: {**told, "rank": 2} for token, told in row.items()} for row in rows
+    ],
+    "two likeliest": lambda rows: [
+        row and {token: {**told, "rank": 1} for token, told in {**row, 5: row}.items()}
+        for row in rows
+    ],
+    "no number": lambda rows: [
+        row and {token: {**told, "logprob": float("nan")} for token, told in row.items()}
+        for row in rows
+    ],
+    "of other tokens": lambda rows: [row and {9: {"logprob": 0.0, "rank": 1}} for row in rows],
+    "words": lambda rows: ["words" for row in rows],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_chain_whose_scores_cannot_be_is_asked_again_node_by_node(
+    served: Served, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores, asked = served.peer._scores, []
+    for told in (lambda rows: rows, LIES[lie]):
+        served.peer.forget()
+        monkeypatch.setattr(served.peer, "_scores", lambda *of, told=told: told(scores(*of)))
+        before = len(served.peer.asked)
+        assert served.decode().tokens == served.whole.tokens
+        asked.append(len(served.peer.asked) - before)
+    assert asked[0] < asked[1]
+
+
+def test_a_server_that_tells_nothing_of_its_cache_is_asked_for_each_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with VllmPeer(TARGET, details=False) as peer:
+        worker = on_vllm(peer)
+    assert not worker._models._chains and "--enable-prompt-tokens-details" in caplog.text
 
 
 def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:

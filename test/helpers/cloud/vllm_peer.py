@@ -1,7 +1,9 @@
 """A server with vLLM's endpoint for tokens, fed by our own engine: a test's stand-in for vLLM.
 
 It decides as ``vllm serve --enable-scale-out`` does with our logits processor: greedily, by
-``coupled`` where a request asks for that, with whole rows and with allowed tokens.
+``coupled`` where a request asks for that, with whole rows and with allowed tokens. It scores a
+prompt as V1 does: what is in its prefix cache has scores that mean nothing, or, every seventh time,
+are no numbers, so that the reply is refused as no JSON.
 """
 
 from __future__ import annotations
@@ -23,16 +25,23 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt
 
+BLOCK = 16  # tokens
+
 
 class VllmPeer:
     """``asked``: the bodies of all requests. ``fault``: a reply in place of the usual, or None."""
 
-    def __init__(self, checkpoint: Path, *, samples: bool = True, length: int = 4096) -> None:
-        """samples: whether our logits processor is there. length: ``--max-model-len``."""
+    def __init__(
+        self, checkpoint: Path, *, samples: bool = True, length: int = 4096, details: bool = True
+    ) -> None:
+        """samples: whether our logits processor is there. length: ``--max-model-len``. details:
+        whether it says what it found in its cache."""
         self._target = load(checkpoint, threads=1)
         self._lock = threading.Lock()
         self._pictures: dict[tuple[str, str], tuple[np.ndarray, Any]] = {}
-        self._samples = samples
+        self._samples, self._details = samples, details
+        self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
+        self._scored = 0
         self.asked: list[dict[str, Any]] = []
         self.said: dict[str, Any] = {
             "/version": {"version": "0.0"},
@@ -96,18 +105,45 @@ class VllmPeer:
             return 400, {"error": {"message": text}}
         with self._lock:
             ids = self._expanded(body["token_ids"], seen[1])
-            row = self._row(ids, *seen)
-        allowed = params.get("allowed_token_ids")
-        if allowed is not None:
-            only = np.full(len(row), -np.inf, np.float32)
-            only[allowed] = row[allowed]
-            row = only
-        reply: dict[str, Any] = {"choices": [self._choice(row, params)]}
+            cached = self._find(body["cache_salt"], ids)
+            if params.get("prompt_logprobs") is not None:
+                self._scored += 1
+                if cached and self._scored % 7 == 0:
+                    text = "Out of range float values are not JSON compliant"
+                    return 400, {"error": {"message": text}}
+            reply: dict[str, Any] = {
+                "choices": [self._choice(ids, seen, params)],
+                "usage": {
+                    "prompt_tokens_details": {"cached_tokens": cached} if self._details else None
+                },
+            }
+            if params.get("prompt_logprobs") is not None:
+                reply["prompt_logprobs"] = self._scores(ids, seen, cached)
         return 200, reply | ({"prompt_token_ids": ids} if body.get("return_token_ids") else {})
 
+    def _find(self, salt: str, ids: list[int]) -> int:
+        """How many tokens of a prompt the cache has; it has all their blocks from now on."""
+        blocks = [(salt, *ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)]
+        known = [len(each) - 1 for each in blocks if each in self._cached and len(each) <= len(ids)]
+        self._cached |= set(blocks)
+        return max(known, default=0)
+
+    def _scores(self, ids: list[int], seen: Any, cached: int) -> list[Any]:
+        """The likeliest token before each token of a prompt, and that token's own score."""
+        start = 1 + max(cached, *(at for at, one in enumerate(ids) if one == self._target.image_id))
+        rows = on_host(self._open(ids[:start], seen).forward(ids[start:]))
+        scores: list[Any] = [None]
+        for at, token in enumerate(ids[1:], 1):
+            row = rows[at - start] if at >= start else np.roll(rows[0], at)
+            best = int(row.argmax())
+            told = {token: {"logprob": float(row[token]), "rank": 2}}
+            scores.append({**told, best: {"logprob": float(row[best]), "rank": 1}})
+        return scores
+
     def forget(self) -> None:
-        """Lose all pictures."""
+        """Lose all pictures, and the cache."""
         self._pictures.clear()
+        self._cached.clear()
 
     def tokens_of(self, text: str) -> list[int]:
         """The model's own tokens of a text."""
@@ -119,14 +155,15 @@ class VllmPeer:
         at = ids.index(self._target.image_id)
         return [*ids[:at], *[ids[at]] * count, *ids[at + 1 :]]
 
-    def _row(self, ids: list[int], pixels: np.ndarray, grid: Any) -> np.ndarray:
-        """The logits [V] after these tokens."""
+    def _open(self, ids: list[int], seen: Any) -> Any:
+        """A session of our own engine after these tokens."""
+        pixels, grid = seen
         name = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-        prompt = Prompt(np.asarray(ids), lambda: pixels, grid, name, b"")
-        return on_host(self._target.open(prompt).known_row)
+        return self._target.open(Prompt(np.asarray(ids), lambda: pixels, grid, name, b""))
 
-    def _choice(self, row: np.ndarray, params: dict[str, Any]) -> dict[str, Any]:
+    def _choice(self, ids: list[int], seen: Any, params: dict[str, Any]) -> dict[str, Any]:
         if params.get("logprobs") == -1:
+            row = on_host(self._open(ids, seen).known_row)
             content = [{"token_id": i, "logprob": float(x)} for i, x in enumerate(row)]
             best = content[int(row.argmax())]
             return {"token_ids": [0], "logprobs": {"content": [{**best, "top_logprobs": content}]}}
@@ -135,10 +172,23 @@ class VllmPeer:
         if coupled is not None and self._samples:
             names = ("temperature", "top_k", "top_p", "seed")
             policy = SamplingPolicy(**{name: coupled[name] for name in names})
-            row, position = row[: coupled["vocabulary"]], coupled["position"]
-        token = LogitRows(row[None]).token(-1, policy, position)
-        content = [{"token_id": token, "logprob": float(row[token]), "top_logprobs": []}]
-        return {"token_ids": [token], "logprobs": {"content": content}}
+            position = coupled["position"]
+        tokens: list[int] = []
+        content = []
+        while not tokens or (
+            len(tokens) < params["max_tokens"] and tokens[-1] not in params["stop_token_ids"]
+        ):
+            row = on_host(self._open([*ids, *tokens], seen).known_row)
+            if params.get("allowed_token_ids") is not None:
+                only = np.full(len(row), -np.inf, np.float32)
+                only[params["allowed_token_ids"]] = row[params["allowed_token_ids"]]
+                row = only
+            if coupled is not None and self._samples:
+                row = row[: coupled["vocabulary"]]
+            token = LogitRows(row[None]).token(-1, policy, position + len(tokens))
+            tokens.append(token)
+            content.append({"token_id": token, "logprob": float(row[token]), "top_logprobs": []})
+        return {"token_ids": tokens, "logprobs": {"content": content}}
 
     def __enter__(self) -> VllmPeer:
         return self
