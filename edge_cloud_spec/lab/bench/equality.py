@@ -17,7 +17,7 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
-from ...models import EMBEDDED
+from ...models import EMBEDDED, VLLM
 from ...models.load import load
 from ...models.load_drafter import load_drafter
 from ...models.prompt import PromptSpec
@@ -43,6 +43,7 @@ OPTIONS: Options = {
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
+    "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of a vLLM server of the target"},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
@@ -60,9 +61,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
-    in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
+    in_cloud = args.drafter if Path(args.drafter).is_dir() and not args.engine else ""
     drafter = load_drafter(args.drafter, tokenizer=args.tokenizer, server_model=args.model)
-    options = verifier_options(MAX_TOKENS, args.target, in_cloud)
+    options = verifier_options(MAX_TOKENS, args.engine or args.target, in_cloud)
+    options += ["--checkpoint", args.target] if args.engine else []
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, drafter, spec) as robot,
