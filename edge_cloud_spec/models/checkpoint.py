@@ -53,8 +53,12 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
         from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(directory)
-        parsed = AutoConfig.from_pretrained(directory)
-        image_id, rows = int(parsed.image_token_id), int(parsed.text_config.vocab_size)
+        match config:  # a server may have a family that transformers does not know
+            case {"image_token_id": int(image_id), "text_config": {"vocab_size": int(rows)}}:
+                pass
+            case _:  # older files leave some of it to transformers' own defaults
+                parsed = AutoConfig.from_pretrained(directory)
+                image_id, rows = int(parsed.image_token_id), int(parsed.text_config.vocab_size)
     if tokenizer.convert_ids_to_tokens(image_id) is None:
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "

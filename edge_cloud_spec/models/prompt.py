@@ -170,7 +170,11 @@ def render(
     control = [token.content for token in tokenizer.added_tokens_decoder.values()]
     messages = messages_of(request, spec, control)
     text = tokenizer.apply_chat_template(
-        messages, chat_template=spec.chat_template, tokenize=False, add_generation_prompt=True
+        messages,
+        chat_template=spec.chat_template,
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,  # where the template asks: an action is wanted at once
     )
     if text.count(image_token) != 1:
         raise UserError(

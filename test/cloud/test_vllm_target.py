@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +71,24 @@ def test_every_preset_says_what_it_says_with_our_own_engine(peer: VllmPeer, rule
     there = on_vllm(peer)
     here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
     assert answers(there, names, rule, 2) == answers(here, names, rule, 2)
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl_moe", "of_next_year_vl"])
+def test_of_a_family_that_our_engine_lacks_the_small_files_are_enough(
+    peer: VllmPeer, tmp_path: Path, family: str
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(TARGET / name, tmp_path)
+    shutil.copy(TARGET / "preprocessor_config.json", tmp_path)
+    config = json.loads((TARGET / "config.json").read_text())
+    rows = {"vocab_size": config["text_config"]["vocab_size"]}
+    named = {name: config[name] for name in ("image_token_id", "eos_token_id")}
+    config = {"model_type": family, "text_config": rows, **named}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    limit = "--max-tokens", "40"
+    there = worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(tmp_path), *limit)
+    names = ["dsd", "auto", "cloud_ar"]
+    assert answers(there, names, "greedy", 2) == answers(on_vllm(peer, *limit), names, "greedy", 2)
 
 
 def content(**changes: Any) -> tuple[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import shutil
 import zlib
@@ -221,3 +222,12 @@ def test_a_checkpoint_without_a_chat_template_cannot_be_a_target(tmp_path: Path)
     (copied / "chat_template.jinja").unlink()
     with pytest.raises(UserError, match=r"no chat template: add chat_template\.jinja"):
         load(copied).spec("Guide.", 64)
+
+
+def test_a_template_that_asks_whether_to_think_is_told_not_to() -> None:
+    model, request = vlm(), Request("find the red chair", jpeg(3))
+    plain = spec_of()
+    asks = "{% if enable_thinking is defined and not enable_thinking %}at once{% endif %}"
+    asking = dataclasses.replace(plain, chat_template=plain.chat_template + asks)
+    before, after = (model.prompt(request, spec).input_ids for spec in (plain, asking))
+    assert model.tokenizer.decode(after) == model.tokenizer.decode(before) + "at once"
