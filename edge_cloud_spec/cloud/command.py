@@ -191,8 +191,8 @@ def _check(args: argparse.Namespace) -> None:
     others = {
         "--drafter": args.drafter,
         "--replicas": args.replicas is not None,
-        "--passes": args.passes != "free",
         "--quantize": args.quantize != "none" and not on_vllm,  # there it is a part of the name
+        "--passes": args.passes != "free",
     }
     wrong = [name for name, given in others.items() if given]
     for good, text in (

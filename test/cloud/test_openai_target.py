@@ -495,7 +495,7 @@ def test_an_answer_that_another_verifier_began_is_refused() -> None:
         models = there.worker._models
         opening = SimpleNamespace(verified=(97,))
         with pytest.raises(UserError, match="start another decode"):
-            models.begin(opening, None)
+            models.begin(opening, None, "")
         assert not peer.asked
 
 
@@ -737,7 +737,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--quantize", "int8", "--passes", "fixed"), "leave out --quantize, --passes"),
         (("--requests-per-hour", "-1"), "0 or more"),
         (("--api-timeout", "0"), "--api-timeout must be above 0"),
-        (("--target", TARGET), "go with --target openai:"),
+        (("--target", TARGET), "goes with --target openai:"),
     ],
     ids=str,
 )

@@ -32,6 +32,8 @@ def values() -> Iterator[type]:
     for folder in ("decoding", "edge", "cloud", "nav", "wire"):
         package = importlib.import_module(f"edge_cloud_spec.{folder}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name == "edge_cloud_spec.cloud.vllm_plugin":
+                continue  # is imported in vLLM's own environment
             module = importlib.import_module(found.name)
             for each in vars(module).values():
                 own = inspect.isclass(each) and each.__module__ == found.name
