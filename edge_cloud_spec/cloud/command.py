@@ -314,18 +314,19 @@ def _make_vllm(args: argparse.Namespace, system_text: str, dialect: Dialect) -> 
     """The worker of a target on vLLM; UserError where the server is not there, or has another."""
     from ..models.checkpoint import checkpoint_directory, checkpoint_files
     from ..models.processor import Processor
-    from .vllm_target import Served, VllmModels, VllmServer
+    from .vllm_server import VllmServer
+    from .vllm_target import VllmModels
 
     server = VllmServer(
         args.target.removeprefix(VLLM), args.api_key_file, timeout_s=args.api_timeout
     )
-    served = Served.by(server)
+    served = server.ask(lambda client: server.served())
     server.model = served.model
     told = f"{args.dtype}:{args.quantize}"  # as the owner says: the server does not
     identity = f"vllm-{served.version}:{served.model}:{told}"
     processor = Processor(checkpoint_files(checkpoint_directory(args.checkpoint)), identity)
     spec = processor.spec(system_text, args.max_tokens, dialect.user_text, dialect.identity)
-    models = VllmModels(processor, spec, dialect, server, served.length)
+    models = VllmModels(processor, spec, dialect, server, served)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)
     pattern = instruction_pattern(args.checkpoint)

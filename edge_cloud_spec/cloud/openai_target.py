@@ -25,7 +25,7 @@ from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_mess
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
-from .model_thread.sessions import CloudSession, DuePass, NotArrived
+from .model_thread.sessions import CloudSession, DuePass, NotArrived, RemoteSession
 
 log = logging.getLogger(__name__)
 
@@ -87,15 +87,12 @@ class Allowance:
             self._closed, self._why = until, str(error)
 
 
-class Completion:
-    """One completion, as a target's session and its prefill: tokens arrive, and are committed."""
-
-    resident = True
-    scored_with_prompt = False
+class Completion(RemoteSession):
+    """One completion: tokens arrive, and are committed."""
 
     def __init__(self, models: OpenAiModels, opening: Open, cost: list[float]) -> None:
         """Sends the request. cost: ``Allowance.spend``'s."""
-        self.waits = False
+        super().__init__()
         self.awaited_by: CloudSession | None = None
         self._models = models
         self._said: list[int] = []
@@ -107,16 +104,6 @@ class Completion:
     def _on_news(self) -> None:
         if self.awaited_by is not None:
             self._models.on_news(self.awaited_by)
-
-    @property
-    def session(self) -> Completion:
-        return self
-
-    def step(self, rows: int, on_layer: object = None) -> bool:
-        return True
-
-    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
-        """Nothing is computed here."""
 
     def commit(self, path: Sequence[int]) -> None:
         """These nodes of what was said are settled."""

@@ -1,10 +1,11 @@
 """A target on a vLLM server, whose own engine scores the robots' drafts.
 
 Each node of a draft is a request for one token, the one after prompt, verified tokens and the path
-to the node. All requests of a draft are sent at once: vLLM batches them, and takes what they share
-from its prefix cache, the picture included. Where the server can score a chain as a prompt, a
-greedy draft is a request for each of its leaves instead. Nothing has to be rolled back there, so
-sessions, rules, verdicts and hand-over are those of any target.
+to the node. Those of a chain are sent at once: vLLM batches them, and takes what they share from
+its prefix cache, the picture included. Where the server can score a chain as a prompt, a greedy
+chain is one request instead. Of a tree its first path is asked for, then the branch that the
+target's own tokens lead to. Nothing has to be rolled back there, so sessions, rules, verdicts and
+hand-over are those of any target.
 """
 
 from __future__ import annotations
@@ -14,38 +15,36 @@ import base64
 import hashlib
 import io
 import logging
-import math
-import re
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ..decoding.draft import Draft
 from ..decoding.grammar import Allowed
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..models.image import picture_of
 from ..models.kv_memory import KvMemory
-from ..models.openai_server import OpenAiServer
 from ..models.processor import Processor
 from ..models.prompt import ORDERS, Prompt, PromptSpec
 from ..nav.answer import Dialect
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
-from .model_thread.sessions import DuePass, NotArrived
+from .model_thread.sessions import DuePass, NotArrived, RemoteSession
+from .vllm_server import Reply, Served, VllmServer
 
-GENERATE = "/inference/v1/generate"
 MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
 MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
 RUN = 4  # tokens of a request where the target goes on by itself
+QUIET_S = 1.0  # without a reply, in which a server may have been started again: none is faster
 NOT_CACHED = "Cache miss"  # how vLLM refuses a picture's name that it has forgotten
 PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
 PROBE_TEMPERATURE = 100.0
@@ -63,109 +62,19 @@ class Node:
     allowed: Allowed | None = None
 
 
-def likeliest_on(path: Sequence[int], reply: dict[str, Any], length: int) -> dict[int, int]:
-    """What a server that scored a prompt of this length, which ends with this path, says to be the
-    likeliest token after so many of the path's.
+class VllmSession(RemoteSession):
+    """One decode's tokens; the server keeps the rest."""
 
-    Left out: what it took from its cache, where V1 gives uninitialised memory for a score, and what
-    is no score of the path's token and of one likeliest token. vLLM 0.32, gpu_model_runner.py,
-    ``_get_prompt_logprobs_dict``.
-    """
-    match reply:
-        case {
-            "usage": {"prompt_tokens_details": {"cached_tokens": int(cached)}},
-            "prompt_logprobs": list(rows),
-        } if len(rows) == length:
-            first = length - len(path)
-            known = range(max(0, cached + 1 - first), len(path))
-            found = {at: _likeliest(rows[first + at], path[at]) for at in known}
-            return {at: token for at, token in found.items() if token is not None}
-    return {}
-
-
-def _likeliest(scores: Any, token: int) -> int | None:
-    """The token of rank 1 in the scores of a place, which name the one that stands there."""
-    try:
-        said = [
-            int(name)
-            for name, told in scores.items()
-            if math.isfinite(told["logprob"]) and told["rank"] == 1
-        ]
-        return said[0] if len(said) == 1 and str(token) in scores else None
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-class VllmServer(OpenAiServer):
-    """``vllm serve --enable-scale-out``: a request is tokens and a picture, a reply is tokens."""
-
-    def __init__(self, url: str, key_file: str = "", *, timeout_s: float = 30.0) -> None:
-        """url: http://HOST:PORT. Otherwise as for any OpenAI-compatible server."""
-        super().__init__(f"{url.rstrip('/')}/v1", "the one", key_file, timeout_s=timeout_s)
-        self._root = url.rstrip("/")
-
-    async def generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to this body; raises UserError, or what the ``openai`` package raises."""
-        from openai import NotFoundError
-
-        try:
-            reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
-        except NotFoundError:
-            raise UserError(
-                f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
-            ) from None
-        return reply if isinstance(reply, dict) else {}
-
-    async def told(self, path: str) -> Any:
-        """What the server says at this path, as JSON."""
-        return await self.client.get(self._root + path, cast_to=object)
-
-    async def tokens_of(self, text: str) -> Any:
-        """The server's own tokens of a text."""
-        body = {"prompt": text, "add_special_tokens": False}
-        reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
-        return reply.get("tokens") if isinstance(reply, dict) else None
-
-    async def hits(self) -> float:
-        """How many tokens its prefix cache has served since it started."""
-        told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
-        return sum(map(float, re.findall(r"^vllm:prefix_cache_hits_total.* (\S+)$", told, re.M)))
-
-
-@dataclass(frozen=True)
-class Served:
-    """What a vLLM server says that it is."""
-
-    version: str
-    model: str
-    length: int  # the most tokens of a prompt and its answer
-
-    @classmethod
-    def by(cls, server: VllmServer) -> Served:
-        """Ask it; raises UserError where nobody answers, or it is no vLLM with one model."""
-
-        async def asked() -> list[Any]:
-            return [await server.told("/version"), await server.told("/v1/models")]
-
-        match server.ask(lambda client: asked()):
-            case [
-                {"version": str(version)},
-                {"data": [{"id": str(model), "max_model_len": int(length)}]},
-            ]:
-                return cls(one_line(version), one_line(model), length)
-        raise UserError(f"{server.url} is no vLLM server with one model: check the address")
-
-
-class VllmSession:
-    """One decode's tokens, as a target's session and its prefill; the server keeps the rest."""
-
-    resident = True
-    scored_with_prompt = False
-
-    def __init__(self, opening: Open, prompt: Prompt, salt: str) -> None:
-        """salt: of what only this robot's credential may find in the server's caches."""
-        self.waits = False
-        self.opening, self.prompt = opening, prompt
+    def __init__(
+        self, opening: Open, prompt: Prompt, image_id: int, salt: str, *, probes: bool = False
+    ) -> None:
+        """salt: of what only this robot's credential may find in the server's caches. probes: it
+        finds out what the server is."""
+        super().__init__()
+        self.opening, self.prompt, self.probes = opening, prompt, probes
+        ids = prompt.input_ids
+        # The server takes one image token for the whole picture.
+        self.prompt_ids: list[int] = np.delete(ids, np.flatnonzero(ids == image_id)[1:]).tolist()
         self.tokens: tuple[int, ...] = ()  # that are verified
         # What of the server's caches this session may find: the same credential's alone.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
@@ -173,16 +82,6 @@ class VllmSession:
         self.judged = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
-
-    @property
-    def session(self) -> VllmSession:
-        return self
-
-    def step(self, rows: int, on_layer: object = None) -> bool:
-        return True
-
-    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
-        """Nothing is computed here."""
 
     def commit(self, path: Sequence[int]) -> None:
         """These nodes of the last draft are verified."""
@@ -219,12 +118,14 @@ class VllmModels(ModelRunner):
         spec: PromptSpec,
         dialect: Dialect,
         server: VllmServer,
-        length: int,
+        served: Served,
     ) -> None:
-        """length: the most tokens of a prompt and its answer there."""
+        """served: what the server said that it is; ``probe`` before it is used."""
         self.target = target  # type: ignore[assignment]
         self.memory, self.spec, self.drafter, self._exits = KvMemory(1), spec, None, None
-        self._dialect, self.server, self._length = dialect, server, length
+        self._dialect, self.server, self._served = dialect, server, served
+        self._heard_s = 0.0  # when it last replied, by the steady clock
+        self._looking = asyncio.Lock()
         self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
         self._chains = False  # whether it scores a chain as a prompt
         self.rows = spec.vocabulary <= MAX_ROW  # whole rows can be had
@@ -249,7 +150,7 @@ class VllmModels(ModelRunner):
         self._check_length(len(prompt.input_ids))
 
         def session() -> VllmSession:
-            begun = VllmSession(opening, prompt, credential)
+            begun = VllmSession(opening, prompt, self.target.image_id, credential)
             begun.first = self.server.submit(self.ask(begun, Node(), with_picture=True))
             return begun
 
@@ -293,19 +194,33 @@ class VllmModels(ModelRunner):
         return replies
 
     async def _score(self, session: VllmSession, draft: Draft, nodes: Sequence[Node]) -> list[Any]:
-        """The replies for these nodes, the prefix first; raises UserError or what is translated."""
+        """The replies for these nodes, the prefix first; None for one to which no reply leads.
+
+        Raises UserError or what is translated.
+        """
         first = await asyncio.wrap_future(session.first)  # in whose cache others find the prompt
-        opening = session.opening
-        known: dict[tuple[int, ...], Any] = {}  # what follows these paths, but for a grammar
-        is_free = nodes[0].allowed is None or not self._cuts(opening.policy)
-        if is_free and not session.tokens:
-            known[()] = first
-        if self._chains and opening.policy.temperature == 0 and not self._wants_rows(opening):
-            leaves = set(range(len(draft.tokens))) - {draft.parent(n) for n in range(len(draft))}
-            scored = [self._chain(session, nodes[leaf + 1].path) for leaf in sorted(leaves)]
-            for found in await _all(scored):
-                known |= found
-        return await _all([self.ask(session, node, known.get(node.path)) for node in nodes])
+        policy, wants_rows = session.opening.policy, self._wants_rows(session.opening)
+        free: dict[tuple[int, ...], Any] = {}  # what follows these paths, but for a grammar
+        if not session.tokens and (nodes[0].allowed is None or not self._cuts(policy)):
+            free[()] = first
+        if wants_rows:
+            return await _all([self.ask(session, node, free.get(node.path)) for node in nodes])
+        said: list[Any] = [None] * len(nodes)
+        at: int | None = -1
+        while at is not None:
+            if said[at + 1] is None:
+                line = [at]  # down to a leaf, of what was proposed first
+                while nodes[at + 1].path not in free and (below := [*draft.children(line[-1])]):
+                    line.append(below[0])
+                if len(line) > 1 and self._chains and policy.temperature == 0:
+                    free |= await self._chain(session, nodes[line[-1] + 1].path)
+                places = [nodes[node + 1] for node in line]
+                asked = [self.ask(session, place, free.get(place.path)) for place in places]
+                for node, reply in zip(line, await _all(asked), strict=True):
+                    said[node + 1] = reply
+            token = said[at + 1]
+            at = next((child for child in draft.children(at) if draft.tokens[child] == token), None)
+        return said
 
     async def _run(self, session: VllmSession) -> list[Any]:
         """The target's next tokens, where it goes on without drafts; one request for a few."""
@@ -316,7 +231,7 @@ class VllmModels(ModelRunner):
             "max_tokens": RUN,
             "stop_token_ids": self.spec.end_ids,
         }
-        tokens = self._said_tokens(await self._reply(session, (), asked), RUN)
+        tokens = (await self._reply(session, (), asked)).tokens(RUN)
         cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
         known = tokens[: next(cropped, len(tokens))]
         return known or [await self.ask(session, Node(), tokens[0])]
@@ -330,11 +245,11 @@ class VllmModels(ModelRunner):
         asked = {"logprobs": 0, "prompt_logprobs": 1, "skip_reading_prefix_cache": False}
         try:
             reply = await self._reply(session, path, asked)
-            [last] = self._said_tokens(reply)
+            [last] = reply.tokens()
         except (BadRequestError, UserError):  # such as a score that is no number: NaN is no JSON
             return {}
         length = len(session.prompt.input_ids) + len(session.tokens) + len(path)
-        found = {path[:at]: token for at, token in likeliest_on(path, reply, length).items()}
+        found = {path[:at]: token for at, token in reply.likeliest_on(path, length).items()}
         return {**found, path: last}
 
     async def ask(
@@ -350,7 +265,10 @@ class VllmModels(ModelRunner):
         free: that, where it is known but for a grammar.
         """
         if self._wants_rows(session.opening):
-            return free if free is not None else await self._row(session, node.path, with_picture)
+            if free is None:
+                reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
+                free = reply.row(self.spec.vocabulary)
+            return free
         policy, allowed = session.opening.policy, None
         if node.allowed is not None:
             allowed = np.flatnonzero(node.allowed).tolist()
@@ -378,9 +296,10 @@ class VllmModels(ModelRunner):
         asked = self._rule(session, path, policy)
         if allowed is not None:
             asked["allowed_token_ids"] = allowed
-        [token] = self._said_tokens(await self._reply(session, path, asked, with_picture))
+        reply = await self._reply(session, path, asked, with_picture)
+        [token] = reply.tokens()
         if allowed is not None and token not in allowed:
-            raise self._nonsense("says a token that it may not")
+            raise reply.nonsense("says a token that it may not")
         return token
 
     def _rule(
@@ -399,39 +318,6 @@ class VllmModels(ModelRunner):
         }
         return {"logprobs": 0, "extra_args": {"coupled": coupled}}
 
-    def _said_tokens(self, reply: dict[str, Any], most: int = 1) -> list[int]:
-        """The tokens of a reply, at least one, of which each is as likely as some number says."""
-        match self._choice(reply):
-            case {"token_ids": [*tokens], "logprobs": {"content": [*told]}} if (
-                0 < len(tokens) == len(told) <= most
-                and all(isinstance(token, int) and token >= 0 for token in tokens)
-                and all(map(_is_likelihood, told))
-            ):
-                return tokens
-        raise self._nonsense("does not say tokens and how likely they are")
-
-    async def _row(
-        self, session: VllmSession, path: tuple[int, ...], with_picture: bool
-    ) -> NDArray[np.float32]:
-        choice = self._choice(await self._reply(session, path, {"logprobs": -1}, with_picture))
-        row = np.full(self.spec.vocabulary, -np.inf, np.float32)
-        try:
-            (told,) = choice["logprobs"]["content"]
-            for each in (*told["top_logprobs"], told):
-                if each["token_id"] < len(row):
-                    row[each["token_id"]] = each["logprob"]
-        except (KeyError, TypeError, ValueError, IndexError):
-            raise self._nonsense("does not say a row of logits") from None
-        if not np.isfinite(row).all():
-            raise self._nonsense("says a row of logits with holes in it")
-        return row
-
-    def _choice(self, reply: dict[str, Any]) -> dict[str, Any]:
-        match reply:
-            case {"choices": [dict(choice)]}:
-                return choice
-        raise self._nonsense("does not say one choice")
-
     async def _reply(
         self,
         session: VllmSession,
@@ -439,13 +325,15 @@ class VllmModels(ModelRunner):
         parameters: dict[str, Any],
         with_picture: bool = False,
         **more: Any,
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """The reply to one request, with the picture or, where the server has it, its name."""
         from openai import BadRequestError
 
+        if not session.probes and time.monotonic() - self._heard_s > QUIET_S:
+            await self._look_again()
         url = self._picture(session.prompt) if with_picture else None
         body = {
-            "token_ids": [*self._prompt_ids(session.prompt), *session.tokens, *path],
+            "token_ids": [*session.prompt_ids, *session.tokens, *path],
             "content_parts": [{"type": "image_url", "uuid": session.picture, "url": url}],
             "cache_salt": session.salt,
             "sampling_params": {
@@ -458,11 +346,30 @@ class VllmModels(ModelRunner):
             **more,
         }
         try:
-            return await self.server.generate(body)
+            reply = await self.server.generate(body)
         except BadRequestError as error:
             if with_picture or NOT_CACHED not in str(error):
                 raise
             return await self._reply(session, path, parameters, True, **more)
+        self._heard_s = time.monotonic()
+        return reply
+
+    async def _look_again(self) -> None:
+        """Probe a server that was started again, which may be another, or without our logits
+        processor; raises UserError where it cannot go on for the one that was there."""
+        async with self._looking:
+            if time.monotonic() - self._heard_s <= QUIET_S:
+                return  # another request has looked
+            served = await self.server.served()
+            if replace(served, started=self._served.started) != self._served:
+                raise UserError(
+                    f"the vLLM server at {self.server.url} serves {served.model} now, by version "
+                    f"{served.version}: start this verifier again, too"
+                )
+            if served.started != self._served.started:
+                await self._probe()
+                self._served = served
+            self._heard_s = time.monotonic()
 
     @staticmethod
     def _cuts(policy: SamplingPolicy) -> bool:
@@ -471,12 +378,6 @@ class VllmModels(ModelRunner):
 
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
-
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The prompt with one image token, as the server takes it."""
-        ids = prompt.input_ids
-        image = np.flatnonzero(ids == self.target.image_id)
-        return np.delete(ids, image[1:]).tolist()
 
     def _picture(self, prompt: Prompt) -> str:
         """The picture at the size at which the target sees it, without loss, as a URL."""
@@ -487,15 +388,11 @@ class VllmModels(ModelRunner):
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
         return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
 
-    def _nonsense(self, what: str) -> UserError:
-        return UserError(
-            f"the vLLM server at {self.server.url} {what}: see its version and its log"
-        )
-
     def _check_length(self, prompt: int) -> None:
-        if (needed := prompt + self.spec.max_tokens) > self._length:
+        if (needed := prompt + self.spec.max_tokens) > self._served.length:
             raise UserError(
-                f"a prompt of {prompt} tokens and its answer do not fit into the {self._length} of "
+                f"a prompt of {prompt} tokens and its answer do not fit into the "
+                f"{self._served.length} of "
                 f"the vLLM server: start it with --max-model-len {needed} or more"
             )
 
@@ -516,9 +413,10 @@ class VllmModels(ModelRunner):
         if (theirs := await self.server.tokens_of(SPOKEN)) != ours:
             raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
         # A name of its own, so that nothing of an earlier probe is found.
-        session = VllmSession(opening, prompt, secrets.token_hex(8))
+        salt, image_id = secrets.token_hex(8), self.target.image_id
+        session = VllmSession(opening, prompt, image_id, salt, probes=True)
         reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
-        theirs = reply.get("prompt_token_ids")
+        theirs = reply.content.get("prompt_token_ids")
         if theirs != prompt.input_ids.tolist():
             count = len(theirs) if isinstance(theirs, list) else 0
             raise self._other(
@@ -561,13 +459,6 @@ class VllmModels(ModelRunner):
             f"the vLLM server at {self.server.url} has another {what}: give --checkpoint the "
             "directory of the very model that it serves"
         )
-
-
-def _is_likelihood(told: Any) -> bool:
-    match told:
-        case {"logprob": float() | int() as logprob}:
-            return math.isfinite(logprob)
-    return False
 
 
 async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -217,6 +217,28 @@ class CloudSession:
             self._target.evict()
 
 
+class RemoteSession:
+    """The session, and the prefill, of a target elsewhere: nothing of it is computed here."""
+
+    resident = True
+    scored_with_prompt = False
+
+    def __init__(self) -> None:
+        self.waits = False
+
+    @property
+    def session(self) -> RemoteSession:
+        """Itself: there is nothing to read first."""
+        return self
+
+    def step(self, rows: int, on_layer: object = None) -> bool:
+        """It is ready."""
+        return True
+
+    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+        """Nothing is scored with the prompt."""
+
+
 class NotArrived(Exception):
     """A target elsewhere has not said more yet: the pass is due again when it has."""
 
