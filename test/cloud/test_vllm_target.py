@@ -6,6 +6,7 @@ import json
 import shutil
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.vllm_peer import VllmPeer
 
+from edge_cloud_spec.cloud import vllm_target
 from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import DecodeSettings
@@ -128,6 +130,7 @@ class Served:
     def __init__(self, peer: VllmPeer, cloud: Cloud, robot: GrpcRobot) -> None:
         self.peer, self._cloud, self._robot = peer, cloud, robot
         self._request = sample_requests(0, 1)[0]
+        self.models: Any = cloud.worker._models
         self.whole = self.decode()
 
     def decode(self, rule: str = "greedy", fault: Any = lambda body: None) -> Any:
@@ -267,6 +270,33 @@ def test_a_server_that_cannot_serve_is_refused_at_start(
         monkeypatch.setattr(peer, "fault", lambda body: (404, {"error": "?"}))
     with pytest.raises(UserError, match=why):
         on_vllm(peer)
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({}, ""),
+        ({"/version": {"version": "0.1"}}, "by version 0.1: start this verifier again"),
+        ({"/v1/models": {"data": [{"id": "y", "max_model_len": 4096}]}}, "serves y now"),
+        ({"tokens": [1, 2, 3]}, "another tokenizer"),
+    ],
+)
+def test_a_server_that_was_started_again_is_looked_at_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, now: dict[str, Any], why: str
+) -> None:
+    """Nothing is decided by another model; the right one goes on as before."""
+    peer, models = served.peer, served.models
+    monkeypatch.setattr(vllm_target, "QUIET_S", 0.0)
+    monkeypatch.setattr(models, "_served", replace(models._served))
+    monkeypatch.setattr(peer, "said", peer.said | now)
+    monkeypatch.setattr(peer, "started", peer.started + 1.0)
+    if "tokens" in now:
+        monkeypatch.setattr(peer, "tokens_of", lambda text: now["tokens"])
+    outcome = served.decode()
+    if why:
+        assert why in outcome.text and not outcome.completed and not outcome.tokens
+    else:
+        assert outcome.tokens == served.whole.tokens and models._served.started == peer.started
 
 
 def test_a_server_without_our_logits_processor_is_found_out() -> None:

@@ -42,6 +42,7 @@ class VllmPeer:
         self._samples, self._details = samples, details
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
         self._scored = 0
+        self.started = 1.0e9
         self.asked: list[dict[str, Any]] = []
         self.said: dict[str, Any] = {
             "/version": {"version": "0.0"},
@@ -58,8 +59,8 @@ class VllmPeer:
 
             def do_GET(self) -> None:
                 if self.path == "/metrics":
-                    hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {len(peer.asked)}.0\n'
-                    self._reply(200, hits)
+                    hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {len(peer.asked)}.0'
+                    self._reply(200, f"{hits}\nprocess_start_time_seconds {peer.started}\n")
                 else:
                     self._reply(200, peer.said[self.path])
 
