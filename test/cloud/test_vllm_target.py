@@ -12,29 +12,20 @@ from typing import Any
 
 import pytest
 from helpers.cloud.grpc_cloud import Cloud, until
+from helpers.cloud.served_answers import DRAFTER, POLICY, TARGET, answers, worker_of
 from helpers.cloud.vllm_peer import VllmPeer
 
 from edge_cloud_spec.cloud import vllm_target
-from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
+from edge_cloud_spec.cloud.command import add_serve_arguments, run_serve
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open
-
-TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
-POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
-
-
-def worker_of(*options: str) -> Any:
-    parser = ArgumentParser()
-    add_serve_arguments(parser)
-    return make_worker(parser.parse_args(options))
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +40,6 @@ def on_vllm(peer: VllmPeer, *options: str) -> Any:
 
 def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
     return Open(0, request.instruction, request.jpeg, request.order, policy, rule)
-
-
-def answers(worker: Any, names: list[str], rule: str, count: int) -> list[Any]:
-    drafter = load_drafter(str(DRAFTER))
-    said = []
-    policy = GREEDY if rule == "greedy" else POLICY
-    with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
-        for name in names:
-            settings = DecodeSettings(load_preset(name), rule, policy)
-            for request in sample_requests(0, count):
-                outcome = robot.decode(request, settings)
-                assert outcome.completed, (name, outcome)
-                said.append((name, request.instruction, outcome.tokens))
-    return said
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])

@@ -12,28 +12,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from helpers.wide_checkpoint import VISUAL, Weights, write_wide
 from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-from edge_cloud_spec.models.checkpoint import weight_files
-
-Weights = dict[str, np.ndarray]
 
 ARCHITECTURES = {
     "qwen2_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2vl_merger"),
     "qwen2_5_vl": (gguf.MODEL_ARCH.QWEN2VL, "qwen2.5vl_merger"),
     "qwen3_vl": (gguf.MODEL_ARCH.QWEN3VL, "qwen3vl_merger"),
 }
-VISUAL = re.compile(r"^(model\.)?visual\.")
-ROPE_BASE = 10_000  # of every vision part in llama.cpp and vLLM
 DEEPSTACK = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 MERGER = {
     "merger.norm": "v.post_ln",
@@ -48,17 +40,7 @@ def convert(source: Path, directory: Path) -> Path:
 
     Blocks of four bits (Q4_0) are 32 wide, those of the K-quants 256.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        if file.is_file() and file.suffix != ".safetensors":
-            shutil.copy(file, directory)
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    weights: Weights = {}
-    for file in weight_files(source):
-        weights |= load_file(file)
-    if own := widen(config, weights):
-        save_file(weights, directory / "model.safetensors", {"format": "pt"})
-        (directory / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
+    config, weights, own = write_wide(source, directory)
     # A file's names begin as in transformers' class, or as Qwen's own.
     seen = {name: VISUAL.sub("", name) for name in weights if VISUAL.match(name)}
     vision = {short: weights[name] for name, short in seen.items()}
@@ -226,69 +208,6 @@ def _write_vision(path: Path, source: Path, config: dict[str, Any], weights: Wei
         else:
             named[_named(names, "visual." + name)] = weight
     _write(writer, named)
-
-
-def widen(config: dict[str, Any], weights: Weights) -> bool:
-    """Make a checkpoint whose vision part (Qwen3-VL's) has another rotary base the same with
-    ``ROPE_BASE``, so many times as wide; False: it has that base.
-    """
-    vision = config["vision_config"]
-    theta = vision.get("rope_parameters", {}).get("rope_theta", ROPE_BASE)
-    times = round(math.log(ROPE_BASE, theta))
-    if theta**times != ROPE_BASE:
-        raise ValueError(f"servers have no rotary base {theta}, and no power of it")
-    if times == 1:
-        return False
-    width, heads = vision["hidden_size"], vision["num_heads"]
-    vision["hidden_size"] = times * width
-    vision["rope_parameters"]["rope_theta"] = ROPE_BASE
-    config["dtype"] = "float32"
-    for name, weight in weights.items():
-        each = weight.astype(np.float32)
-        wide = _wide(name, each, width, heads, times) if VISUAL.match(name) else each
-        weights[name] = np.ascontiguousarray(wide, np.float32)
-    return True
-
-
-def _wide(name: str, each: np.ndarray, width: int, heads: int, times: int) -> np.ndarray:
-    """The residual stream is repeated, which a LayerNorm does not see; what reads it reads its
-    first copy. A head has zeros behind each part of a rotary half, and so the low frequencies of a
-    head of the larger base, which are all of those of its own."""
-    quarter = width // heads // 4
-
-    def spread(rows: np.ndarray) -> np.ndarray:
-        parts = rows.reshape(heads, 4, quarter, -1)
-        zeros = np.zeros((heads, 4, (times - 1) * quarter, parts.shape[-1]), rows.dtype)
-        return np.concatenate([parts, zeros], 2).reshape(times * width, *rows.shape[1:])
-
-    def reads(columns: np.ndarray) -> np.ndarray:
-        parts = columns.reshape(len(columns), -1, 1, width)
-        zeros = np.zeros((*parts.shape[:2], times - 1, width), columns.dtype)
-        return np.concatenate([parts, zeros], 2).reshape(len(columns), -1)
-
-    def repeats(rows: np.ndarray) -> np.ndarray:
-        parts = rows.reshape(-1, 1, width, *rows.shape[1:])
-        return np.repeat(parts, times, 1).reshape(-1, *rows.shape[1:])
-
-    def silent(rows: np.ndarray) -> np.ndarray:
-        return np.concatenate([rows, np.zeros(((times - 1) * len(rows), *rows.shape[1:]))])
-
-    if ".qkv." in name:
-        query, key, value = map(spread, np.split(reads(each) if each.ndim > 1 else each, 3))
-        # of the wider head's scale
-        return np.concatenate([math.sqrt(times) * query, key, value])
-    if ".attn.proj." in name:
-        return repeats(spread(each.T).T if each.ndim > 1 else each)
-    if "linear_fc1" in name:
-        each = reads(each) if each.ndim > 1 else each
-        return silent(each) if "merger" in name else each
-    if "merger" in name and "linear_fc2.weight" in name:
-        return silent(each.T).T
-    if "pos_embed" in name:
-        return repeats(each.T).T
-    if "mlp.linear_fc2" in name or "norm" in name or "patch_embed" in name:
-        return repeats(each)
-    return each
 
 
 if __name__ == "__main__":

@@ -1,0 +1,236 @@
+"""A real vLLM as the target's engine: its answers, and what becomes of a robot where it fails.
+
+``make vllm`` runs this: ``EDGE_CLOUD_SPEC_VLLM`` names the venv.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.served_answers import DRAFTER, POLICY, TARGET, answers, worker_of
+from helpers.cloud.vllm_serve import VllmServe
+from helpers.wide_checkpoint import write_wide
+
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import Open
+
+VENV = os.environ.get("EDGE_CLOUD_SPEC_VLLM")
+if not VENV:
+    why = "not tried: answers, faults and caches of a real vLLM (make vllm does, in 20 minutes)"
+    pytest.skip(why, allow_module_level=True)
+
+PATIENCE_S = "5"
+DRAFTING = ["dsd", "auto", "picospec", "specedge", "fsd", "best_first", "mc_dsd", "cloud_lookup"]
+SPLIT = ["dssd", "dssd_top_k", "dssd_dense", "tslt", "mc_tslt"]
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServe]:
+    folder = tmp_path_factory.mktemp("vllm")
+    write_wide(TARGET, folder / "target")
+    with VllmServe(Path(VENV or ""), folder / "target", folder / "log") as server:
+        server.start()
+        yield server
+
+
+def on(vllm: VllmServe, *options: str) -> Any:
+    return worker_of("--target", f"vllm:{vllm.url}", "--checkpoint", str(TARGET), *options)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+def test_every_preset_says_what_it_says_with_our_own_engine(vllm: VllmServe, rule: str) -> None:
+    names = ["dsd", "mc_dsd", *SPLIT] if rule == "rejection" else [*DRAFTING, *SPLIT, "cloud_ar"]
+    here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
+    assert answers(on(vllm), names, rule, 2, seed=5) == answers(here, names, rule, 2, seed=5)
+    assert vllm.metric("vllm:prefix_cache_hits_total") > 0
+
+
+class Robots:
+    """Two robots of one verifier before the server. ``at``: what is done with the ``after``-th
+    request of it from now on."""
+
+    def __init__(self, vllm: VllmServe) -> None:
+        self.vllm = vllm
+        worker = on(vllm, "--api-timeout", PATIENCE_S)
+        self.models: Any = worker._models
+        self._cloud = Cloud(worker).__enter__()
+        drafter = load_drafter(str(DRAFTER))
+        self._robots = [GrpcRobot(self._cloud.address, drafter, worker._models.spec).__enter__()]
+        self.bodies: list[dict[str, Any]] = []
+        self.replies: list[Any] = []
+        self.at: Callable[[dict[str, Any]], None] = lambda body: None
+        self.after = 0
+        generate = self.models.server.generate
+
+        async def asked(body: dict[str, Any]) -> Any:
+            self.bodies.append(body)
+            self.after -= 1
+            if self.after == 0:
+                self.at(body)
+            reply = await generate(body)
+            self.replies.append((body, reply))
+            return reply
+
+        self.models.server.generate = asked
+
+    def decode(self, rule: str = "greedy", number: int = 0) -> Any:
+        policy = GREEDY if rule == "greedy" else POLICY
+        request = sample_requests(6, 8)[number]
+        return self._robots[0].decode(request, DecodeSettings(load_preset("dsd"), rule, policy))
+
+    def together(self, count: int) -> list[Any]:
+        """The answers to so many requests, each of another robot, at once."""
+        with ThreadPoolExecutor(count) as pool:
+            return [tuple(o.tokens) for o in pool.map(lambda n: self._alone(n), range(count))]
+
+    def _alone(self, number: int) -> Any:
+        spec, drafter = self.models.spec, load_drafter(str(DRAFTER))
+        with GrpcRobot(self._cloud.address, drafter, spec) as robot:
+            request = sample_requests(6, 8)[number]
+            return robot.decode(request, DecodeSettings(load_preset("dsd"), "greedy", GREEDY))
+
+    def close(self) -> None:
+        for robot in self._robots:
+            robot.__exit__(None, None, None)
+        self._cloud.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def robots(vllm: VllmServe) -> Iterator[Robots]:
+    robots = Robots(vllm)
+    yield robots
+    robots.close()
+
+
+@pytest.fixture
+def whole(robots: Robots) -> Any:
+    """What is decoded without a fault."""
+    return robots.decode().tokens
+
+
+def refused(outcome: Any, whole: Any, complaint: str, reason: str) -> None:
+    """It ended in one sentence, and what was verified before is the target's."""
+    assert not outcome.completed and outcome.reason == reason, outcome
+    assert complaint in outcome.text and "\n" not in outcome.text
+    assert outcome.tokens == whole[: len(outcome.tokens)]
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_slow_server_costs_its_decode_alone(robots: Robots, whole: Any, after: int) -> None:
+    robots.after, robots.at = after, lambda body: robots.vllm.signal(signal.SIGSTOP)
+    outcome = robots.decode()
+    robots.vllm.signal(signal.SIGCONT)
+    refused(outcome, whole, f"has not answered within {PATIENCE_S} s", "overloaded")
+    assert robots.decode().tokens == whole
+
+
+def test_a_request_that_it_refuses_costs_its_decode_alone(robots: Robots, whole: Any) -> None:
+    robots.after, robots.at = 3, lambda body: body["sampling_params"].update(max_tokens=0)
+    outcome = robots.decode("coupled")
+    assert not outcome.completed and outcome.reason == "bad_request", outcome
+    assert "refuses the request" in outcome.text
+    assert robots.decode().tokens == whole
+
+
+def test_scores_that_are_no_numbers_are_asked_for_again(robots: Robots) -> None:
+    """V1 says what is in its memory for cached positions: some of it is NaN, which is no JSON."""
+    here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
+    assert answers(on(robots.vllm), ["dsd"], "greedy", 20, 7) == answers(
+        here, ["dsd"], "greedy", 20, 7
+    )
+
+
+def test_eight_robots_at_once_have_the_answers_of_one(robots: Robots) -> None:
+    assert robots.together(8) == [tuple(robots.decode(number=n).tokens) for n in range(8)]
+
+
+def test_what_one_robot_sends_is_found_by_no_other(robots: Robots) -> None:
+    """The same picture and words of two credentials: the second finds nothing of the first's."""
+    models = robots.models
+    found: dict[str, list[int]] = {}
+    [request] = sample_requests(11, 1)
+    opening = Open(0, request.instruction, request.jpeg, request.order, GREEDY, "greedy")
+    for credential in ("one", "other", "one", "other"):
+        session = models.begin(opening, models.prompt(opening), credential)()
+        session.first.result()
+        details = robots.replies[-1][1].content["usage"]["prompt_tokens_details"]
+        cached = details["cached_tokens"] if details else 0
+        found.setdefault(credential, []).append(cached)
+    assert [cached[0] for cached in found.values()] == [0, 0]
+    assert all(cached[1] > 0 for cached in found.values())
+    salts = {body["content_parts"][0]["uuid"]: body["cache_salt"] for body in robots.bodies}
+    assert all(name.startswith(salt) for name, salt in salts.items())
+
+
+def test_another_processor_is_refused_at_start(vllm: VllmServe, tmp_path: Path) -> None:
+    for file in TARGET.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            shutil.copy(file, tmp_path)
+    sizes = (tmp_path / "preprocessor_config.json").read_text()
+    assert '"patch_size": 8' in sizes
+    (tmp_path / "preprocessor_config.json").write_text(
+        sizes.replace('"patch_size": 8', '"patch_size": 4')
+    )
+    with pytest.raises(UserError, match="another processor"):
+        worker_of("--target", f"vllm:{vllm.url}", "--checkpoint", str(tmp_path))
+
+
+# Each of these starts the server again: they come last.
+
+
+def test_an_engine_that_dies_ends_its_decodes_until_it_is_started_again(
+    robots: Robots, whole: Any
+) -> None:
+    robots.after, robots.at = 3, lambda body: robots.vllm.kill_engine()
+    outcome = robots.decode()
+    assert not outcome.completed and outcome.reason == "overloaded", outcome
+    assert outcome.tokens == whole[: len(outcome.tokens)] and "\n" not in outcome.text
+    robots.vllm.kill()
+    refused(robots.decode(), whole, "cannot be reached", "overloaded")
+    robots.vllm.start()
+    assert robots.decode().tokens == whole
+
+
+def test_a_server_that_is_killed_in_mid_round_and_is_another_one_afterwards(
+    robots: Robots, whole: Any
+) -> None:
+    sampled = robots.decode("coupled").tokens
+    robots.after, robots.at = 3, lambda body: robots.vllm.kill()
+    refused(robots.decode(), whole, "", "overloaded")
+    robots.vllm.start({"served-model-name": "other"})
+    refused(robots.decode(), whole, "serves other now", "bad_request")
+    robots.vllm.kill()
+    robots.vllm.start({"logits-processors": None})  # whole rows do as well, of a small vocabulary
+    assert robots.decode().tokens == whole and robots.decode("coupled").tokens == sampled
+    assert not robots.models._samples
+
+
+def test_a_full_server_that_forgets_pictures_is_slower_alone(robots: Robots, whole: Any) -> None:
+    together = robots.together(8)
+    robots.vllm.kill()
+    robots.vllm.start(
+        {"max-num-seqs": "2", "num-gpu-blocks-override": "18", "mm-processor-cache-gb": "0"}
+    )
+    assert robots.decode().tokens == whole
+    assert robots.together(8) == together
+
+
+def test_a_server_whose_prompts_are_too_short_is_refused(robots: Robots) -> None:
+    robots.vllm.kill()
+    robots.vllm.start({"max-model-len": "64"})
+    with pytest.raises(UserError, match="--max-model-len"):
+        on(robots.vllm)

@@ -1,0 +1,44 @@
+"""What robots decode with a verifier that is made as ``serve`` makes it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec.lab.harness.server import InProcessServer
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.presets import load_preset
+
+TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
+POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
+
+
+def worker_of(*options: str) -> Any:
+    """The worker of ``serve`` with these options."""
+    parser = ArgumentParser()
+    add_serve_arguments(parser)
+    return make_worker(parser.parse_args(options))
+
+
+def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0) -> list[Any]:
+    """What each of these presets makes of so many requests."""
+    drafter = load_drafter(str(DRAFTER))
+    said = []
+    policy = GREEDY if rule == "greedy" else POLICY
+    with (
+        InProcessServer(worker) as cloud,
+        GrpcRobot(cloud.address, drafter, worker._models.spec) as robot,
+    ):
+        for name in names:
+            settings = DecodeSettings(load_preset(name), rule, policy)
+            for request in sample_requests(seed, count):
+                outcome = robot.decode(request, settings)
+                assert outcome.completed, (name, outcome)
+                said.append((name, request.instruction, outcome.tokens))
+    return said
