@@ -33,7 +33,7 @@ if not VENV:
     why = "not tried: answers, faults and caches of a real vLLM (make vllm does, in 20 minutes)"
     pytest.skip(why, allow_module_level=True)
 
-PATIENCE_S = "5"
+PATIENCE_S = "5"  # less than a robot has
 DRAFTING = ["dsd", "auto", "picospec", "specedge", "fsd", "best_first", "mc_dsd", "cloud_lookup"]
 SPLIT = ["dssd", "dssd_top_k", "dssd_dense", "tslt", "mc_tslt"]
 
@@ -60,7 +60,7 @@ def test_every_preset_says_what_it_says_with_our_own_engine(vllm: VllmServe, rul
 
 
 class Robots:
-    """Two robots of one verifier before the server. ``at``: what is done with the ``after``-th
+    """Eight robots of one verifier before the server. ``at``: what is done with the ``after``-th
     request of it from now on."""
 
     def __init__(self, vllm: VllmServe) -> None:
@@ -68,8 +68,10 @@ class Robots:
         worker = on(vllm, "--api-timeout", PATIENCE_S)
         self.models: Any = worker._models
         self._cloud = Cloud(worker).__enter__()
-        drafter = load_drafter(str(DRAFTER))
-        self._robots = [GrpcRobot(self._cloud.address, drafter, worker._models.spec).__enter__()]
+        self._robots = [
+            GrpcRobot(self._cloud.address, load_drafter(str(DRAFTER)), worker._models.spec)
+            for _ in range(8)
+        ]
         self.bodies: list[dict[str, Any]] = []
         self.replies: list[Any] = []
         self.at: Callable[[dict[str, Any]], None] = lambda body: None
@@ -87,25 +89,24 @@ class Robots:
 
         self.models.server.generate = asked
 
-    def decode(self, rule: str = "greedy", number: int = 0) -> Any:
+    def decode(self, number: int = 0, rule: str = "greedy") -> Any:
+        """What this robot makes of its request."""
         policy = GREEDY if rule == "greedy" else POLICY
         request = sample_requests(6, 8)[number]
-        return self._robots[0].decode(request, DecodeSettings(load_preset("dsd"), rule, policy))
+        settings = DecodeSettings(load_preset("dsd"), rule, policy)
+        return self._robots[number].decode(request, settings)
 
-    def together(self, count: int) -> list[Any]:
-        """The answers to so many requests, each of another robot, at once."""
-        with ThreadPoolExecutor(count) as pool:
-            return [tuple(o.tokens) for o in pool.map(lambda n: self._alone(n), range(count))]
-
-    def _alone(self, number: int) -> Any:
-        spec, drafter = self.models.spec, load_drafter(str(DRAFTER))
-        with GrpcRobot(self._cloud.address, drafter, spec) as robot:
-            request = sample_requests(6, 8)[number]
-            return robot.decode(request, DecodeSettings(load_preset("dsd"), "greedy", GREEDY))
+    def together(self) -> list[Any]:
+        """The answers of all of them, at once."""
+        with ThreadPoolExecutor(len(self._robots)) as pool:
+            outcomes = list(pool.map(self.decode, range(len(self._robots))))
+        assert all(outcome.completed for outcome in outcomes), outcomes
+        return [outcome.tokens for outcome in outcomes]
 
     def close(self) -> None:
+        """End robots and verifier."""
         for robot in self._robots:
-            robot.__exit__(None, None, None)
+            robot.close()
         self._cloud.__exit__(None, None, None)
 
 
@@ -140,7 +141,7 @@ def test_a_slow_server_costs_its_decode_alone(robots: Robots, whole: Any, after:
 
 def test_a_request_that_it_refuses_costs_its_decode_alone(robots: Robots, whole: Any) -> None:
     robots.after, robots.at = 3, lambda body: body["sampling_params"].update(max_tokens=0)
-    outcome = robots.decode("coupled")
+    outcome = robots.decode(rule="coupled")
     assert not outcome.completed and outcome.reason == "bad_request", outcome
     assert "refuses the request" in outcome.text
     assert robots.decode().tokens == whole
@@ -155,7 +156,7 @@ def test_scores_that_are_no_numbers_are_asked_for_again(robots: Robots) -> None:
 
 
 def test_eight_robots_at_once_have_the_answers_of_one(robots: Robots) -> None:
-    assert robots.together(8) == [tuple(robots.decode(number=n).tokens) for n in range(8)]
+    assert robots.together() == [robots.decode(number).tokens for number in range(8)]
 
 
 def test_what_one_robot_sends_is_found_by_no_other(robots: Robots) -> None:
@@ -208,25 +209,25 @@ def test_an_engine_that_dies_ends_its_decodes_until_it_is_started_again(
 def test_a_server_that_is_killed_in_mid_round_and_is_another_one_afterwards(
     robots: Robots, whole: Any
 ) -> None:
-    sampled = robots.decode("coupled").tokens
+    sampled = robots.decode(rule="coupled").tokens
     robots.after, robots.at = 3, lambda body: robots.vllm.kill()
     refused(robots.decode(), whole, "", "overloaded")
     robots.vllm.start({"served-model-name": "other"})
     refused(robots.decode(), whole, "serves other now", "bad_request")
     robots.vllm.kill()
     robots.vllm.start({"logits-processors": None})  # whole rows do as well, of a small vocabulary
-    assert robots.decode().tokens == whole and robots.decode("coupled").tokens == sampled
+    assert robots.decode().tokens == whole and robots.decode(rule="coupled").tokens == sampled
     assert not robots.models._samples
 
 
 def test_a_full_server_that_forgets_pictures_is_slower_alone(robots: Robots, whole: Any) -> None:
-    together = robots.together(8)
+    together = robots.together()
     robots.vllm.kill()
     robots.vllm.start(
         {"max-num-seqs": "2", "num-gpu-blocks-override": "18", "mm-processor-cache-gb": "0"}
     )
     assert robots.decode().tokens == whole
-    assert robots.together(8) == together
+    assert robots.together() == together
 
 
 def test_a_server_whose_prompts_are_too_short_is_refused(robots: Robots) -> None:
