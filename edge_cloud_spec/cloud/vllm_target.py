@@ -45,7 +45,8 @@ MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON
 MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
 RUN = 4  # tokens of a request where the target goes on by itself
 QUIET_S = 1.0  # without a reply, in which a server may have been started again: none is faster
-NOT_CACHED = "Cache miss"  # how vLLM refuses a picture's name that it has forgotten
+# How vLLM refuses a picture's name that it has forgotten, and one where it keeps no pictures.
+FORGOTTEN = ("Cache miss", "Failed to apply")
 PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
 PROBE_TEMPERATURE = 100.0
 SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"  # of which both must have the same tokens
@@ -348,7 +349,7 @@ class VllmModels(ModelRunner):
         try:
             reply = await self.server.generate(body)
         except BadRequestError as error:
-            if with_picture or NOT_CACHED not in str(error):
+            if with_picture or not any(why in str(error) for why in FORGOTTEN):
                 raise
             return await self._reply(session, path, parameters, True, **more)
         self._heard_s = time.monotonic()
