@@ -16,7 +16,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf figures test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm figures test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -38,6 +38,14 @@ gguf: setup
 	$(BIN)/python -m pytest test/models/test_llama.py
 	$(BIN)/edge-cloud-spec bench models --drafter $(GGUF)/f16.gguf
 	$(BIN)/edge-cloud-spec bench equality --presets dsd,best_first,auto --drafter $(GGUF)/q4_0.gguf $(ARGS)
+
+# A real vLLM for CPUs in a venv of its own (3.5 GB, minutes): what our verifier makes of it.
+VLLM := build/vllm
+vllm: setup
+	PYTHONPATH=test $(BIN)/python -m helpers.cloud.vllm_serve $(VLLM)
+	EDGE_CLOUD_SPEC_VLLM=$(CURDIR)/$(VLLM) $(BIN)/python -m pytest test/cloud/test_vllm_real.py
+	PYTHONPATH=test $(BIN)/python -m helpers.cloud.vllm_serve $(VLLM) \
+	  $(BIN)/edge-cloud-spec bench equality --engine vllm:URL --prompts 10 --samples 0 $(ARGS)
 
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup

@@ -1,7 +1,7 @@
 """A real ``vllm serve`` of the embedded target on this machine's cores, in a venv of its own.
 
 ``python -m helpers.cloud.vllm_serve VENV`` installs it there, with what its wheel for CPUs lacks
-where the package index has CUDA builds only.
+where the package index has CUDA builds only; with a command behind it, that runs beside a server.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from helpers.wide_checkpoint import write_wide
+
+from edge_cloud_spec.models import EMBEDDED
 
 ROOT = Path(__file__).parents[3]
 VERSION = "0.32.0"
@@ -165,5 +170,18 @@ class VllmServe:
         self.kill()
 
 
+def main(venv: Path, command: list[str]) -> int:
+    """Install it; with a command, run that beside a server: URL in it becomes the address."""
+    install(venv)
+    if not command:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        write_wide(EMBEDDED / "target", Path(folder) / "target")
+        with VllmServe(venv, Path(folder) / "target", Path(folder) / "log") as server:
+            server.start()
+            words = [word.replace("URL", server.url) for word in command]
+            return subprocess.run(words).returncode
+
+
 if __name__ == "__main__":
-    install(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2:]))
