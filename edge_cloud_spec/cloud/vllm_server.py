@@ -36,7 +36,7 @@ class VllmServer(OpenAiServer):
         super().__init__(f"{url.rstrip('/')}/v1", "the one", key_file, timeout_s=timeout_s)
         self._root = url.rstrip("/")
 
-    async def generate(self, body: dict[str, Any]) -> Reply:
+    async def generate(self, body: dict[str, Any]) -> VllmReply:
         """The reply to this body; raises UserError, or what the ``openai`` package raises."""
         from openai import NotFoundError
 
@@ -46,7 +46,7 @@ class VllmServer(OpenAiServer):
             raise UserError(
                 f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
             ) from None
-        return Reply(told if isinstance(told, dict) else {}, self.url)
+        return VllmReply(told if isinstance(told, dict) else {}, self.url)
 
     async def served(self) -> Served:
         """What it is; raises UserError where it is no vLLM with one model."""
@@ -79,7 +79,7 @@ class VllmServer(OpenAiServer):
 
 
 @dataclass(frozen=True)
-class Reply:
+class VllmReply:
     """What a server said to one request: any JSON object. What is read of it is checked."""
 
     content: dict[str, Any]

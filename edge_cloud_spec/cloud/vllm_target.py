@@ -39,7 +39,7 @@ from ..nav.answer import Dialect
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
 from .model_thread.sessions import DuePass, NotArrived, RemoteSession
-from .vllm_server import Reply, Served, VllmServer
+from .vllm_server import Served, VllmReply, VllmServer
 
 MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
 MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
@@ -200,16 +200,16 @@ class VllmModels(ModelRunner):
         Raises UserError or what is translated.
         """
         first = await asyncio.wrap_future(session.first)  # in whose cache others find the prompt
-        policy, wants_rows = session.opening.policy, self._wants_rows(session.opening)
+        policy = session.opening.policy
         free: dict[tuple[int, ...], Any] = {}  # what follows these paths, but for a grammar
         if not session.tokens and (nodes[0].allowed is None or not self._cuts(policy)):
             free[()] = first
-        if wants_rows:
+        if self._wants_rows(session.opening):
             return await _all([self.ask(session, node, free.get(node.path)) for node in nodes])
-        said: list[Any] = [None] * len(nodes)
+        said: dict[int, Any] = {}
         at: int | None = -1
         while at is not None:
-            if said[at + 1] is None:
+            if at not in said:
                 line = [at]  # down to a leaf, of what was proposed first
                 while nodes[at + 1].path not in free and (below := [*draft.children(line[-1])]):
                     line.append(below[0])
@@ -217,11 +217,10 @@ class VllmModels(ModelRunner):
                     free |= await self._chain(session, nodes[line[-1] + 1].path)
                 places = [nodes[node + 1] for node in line]
                 asked = [self.ask(session, place, free.get(place.path)) for place in places]
-                for node, reply in zip(line, await _all(asked), strict=True):
-                    said[node + 1] = reply
-            token = said[at + 1]
+                said |= zip(line, await _all(asked), strict=True)
+            token = said[at]
             at = next((child for child in draft.children(at) if draft.tokens[child] == token), None)
-        return said
+        return [said.get(node) for node in range(-1, len(draft))]
 
     async def _run(self, session: VllmSession) -> list[Any]:
         """The target's next tokens, where it goes on without drafts; one request for a few."""
@@ -326,7 +325,7 @@ class VllmModels(ModelRunner):
         parameters: dict[str, Any],
         with_picture: bool = False,
         **more: Any,
-    ) -> Reply:
+    ) -> VllmReply:
         """The reply to one request, with the picture or, where the server has it, its name."""
         from openai import BadRequestError
 
@@ -352,7 +351,8 @@ class VllmModels(ModelRunner):
             if with_picture or not any(why in str(error) for why in FORGOTTEN):
                 raise
             return await self._reply(session, path, parameters, True, **more)
-        self._heard_s = time.monotonic()
+        if not session.probes:  # of which one reply does not say that all is as it was
+            self._heard_s = time.monotonic()
         return reply
 
     async def _look_again(self) -> None:
@@ -393,8 +393,8 @@ class VllmModels(ModelRunner):
         if (needed := prompt + self.spec.max_tokens) > self._served.length:
             raise UserError(
                 f"a prompt of {prompt} tokens and its answer do not fit into the "
-                f"{self._served.length} of "
-                f"the vLLM server: start it with --max-model-len {needed} or more"
+                f"{self._served.length} of the vLLM server: start it with --max-model-len {needed} "
+                "or more"
             )
 
     def probe(self) -> None:

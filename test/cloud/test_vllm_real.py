@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from helpers.cloud.grpc_cloud import Cloud
-from helpers.cloud.served_answers import DRAFTER, POLICY, TARGET, answers, worker_of
+from helpers.cloud.served_answers import (
+    DRAFTER,
+    POLICY,
+    TARGET,
+    answers,
+    opening_of,
+    worker_of,
+)
 from helpers.cloud.vllm_serve import VllmServe
 from helpers.wide_checkpoint import write_wide
 
@@ -26,11 +33,10 @@ from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.wire.messages import Open
 
 VENV = os.environ.get("EDGE_CLOUD_SPEC_VLLM")
 if not VENV:
-    why = "not tried: answers, faults and caches of a real vLLM (make vllm does, in 20 minutes)"
+    why = "not tried: answers, faults and caches of a real vLLM (make vllm does, in ten minutes)"
     pytest.skip(why, allow_module_level=True)
 
 PATIENCE_S = "5"  # less than a robot has
@@ -84,7 +90,7 @@ class Robots:
             if self.after == 0:
                 self.at(body)
             reply = await generate(body)
-            self.replies.append((body, reply))
+            self.replies.append(reply)
             return reply
 
         self.models.server.generate = asked
@@ -164,11 +170,11 @@ def test_what_one_robot_sends_is_found_by_no_other(robots: Robots) -> None:
     models = robots.models
     found: dict[str, list[int]] = {}
     [request] = sample_requests(11, 1)
-    opening = Open(0, request.instruction, request.jpeg, request.order, GREEDY, "greedy")
+    opening = opening_of(request)
     for credential in ("one", "other", "one", "other"):
         session = models.begin(opening, models.prompt(opening), credential)()
         session.first.result()
-        details = robots.replies[-1][1].content["usage"]["prompt_tokens_details"]
+        details = robots.replies[-1].content["usage"]["prompt_tokens_details"]
         cached = details["cached_tokens"] if details else 0
         found.setdefault(credential, []).append(cached)
     assert [cached[0] for cached in found.values()] == [0, 0]

@@ -12,20 +12,24 @@ from typing import Any
 
 import pytest
 from helpers.cloud.grpc_cloud import Cloud, until
-from helpers.cloud.served_answers import DRAFTER, POLICY, TARGET, answers, worker_of
+from helpers.cloud.served_answers import (
+    DRAFTER,
+    POLICY,
+    TARGET,
+    answers,
+    opening_of,
+    worker_of,
+)
 from helpers.cloud.vllm_peer import VllmPeer
 
-from edge_cloud_spec.cloud import vllm_target
 from edge_cloud_spec.cloud.command import add_serve_arguments, run_serve
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import load_drafter
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.wire.messages import Open
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +40,6 @@ def peer() -> Iterator[VllmPeer]:
 
 def on_vllm(peer: VllmPeer, *options: str) -> Any:
     return worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(TARGET), *options)
-
-
-def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
-    return Open(0, request.instruction, request.jpeg, request.order, policy, rule)
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
@@ -256,24 +256,29 @@ def test_a_server_that_cannot_serve_is_refused_at_start(
         ({"/version": {"version": "0.1"}}, "by version 0.1: start this verifier again"),
         ({"/v1/models": {"data": [{"id": "y", "max_model_len": 4096}]}}, "serves y now"),
         ({"tokens": [1, 2, 3]}, "another tokenizer"),
+        ({"prompt": [1, 2, 3]}, "another processor"),
     ],
 )
 def test_a_server_that_was_started_again_is_looked_at_again(
     served: Served, monkeypatch: pytest.MonkeyPatch, now: dict[str, Any], why: str
 ) -> None:
-    """Nothing is decided by another model; the right one goes on as before."""
+    """Nothing is decided by another model, at a second try neither; the right one goes on."""
     peer, models = served.peer, served.models
-    monkeypatch.setattr(vllm_target, "QUIET_S", 0.0)
+    monkeypatch.setattr(models, "_heard_s", 0.0)
     monkeypatch.setattr(models, "_served", replace(models._served))
     monkeypatch.setattr(peer, "said", peer.said | now)
     monkeypatch.setattr(peer, "started", peer.started + 1.0)
     if "tokens" in now:
         monkeypatch.setattr(peer, "tokens_of", lambda text: now["tokens"])
-    outcome = served.decode()
-    if why:
-        assert why in outcome.text and not outcome.completed and not outcome.tokens
-    else:
-        assert outcome.tokens == served.whole.tokens and models._served.started == peer.started
+    if "prompt" in now:
+        reply, told = peer.reply, {"prompt_token_ids": now["prompt"]}
+        monkeypatch.setattr(peer, "reply", lambda body: (200, {**reply(body)[1], **told}))
+    for _ in range(2):
+        outcome = served.decode()
+        if why:
+            assert why in outcome.text and not outcome.completed and not outcome.tokens
+        else:
+            assert outcome.tokens == served.whole.tokens and models._served.started == peer.started
 
 
 def test_a_server_without_our_logits_processor_is_found_out() -> None:

@@ -13,7 +13,9 @@ from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import Open
 
 TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
 POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
@@ -24,6 +26,11 @@ def worker_of(*options: str) -> Any:
     parser = ArgumentParser()
     add_serve_arguments(parser)
     return make_worker(parser.parse_args(options))
+
+
+def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
+    """What a robot opens a decode with."""
+    return Open(0, request.instruction, request.jpeg, request.order, policy, rule)
 
 
 def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0) -> list[Any]:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from helpers.cloud.grpc_cloud import free_port
 from helpers.wide_checkpoint import write_wide
 
 from edge_cloud_spec.models import EMBEDDED
@@ -100,8 +100,7 @@ class VllmServe:
     def __init__(self, venv: Path, checkpoint: Path, log: Path) -> None:
         """log: where it writes what it says."""
         self._venv, self._checkpoint, self._log = venv, checkpoint, log
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
