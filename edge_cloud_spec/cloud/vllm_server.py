@@ -55,7 +55,7 @@ class VllmServer(OpenAiServer):
                 {"version": str(version)},
                 {"data": [{"id": str(model), "max_model_len": int(length)}]},
             ):
-                started = await self._metric("process_start_time_seconds")
+                started = await self.metric("process_start_time_seconds")
                 return Served(one_line(version), one_line(model), length, started)
         raise UserError(f"{self.url} is no vLLM server with one model: check the address")
 
@@ -67,12 +67,12 @@ class VllmServer(OpenAiServer):
 
     async def hits(self) -> float:
         """How many tokens its prefix cache has served since it started."""
-        return await self._metric("vllm:prefix_cache_hits_total")
+        return await self.metric("vllm:prefix_cache_hits_total")
 
     async def _told(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 
-    async def _metric(self, name: str) -> float:
+    async def metric(self, name: str) -> float:
         """The sum of a metric over its labels; 0 where there is none."""
         told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
         return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", told, re.M)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ...decoding.noise import decision_seed
@@ -16,13 +17,13 @@ from ...decoding.policy import SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings
 from ...errors import UserError
-from ...models import EMBEDDED
+from ...models import EMBEDDED, VLLM
 from ...models.prompt import Request
 from ...models.tokenizer import TextStream
 from ...nav.answer import Action, NotAnAction, read_answer
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, engine_options
 from ..harness.server import VerifierProcess
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Options, Row
@@ -40,15 +41,17 @@ OPTIONS: Options = {
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--processes": {"type": int, "default": 2, "help": "rooms driven side by side"},
     "--target": {"default": str(EMBEDDED / "target")},
+    "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of the target, too, beside ours"},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
 }
 
 
 @dataclass(frozen=True)
 class RoomRun:
-    """One room under one preset and rule."""
+    """One room under one preset and rule; ``engine``: "" for ours."""
 
     room: int
+    engine: str
     preset: str
     rule: str
     success: bool
@@ -77,7 +80,15 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.scenes < 1 or args.processes < 1:
         raise UserError("--scenes and --processes must be 1 or more")
     drives = drive_rooms(args)
-    return [_row(drives, preset, rule) for preset, rule in _runs(args.presets)]
+    return [
+        _row(drives, engine, preset, rule)
+        for engine in _engines(args)
+        for preset, rule in _runs(args.presets)
+    ]
+
+
+def _engines(args: argparse.Namespace) -> list[str]:
+    return ["", args.engine] if args.engine else [""]
 
 
 def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
@@ -85,8 +96,13 @@ def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
     _runs(args.presets)
     rooms = [args.seed * 1_000_003 + i for i in range(args.scenes)]
     drives: list[RoomRun] = []
-    with VerifierProcess(verifier_options(48, args.target, args.drafter)) as cloud:
-        args.cloud = cloud.address
+    with ExitStack() as clouds:
+        args.clouds = {
+            engine: clouds.enter_context(
+                VerifierProcess(engine_options(48, args.target, args.drafter, engine))
+            ).address
+            for engine in _engines(args)
+        }
         workers = multiprocessing.get_context("spawn").Pool(args.processes)
         with workers:
             jobs = [(args, room) for room in rooms]
@@ -97,14 +113,16 @@ def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
     return drives
 
 
-def _row(drives: Sequence[RoomRun], preset: Preset, rule: str) -> Row:
-    runs = [d for d in drives if (d.preset, d.rule) == (preset.name, rule)]
-    alone = {d.room: d.answers for d in drives if (d.preset, d.rule) == ("cloud_ar", rule)}
+def _row(drives: Sequence[RoomRun], engine: str, preset: Preset, rule: str) -> Row:
+    runs = [d for d in drives if (d.engine, d.preset, d.rule) == (engine, preset.name, rule)]
+    own = ("", "cloud_ar", rule)
+    alone = {d.room: d.answers for d in drives if (d.engine, d.preset, d.rule) == own}
     same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
     accepted = sum((d.accepted for d in runs), Share())
     hits = sum((d.hits for d in runs), Share())
     choices = sum((d.choices for d in runs), ChoiceShares())
     return {
+        "engine": engine or "ours",
         "preset": preset.name,
         "rule": rule,
         "scenes": len(runs),
@@ -125,22 +143,23 @@ _robots: list[GrpcRobot] = []  # of a worker process: one for each preset and ru
 
 def _drive_room(job: tuple[argparse.Namespace, int]) -> list[RoomRun]:
     args, room = job
-    runs = _runs(args.presets)
+    runs = [(engine, *run) for engine in args.clouds for run in _runs(args.presets)]
     if not _robots:
         from ...models.load import load
 
         model = load(args.drafter, threads=1)
         spec = model.spec(rules_text(), 48)
-        _robots.extend(GrpcRobot(args.cloud, model, spec) for _ in runs)
+        _robots.extend(GrpcRobot(args.clouds[engine], model, spec) for engine, *_ in runs)
     return [
-        _drive(args, room, preset, rule, robot)
-        for (preset, rule), robot in zip(runs, _robots, strict=True)
+        _drive(args, room, engine, preset, rule, robot)
+        for (engine, preset, rule), robot in zip(runs, _robots, strict=True)
     ]
 
 
 def _drive(
     args: argparse.Namespace,
     number: int,
+    engine: str,
     preset: Preset,
     rule: str,
     robot: GrpcRobot,
@@ -174,6 +193,7 @@ def _drive(
         result = episode.outcome()
     return RoomRun(
         number,
+        engine,
         preset.name,
         rule,
         result.success,

@@ -24,7 +24,7 @@ from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
 from ...share import rules_text
-from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, engine_options
 from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Options, Row
@@ -61,10 +61,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
-    in_cloud = args.drafter if Path(args.drafter).is_dir() and not args.engine else ""
+    in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
     drafter = load_drafter(args.drafter, tokenizer=args.tokenizer, server_model=args.model)
-    options = verifier_options(MAX_TOKENS, args.engine or args.target, in_cloud)
-    options += ["--checkpoint", args.target] if args.engine else []
+    options = engine_options(MAX_TOKENS, args.target, in_cloud, args.engine)
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, drafter, spec) as robot,

@@ -42,3 +42,11 @@ def verifier_options(
     """Options of ``serve`` for this pair, on one thread of torch; no drafter where it is empty."""
     options = ["--target", target, "--threads", "1", "--max-tokens", str(max_tokens)]
     return [*options, "--drafter", drafter] if drafter else options
+
+
+def engine_options(max_tokens: int, target: str, drafter: str, engine: str = "") -> list[str]:
+    """Those of a verifier with our own engine, or of one before a vLLM server of this target,
+    which has no draft model."""
+    if not engine:
+        return verifier_options(max_tokens, target, drafter)
+    return [*verifier_options(max_tokens, engine, ""), "--checkpoint", target]

@@ -24,17 +24,18 @@ import numpy as np
 
 from ....cloud.model_thread.sessions import WorkerLimits
 from ....cloud.model_thread.worker import Worker
+from ....cloud.vllm_server import VllmServer
 from ....edge.runner import DecodeSettings
-from ....models import EMBEDDED
+from ....models import EMBEDDED, VLLM
 from ....models.prompt import PromptSpec, Request
 from ....presets import load_preset
 from ....share import rules_text
 from ...harness.emulated_link import LinkProfile
 from ...harness.fleet.load import FleetLoad, RobotActivity
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.grpc_robot import GrpcRobot
+from ...harness.grpc_robot import GrpcRobot, engine_options
 from ...harness.scripted.model import FakeVlm
-from ...harness.server import ServerHoldings, ServerProcess
+from ...harness.server import ServerHoldings, ServerProcess, VerifierProcess
 from ..command import Row, write
 from ..leaks import memory_mb
 from ..requests import sample_requests
@@ -293,15 +294,16 @@ def embedded_rows(args: argparse.Namespace) -> list[Row]:
     Each robot asks the same of one picture again and again, so that after its first answer nearly
     all of the server's work is verification.
     """
+    servers = [*args.server, "vllm"] if args.engine else args.server
     count = max(args.robots)
     recorded = record_robots(sample_requests(args.seed, count))
     acceptance = float(np.mean([recording.acceptance for recording in recorded.recordings]))
     print(f"{count} answers, acceptance {acceptance:.2f}", file=sys.stderr)
     rows = []
     for robots in args.robots:
-        by_server: dict[str, list[Row]] = {name: [] for name in args.server}
+        by_server: dict[str, list[Row]] = {name: [] for name in servers}
         for seed in range(args.seed, args.seed + args.seeds):
-            for name in args.server:
+            for name in servers:
                 by_server[name].append(_run(args, name, robots, recorded, seed))
         means = {name: _row(args, name, robots, each) for name, each in by_server.items()}
         base = means.get("one_at_a_time")
@@ -311,7 +313,8 @@ def embedded_rows(args: argparse.Namespace) -> list[Row]:
             if base is not None:
                 row["throughput_ratio"] = row["tokens_per_s"] / base["tokens_per_s"]
                 row["throughput_ratio_min"] = min(ratios)
-                row["cpu_ratio"] = row["tokens_per_cpu_s"] / base["tokens_per_cpu_s"]
+                if "tokens_per_cpu_s" in row:
+                    row["cpu_ratio"] = row["tokens_per_cpu_s"] / base["tokens_per_cpu_s"]
             rows.append(row | {"acceptance": acceptance})
     return rows
 
@@ -358,6 +361,22 @@ def limits_of(server: str, robots: int) -> WorkerLimits:
     return replace(limits, batch=1) if server == "one_at_a_time" else limits
 
 
+REQUEST_TIMES = {  # of vLLM's metrics, s summed over requests
+    "request": "vllm:e2e_request_latency_seconds_sum",
+    "queue": "vllm:request_queue_time_seconds_sum",
+    "engine": "vllm:request_inference_time_seconds_sum",
+    "count": "vllm:e2e_request_latency_seconds_count",
+}
+
+
+def _request_times(engine: str) -> dict[str, float]:
+    """What a vLLM server has spent on its requests so far."""
+    server = VllmServer(engine.removeprefix(VLLM))
+    return {
+        part: server.submit(server.metric(name)).result() for part, name in REQUEST_TIMES.items()
+    }
+
+
 def _run(
     args: argparse.Namespace, name: str, robots: int, recorded: RecordedRobots, seed: int
 ) -> Row:
@@ -370,12 +389,25 @@ def _run(
         link = LinkProfile(delay, args.jitter)
         plans.append(RobotPlan(number, answers, preset, load, link))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    make = partial(embedded_worker, limits_of(name, robots), name == "server_only")
-    with ServerProcess(make) as server:
+    if name == "vllm":
+        target = str(EMBEDDED / "target")
+        started: ServerProcess = VerifierProcess(engine_options(48, target, "", args.engine))
+    else:
+        limits = limits_of(name, robots)
+        started = ServerProcess(partial(embedded_worker, limits, name == "server_only"))
+    with started as server:
         cpu = _CpuTime(server.pid)
+        before = _request_times(args.engine) if name == "vllm" else {}
         activities = run_robots(plans, server.address, cpu.measure)
         memory = memory_mb(server.pid)
     row = figures(activities, WARM_UP * args.seconds, args.seconds) | {"memory_mb": memory}
-    row["tokens_per_cpu_s"] = row["tokens_per_s"] * cpu.window_s / cpu.seconds
+    if before:
+        spent = {k: v - before[k] for k, v in _request_times(args.engine).items()}
+        count = spent.pop("count")
+        rounds = sum(len(activity.rounds) for activity in activities)
+        row["requests_per_round"] = count / rounds
+        row |= {f"{part}_ms": 1e3 * seconds / count for part, seconds in spent.items()}
+    else:  # vLLM's processes are not ours to measure
+        row["tokens_per_cpu_s"] = row["tokens_per_s"] * cpu.window_s / cpu.seconds
     print(f"{name}, {robots} robots: {row['tokens_per_s']:.1f} tokens/s", file=sys.stderr)
     return row

@@ -25,13 +25,16 @@ def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Ro
     """
     rounds = [[r for r in robot.rounds if begin <= r.settled < end] for robot in activities]
     tokens = [sum(r.tokens for r in own) for own in rounds]
-    later = [1e3 * r.seconds for own in rounds for r in own if not r.first]
+    rest = [r for own in rounds for r in own if not r.first]
+    later = [1e3 * r.seconds for r in rest]
     between = [1e3 * seconds / n for robot in activities for seconds, n in robot.spans if n]
     passes = sum(len(own) for own in rounds)
     return {
         "tokens_per_s": sum(tokens) / (end - begin),
         "round_ms_p50": _percentile(later, 50),
         "round_ms_p99": _percentile(later, 99),
+        "draft_ms_p50": _percentile([1e3 * r.draft_s for r in rest], 50),
+        "verify_ms_p50": _percentile([1e3 * r.verify_s for r in rest], 50),
         "token_ms_p50": _percentile(between, 50),
         "token_ms_mean": fmean(between) if between else None,
         "tokens_per_verify": sum(tokens) / passes if passes else None,

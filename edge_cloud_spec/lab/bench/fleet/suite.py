@@ -1,7 +1,8 @@
 """``bench fleet``: many robots and one server; tokens per second, rounds and fairness.
 
 The server batches what waits (``batched``), runs one session after the other (``one_at_a_time``),
-or has both models (``server_only``, SpecEdge's baseline). Harness ``scripted``: at published costs,
+or has both models (``server_only``, SpecEdge's baseline); with ``--engine`` a vLLM server is its
+target, too (``vllm``; embedded). Harness ``scripted``: at published costs,
 in virtual time, with the real robots and worker; ``embedded``: real clients, a real server.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 
 from ....errors import UserError
+from ....models import VLLM
 from ..command import Options, Row
 
 SERVERS = ("batched", "one_at_a_time", "server_only")
@@ -26,6 +28,10 @@ COLUMNS = {
     "tokens_per_s_spread": "+-",
     "round_ms_p50": "round p50",
     "round_ms_p99": "round p99",
+    "draft_ms_p50": "draft p50",
+    "verify_ms_p50": "verify p50",
+    "requests_per_round": "requests",
+    "request_ms": "ms/request",
     "token_ms_mean": "ms/token",
     "tokens_per_verify": "tokens/verify",
     "fairness": "fairness",
@@ -61,6 +67,7 @@ OPTIONS: Options = {
     },
     "--robots": {"type": _counts, "default": [1, 2, 4, 8], "help": "with commas"},
     "--server": {"default": ",".join(SERVERS), "help": "with commas (%(default)s)"},
+    "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of the embedded target, too"},
     "--seeds": {"type": int, "default": 3, "help": "runs of each row (%(default)s)"},
     "--seconds": {"type": float, "default": 10.0, "help": "of each run (%(default)s)"},
     "--tokens": {"type": int, "default": 256, "help": "of an answer (%(default)s)"},
@@ -127,6 +134,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         from .mixed import mixed_rows
 
         return mixed_rows(args)
+    if args.engine and args.harness != "embedded":
+        raise UserError("--engine is a real server's: take --harness embedded, too")
     if args.harness == "embedded":
         from .embedded import embedded_rows  # torch, which scripted models do without
 

@@ -16,7 +16,7 @@ class RoundTime:
     """When a verdict settled how many tokens, and how long its round took; s.
 
     ``first``: whether it is its answer's first, so that the prompt is in its time. ``draft_s``
-    passed until its draft of ``drafted`` tokens was sent.
+    passed until its draft of ``drafted`` tokens was sent; ``verify_s`` is what the verifier says.
     """
 
     settled: float
@@ -25,6 +25,7 @@ class RoundTime:
     first: bool = False
     draft_s: float = 0.0
     drafted: int = 0
+    verify_s: float = 0.0
 
 
 @dataclass
@@ -50,6 +51,7 @@ class RobotActivity:
                 not place,
                 max(0.0, one.sent - one.start),
                 one.drafted,
+                one.verify_s,
             )
             for place, one in enumerate(outcome.stats.rounds)
         ]
