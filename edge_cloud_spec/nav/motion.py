@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..bounds import Bounded, bounded
 from .answer import Action
@@ -29,6 +29,14 @@ BEND = math.radians(10)  # rad of turning that holding the heading of a move may
 LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bound
 GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
+PULSE = 0.1  # s; the shortest command that moves a base by what it says
+RATE_S = 0.1  # s over which odometry tells a speed
+RATES = 40  # odometry messages in that at most
+REST = 0.25  # of a step, with which left it is no failure
+PROGRESS = 0.5  # of what was commanded; a base that makes less is held by something
+SHORT = (
+    "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
+)
 BLOCKED = "did not get where it should; is the way blocked?"
 REMEMBERED = 400  # changes of the command: 20 s and more, where each tick makes one
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
@@ -38,16 +46,52 @@ FAR = (0.25, math.radians(25))  # m, rad
 REACH = 1.2  # times a step's size, and MORE: a way that its budget surely covers
 
 
+REACTION = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
+
+
+@dataclass(frozen=True)
+class Axis(Bounded):
+    """What a base makes of commands along one axis, in m (its moves) or rad (its turns).
+
+    ``edge-cloud-spec commission`` measures it. Raises ValueError naming a field out of its range.
+    """
+
+    response: float = bounded(0.1, 0.0, 1.0, "time constant with which it speeds up, s")
+    braking: float = bounded(0.1, 0.0, 1.5, "time constant with which it slows down, s")
+    slowest: float = bounded(0.0, 0.0, 1.0, "slowest speed that moves it, m/s or rad/s")
+    overshoot: float = bounded(0.0, 0.0, 1.0, "covered beyond what was commanded at most, m or rad")
+    drift: float = bounded(0.0, 0.0, 0.5, "speed when it is told to stand, m/s or rad/s")
+
+    def stopping(self, speed: float, reaction: float = REACTION) -> float:
+        """How far it goes at most from a fault at this speed on, until it stands; m or rad."""
+        return abs(speed) * (reaction + self.braking) + self.overshoot if speed else 0.0
+
+
 @dataclass(frozen=True)
 class Limits(Bounded):
-    """How fast the base may be asked to go. Raises ValueError naming a field out of its range."""
+    """How fast the base may be asked to go, and what it makes of commands.
+
+    Raises ValueError naming a field out of its range.
+    """
 
     speed: float = bounded(0.6, 0.05, 1.5, "forward and backward speed at most, m/s")
     lateral_speed: float = bounded(0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s")
     turn_speed: float = bounded(1.2, 0.1, 2.5, "turning speed at most, rad/s")
     acceleration: float = bounded(2.0, 0.1, 5.0, "speeding up and braking, m/s^2")
     turn_acceleration: float = bounded(6.0, 0.2, 20.0, "speeding up and braking a turn, rad/s^2")
-    response: float = bounded(0.1, 0.0, 1.0, "time constant with which the base follows, s")
+    stops_within: float = bounded(
+        0.0, 0.0, 5.0, "m; slower, so that it stands within so far of a fault; 0: no bound"
+    )
+    move: Axis = field(default_factory=lambda: Axis(slowest=0.1))  # as a base with legs, which
+    turn: Axis = field(default_factory=lambda: Axis(slowest=0.2))  # takes no step for less
+
+    @property
+    def top_speed(self) -> float:
+        """Forward and backward speed at which it stands within ``stops_within``, m/s."""
+        if not self.stops_within:
+            return self.speed
+        room = max(0.0, self.stops_within - self.move.overshoot)
+        return min(self.speed, room / (REACTION + self.move.braking))
 
 
 @dataclass(frozen=True)
@@ -141,7 +185,10 @@ class Motion:
     ) -> None:
         self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
-        self._turned = self._rate = self._offset = 0.0
+        self._axis = limits.turn if self._turns else limits.move
+        self._turned = self._offset = 0.0
+        self._made: deque[tuple[float, float]] = deque(maxlen=RATES)  # when, how far along it
+        self._followed = 0.0  # commanded at speeds that move the base, m or rad
         self._last: tuple[float, Pose] | None = None
         self._given, self._given_at = driven, now - HALF if driven == STILL else now
         self._driven = driven
@@ -149,15 +196,16 @@ class Motion:
         if pose is not None and self._start is not None:
             self._last = (now - 1.0, self._start)
             ahead, _, turned = self._observe(now, pose)
-            self._last, self._rate = (now, pose), 0.0
             self._offset = turned if self._turns else ahead
+            self._last = (now, pose)
+            self._made.append((now, self._offset))
         self._size = goal.angle if self._turns else goal.distance
         self._sign = math.copysign(1.0, self._size)
-        speed = limits.turn_speed if self._turns else limits.speed
+        speed = limits.turn_speed if self._turns else limits.top_speed
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
         self._along_it = self._sign * (driven.wz if self._turns else driven.vx)
         begins = max(0.0, self._along_it)
-        self._rolls = begins * limits.response  # what was commanded, and has not happened yet
+        self._rolls = begins * self._axis.response  # what was commanded, and has not happened yet
         way = self._sign * (self._size - self._offset)
         self._way = max(0.0, way)
         self._profile = Profile(way - self._rolls, speed, acceleration, begins)
@@ -171,7 +219,12 @@ class Motion:
     @property
     def ends(self) -> float:
         """When it is planned to be at rest."""
-        return self._begin + self._profile.duration + self._limits.response
+        return self._begin + self._profile.duration + self._axis.response
+
+    @property
+    def tolerance(self) -> float:
+        """m or rad; with less left it has arrived: the base would follow no shorter command."""
+        return max(self.TOLERANCE[self._turns], PULSE * self._axis.slowest)
 
     @property
     def deadline(self) -> float:
@@ -218,26 +271,39 @@ class Motion:
             return Step(STILL, done=True, problem=problem)
         ahead, aside, turned = self._observe(now, pose)
         progress = turned if self._turns else ahead
-        covered, _ = self._profile.at(time - self._limits.response)
+        covered, _ = self._profile.at(time - self._axis.response)
         covered += self._rolls
         error = self._sign * (self._offset - progress) + covered  # positive: short of where to be
-        rate = self._sign * self._rate
-        tolerance, at_rest = self.TOLERANCE[self._turns], self.AT_REST[self._turns]
-        near = over and error - rate * self._limits.response <= tolerance  # where it would roll out
-        if near and abs(rate) <= at_rest:
+        rate = self._sign * self._rate(now)
+        rolls = rate * self._axis.braking
+        left = self._sign * (self._size - progress) - rolls  # where it would roll out
+        near = over and left <= self.tolerance
+        if near and abs(rate) <= self.AT_REST[self._turns]:
             return Step(STILL, done=True, arrived=True)
         if now >= self.deadline or self._budget.used_up:
-            blocked = "" if near else BLOCKED
-            return Step(STILL, done=True, arrived=near, problem=blocked)
+            problem = "" if near else self._shortfall(self._sign * progress)
+            return Step(STILL, done=True, arrived=not problem, problem=problem)
         # There is no way back from too far, so what a base that follows half as fast would be
         # behind is made up for only when it has not come by itself.
-        behind = min(max(0.0, error), max(0.0, rate) * self._limits.response)
+        behind = min(max(0.0, error), max(0.0, rolls))
         speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
-        left = self._sign * (self._size - progress) - rate * self._limits.response
         speed = min(speed, NEARING * max(0.0, left))
+        if over and speed < self._axis.slowest:  # which the base would not follow
+            speed = self._axis.slowest if error - rolls > self.tolerance else 0.0
         return self._command(self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF), now)
 
+    def _shortfall(self, made: float) -> str:
+        """Why it ends at its bounds without being near; empty where it got about as far as it
+        should: so short a rest is no reason to think that something is in the way."""
+        should = min(abs(self._size), self._followed)
+        if made >= abs(self._size) - max(self.tolerance, REST * abs(self._size)):
+            return ""
+        return BLOCKED if made < PROGRESS * should else SHORT
+
     def _command(self, velocity: Velocity, now: float) -> Step:
+        along = abs(self._given.wz if self._turns else self._given.vx)
+        if along >= self._axis.slowest:
+            self._followed += along * (now - self._given_at)
         self._now = now
         self._given = self._budget.grant(self._eased(velocity, now - self._given_at), now)
         self._given_at = now
@@ -289,13 +355,18 @@ class Motion:
         self._turned += turned
         dx, dy = pose.x - self._start.x, pose.y - self._start.y
         cos, sin = math.cos(self._start.yaw), math.sin(self._start.yaw)
+        ahead = cos * dx + sin * dy
         if now > before and pose != last:
-            moved = cos * (pose.x - last.x) + sin * (pose.y - last.y)
-            self._rate = (turned if self._turns else moved) / (now - before)
             self._last = (now, pose)
-        elif now - before > 0.1:
-            self._rate = 0.0
-        return cos * dx + sin * dy, cos * dy - sin * dx, self._turned
+            self._made.append((now, self._turned if self._turns else ahead))
+        return ahead, cos * dy - sin * dx, self._turned
+
+    def _rate(self, now: float) -> float:
+        """Speed along the step, over the last odometry of ``RATE_S``: legs sway. 0: none came."""
+        while len(self._made) > 1 and now - self._made[0][0] > RATE_S:
+            self._made.popleft()
+        (begin, first), (end, last) = self._made[0], self._made[-1]
+        return (last - first) / (end - begin) if end > begin and now - end <= RATE_S else 0.0
 
 
 def _sped_up(given: float, wanted: float, most: float) -> float:
@@ -305,6 +376,13 @@ def _sped_up(given: float, wanted: float, most: float) -> float:
 
 def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
+
+
+def _rolled(begin: float, end: float, lag: float) -> float:
+    """Seconds' worth of a command that was in force from ``begin`` to ``end``, before 0, which a
+    base that follows with this time constant makes after 0."""
+    began, ended = (math.exp(min(0.0, at) / lag) if lag else 0.0 for at in (begin, end))
+    return lag * (ended - began)
 
 
 def _slowed(value: float, less: float) -> float:
@@ -464,18 +542,19 @@ class Ledger:
         if velocity != self.driven:
             self._given.append((now, velocity))
 
-    def since(self, time: float, now: float, response: float = 0.0) -> Use:
-        """What commands from ``time`` to ``now`` add up to, and what a base that follows with this
-        time constant (s) makes after ``time`` of those before it."""
+    def since(self, time: float, now: float, limits: Limits | None = None) -> Use:
+        """What commands from ``time`` to ``now`` add up to and, of a base with these limits, what
+        it makes after ``time`` of those before it."""
         path = aside = turn = 0.0
         for velocity, begin, end in self._spans(now):
             lasted = max(0.0, end - max(begin, time))
-            if response:
-                began, ended = (math.exp(min(0.0, at - time) / response) for at in (begin, end))
-                lasted += response * (ended - began)
-            path += velocity.speed * lasted
-            aside += abs(velocity.vy) * lasted
-            turn += abs(velocity.wz) * lasted
+            moves = turns = lasted
+            if limits is not None:
+                moves += _rolled(begin - time, end - time, limits.move.braking)
+                turns += _rolled(begin - time, end - time, limits.turn.braking)
+            path += velocity.speed * moves
+            aside += abs(velocity.vy) * moves
+            turn += abs(velocity.wz) * turns
         return path, aside, turn
 
     def driven_since(self, time: float, now: float) -> float:

@@ -389,7 +389,7 @@ class Navigator:
         that is more; where odometry tells where that was."""
         if not self.odometer.locates(now):
             return NOTHING
-        path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits.response)
+        path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits)
         if path <= LEFT[0] and turn <= LEFT[1]:
             return path, aside, turn
         metres, radians = self.odometer.track.moved_since(frame.at)

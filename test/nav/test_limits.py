@@ -16,6 +16,7 @@ from edge_cloud_spec.nav.motion import (
     MORE,
     REACH,
     SHARE,
+    Axis,
     Goal,
     Limits,
     Motion,
@@ -32,7 +33,12 @@ RANGES: list[tuple[type[Any], str, float, float]] = [
     (Limits, "turn_speed", 0.1, 2.5),
     (Limits, "acceleration", 0.1, 5.0),
     (Limits, "turn_acceleration", 0.2, 20.0),
-    (Limits, "response", 0.0, 1.0),
+    (Limits, "stops_within", 0.0, 5.0),
+    (Axis, "response", 0.0, 1.0),
+    (Axis, "braking", 0.0, 1.5),
+    (Axis, "slowest", 0.0, 1.0),
+    (Axis, "overshoot", 0.0, 1.0),
+    (Axis, "drift", 0.0, 0.5),
     (Steps, "move_small", 0.02, 3.0),
     (Steps, "move_medium", 0.02, 3.0),
     (Steps, "move_large", 0.02, 3.0),
@@ -65,7 +71,7 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
 
 def test_every_number_that_moves_the_robot_has_a_range_here() -> None:
     known = {(kind, name) for kind, name, _, _ in RANGES}
-    for kind in (Limits, Steps, Unverified, Settings):
+    for kind in (Limits, Axis, Steps, Unverified, Settings):
         ranged = {field.name for field in fields(kind) if "range" in field.metadata}
         assert ranged == {name for each, name in known if each is kind}
 

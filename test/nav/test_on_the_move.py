@@ -22,7 +22,17 @@ from edge_cloud_spec.nav.events import (
     Odometry,
     Tick,
 )
-from edge_cloud_spec.nav.motion import BEND, NOTHING, PATH, PERIOD, Ledger, Limits, Steps, goal_of
+from edge_cloud_spec.nav.motion import (
+    BEND,
+    NOTHING,
+    PATH,
+    PERIOD,
+    Axis,
+    Ledger,
+    Limits,
+    Steps,
+    goal_of,
+)
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, REMEMBERED, STALL, DecisionTime
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
@@ -145,7 +155,7 @@ def test_actions_that_replace_themselves_count_for_what_was_made(action: str) ->
 
 
 def test_a_search_of_no_degrees_counts_nothing() -> None:
-    limits = Limits(speed=0.25, response=0.0)
+    limits = Limits(speed=0.25, move=Axis(0.0, 0.0), turn=Axis(0.0, 0.0))
     drill = moving(FORWARD, settings=Settings(limits=limits, steps=Steps(search=0.0)))
     drill.on(words("action: search;", "r2", age=0.0, stamp=stamp(drill)))
     for _ in range(10):
@@ -178,6 +188,11 @@ def stamp(drill: Drill) -> int:
 
 def track(drill: Followed) -> None:
     drill.on(Odometry(drill.pose, stamp(drill)))
+
+
+def lagging(braking: float) -> Limits:
+    """Of a base that slows down with this time constant."""
+    return Limits(move=Axis(braking=braking), turn=Axis(braking=braking))
 
 
 def step(drill: Followed) -> list[Any]:
@@ -266,10 +281,10 @@ def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() ->
             pass
     for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
         made = [base.made(2.0).turned - base.made(taken).turned]
-        path, _, turn = ledger.since(taken, 2.0, 0.1)
+        path, _, turn = ledger.since(taken, 2.0, lagging(0.1))
         made.append(base.made(2.0).path - base.made(taken).path)
         assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
-        faster = ledger.since(taken, 2.0, 0.05)
+        faster = ledger.since(taken, 2.0, lagging(0.05))
         assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
     assert ledger.since(1.3, 2.0) == NOTHING
 

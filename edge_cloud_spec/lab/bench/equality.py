@@ -57,7 +57,10 @@ def run(args: argparse.Namespace) -> list[Row]:
     check_counts(args, "prompts")
     if args.samples < 0 or not 0 < args.temperature <= 100:
         raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
-    presets = [replace(p, lookup=p.lookup or args.lookup) for p in _presets(args.presets)]
+    chosen = _presets(args.presets)
+    if args.engine and args.presets == "all":  # before vLLM there is no draft model in the cloud
+        chosen = [preset for preset in chosen if preset.drafter != "cloud"]
+    presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
