@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from ..bounds import Bounded, bounded
 from ..instruction import normalized
 from .answer import Action
-from .motion import Steps
+from .motion import BLOCKED, SHORT, Steps
 from .status import Status
 
 ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
+HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have held
 
 
 def frames_all_around(search: float) -> int:
@@ -142,7 +143,10 @@ class Mission:
             return
         self._decisions += 1
         self._detail = problem
-        self._blocked = 0 if arrived else self._blocked + 1
+        if arrived:
+            self._blocked = 0
+        elif problem.endswith(HELD):  # else it was given up: odometry is missing, say
+            self._blocked += 1
         if arrived == "search":
             self._searched += 1
         elif arrived:

@@ -310,13 +310,14 @@ class Motion:
         return Step(self._given, self.lasts)
 
     def _eased(self, wanted: Velocity, time: float) -> Velocity:
-        """``wanted``, no more sped up since ``time`` s ago than it may be; braking is free."""
+        """``wanted``, no more sped up since ``time`` s ago than it may be, or than to the slowest
+        speed that moves the base; braking is free."""
         given, limits = self._given, self._limits
         faster, turning = limits.acceleration * time, limits.turn_acceleration * time
         return Velocity(
-            _sped_up(given.vx, wanted.vx, faster),
-            _sped_up(given.vy, wanted.vy, faster),
-            _sped_up(given.wz, wanted.wz, turning),
+            _sped_up(given.vx, wanted.vx, faster, limits.move.slowest),
+            _sped_up(given.vy, wanted.vy, faster, limits.move.slowest),
+            _sped_up(given.wz, wanted.wz, turning, limits.turn.slowest),
         )
 
     def _along(self, speed: float, lateral: float, turn: float, time: float) -> Velocity:
@@ -328,7 +329,7 @@ class Motion:
             return Velocity(ahead, wz=self._sign * min(max(0.0, speed), limits.turn_speed))
         turning = _slowed(driven.wz, limits.turn_acceleration * time)
         return Velocity(
-            self._sign * min(max(0.0, speed), limits.speed),
+            self._sign * min(max(0.0, speed), limits.top_speed),
             _clip(lateral, limits.lateral_speed),
             _clip(turn + turning, limits.turn_speed),
         )
@@ -369,9 +370,10 @@ class Motion:
         return (last - first) / (end - begin) if end > begin and now - end <= RATE_S else 0.0
 
 
-def _sped_up(given: float, wanted: float, most: float) -> float:
-    """``wanted``, with at most ``most`` more speed than ``given`` if it goes on the same way."""
-    return _clip(wanted, (abs(given) if given * wanted > 0.0 else 0.0) + most)
+def _sped_up(given: float, wanted: float, most: float, slowest: float) -> float:
+    """``wanted``, with at most ``most`` more speed than ``given`` if it goes on the same way, or
+    ``slowest``."""
+    return _clip(wanted, max(slowest, (abs(given) if given * wanted > 0.0 else 0.0) + most))
 
 
 def _clip(value: float, bound: float) -> float:
@@ -536,6 +538,11 @@ class Ledger:
     def driven(self) -> Velocity:
         """What is commanded now."""
         return self._given[-1][1]
+
+    @property
+    def changed(self) -> float:
+        """Since when."""
+        return self._given[-1][0]
 
     def command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on."""

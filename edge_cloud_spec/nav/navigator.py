@@ -55,6 +55,10 @@ QUICK = 0.45  # s; where decisions take longer, they begin when a motion is abou
 LAST = (0.15, 0.1)  # s before the end of a move, of a turn
 REMEMBERED = 8  # decisions, for DecisionTime
 SHARE = 0.75  # of them that are as quick
+RESTS = (0.06, 0.1)  # m/s, rad/s; a body that is slower makes no picture blurred or tilted
+REST_S = 0.5  # s that a decision waits for that at most, where it is made standing
+STANDS_S = 2.0  # s after a stop in which a base comes to rest; in as many then it moves by itself
+DRIFTS = (0.1, math.radians(6))  # if it makes more than so many m or rad
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,8 @@ class Navigator:
         self._ledger = Ledger()
         self._decision_time = DecisionTime()
         self._given = Drive(STILL, 0.0)  # the last command
+        self._resting = ("", -math.inf)  # the detail to show once the base rests, and since when
+        self._drifts = False  # whether it was told that the base moves by itself
         self._set_off = -math.inf  # when the robot last began to move from standing
         self._here = Pose()  # at the last tick
         self._made = 0.0  # m or rad that one action again and again has made, since it was counted
@@ -357,7 +363,8 @@ class Navigator:
         motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
-        expiry = min(motion.deadline, now + settings.command_lifetime)
+        # Its own deadline is sooner, unless it has to wait for odometry that falters.
+        expiry = now + settings.command_lifetime
         look_at = math.inf
         if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
             late = self._decision_time.seconds > QUICK
@@ -411,10 +418,32 @@ class Navigator:
     def _tick(self, now: float) -> list[Effect]:
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
-            return []
+            return self._stand(now)
         if gap > STALL:
             return self._end(f"gave up {run.action}: the navigator stood still for {gap:.1f} s")
         return self._go_on(run, now)
+
+    def _stand(self, now: float) -> list[Effect]:
+        """Nothing is commanded: does the base rest? A decision that is made standing waits for
+        that; and one that moves by itself is told of."""
+        effects: list[Effect] = []
+        detail, ended = self._resting
+        waits = self.status.state not in ("idle", "stopped")
+        if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
+            effects = self._show("idle", detail)
+        stands = now - self._ledger.changed >= 2 * STANDS_S and self.odometer.locates(now)
+        made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
+        drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
+        if drifts and not self._drifts:
+            metres, degrees = made[0] / STANDS_S, math.degrees(made[1]) / STANDS_S
+            effects.append(
+                Report(
+                    f"the base moves though nothing is commanded: {metres:.2f} m/s, {degrees:.1f} "
+                    "degrees/s; commission it, or find who else commands it"
+                )
+            )
+        self._drifts = drifts
+        return effects
 
     def _go_on(self, run: Run, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
@@ -424,10 +453,9 @@ class Navigator:
         else:
             step = run.motion.step(now, self.odometer.track.newest if run.closed_loop else None)
         if step.done:
-            if step.arrived:
-                return self._end("", f"done: {run.action}")
-            self._refused["not_arrived"] += 1
-            return self._end(f"{run.action} {step.problem}")
+            self._refused["not_arrived"] += not step.arrived
+            problem = "" if step.arrived else f"{run.action} {step.problem}"
+            return self._finish(run, problem, now)
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
@@ -451,6 +479,15 @@ class Navigator:
             given > least and real < PROGRESS * given
             for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
         )
+
+    def _finish(self, run: Run, problem: str, now: float) -> list[Effect]:
+        """A motion came to its end, which is shown once the base rests, where the next decision is
+        made standing."""
+        detail = problem or f"done: {run.action}"
+        if not run.closed_loop or self.settings.drive == CONTINUOUS:
+            return self._end(problem, detail)
+        self._run, self._resting = None, (detail, now)
+        return [Halt(), Report(problem)] if problem else [Halt()]
 
     def _count_steps(self, run: Run) -> list[Effect]:
         """An action that replaces itself is done each time the robot has made as much as one."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from .clock_offset import FARTHEST_CLOCK, SourceClock, clock_problem
 from .events import Odometry
+from .motion import RATE_S
 from .pose import Pose, between, wrap
 from .settings import Settings
 
@@ -48,6 +49,11 @@ class Odometer:
         """Whether it tells where the base is."""
         settings = self.settings
         return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
+
+    def rests(self, bounds: tuple[float, float]) -> bool:
+        """Whether the base is slower than this now, in m/s and rad/s."""
+        moved = self.track.made_within(RATE_S)
+        return all(real < bound * RATE_S for real, bound in zip(moved, bounds, strict=True))
 
     def problem(self, now: float) -> str:
         """Why it does not tell where it is needed; empty where it does, or is not."""
@@ -162,6 +168,10 @@ class Track:
         if abs(other - at) > SAME_TIME:
             return nearest
         return between(nearest, pose, (time - at) / (other - at))
+
+    def made_within(self, seconds: float) -> tuple[float, float]:
+        """Metres and radians between the newest pose and the one so long before it."""
+        return self.moved_since(self._poses[-1][0] - round(seconds * 1e9))
 
     def moved_since(self, time: int) -> tuple[float, float]:
         """Metres and radians between where the base was at ``time`` and where it is."""

@@ -43,7 +43,7 @@ from edge_cloud_spec.nav.events import (
     Tick,
     Words,
 )
-from edge_cloud_spec.nav.motion import BEND, PATH, Goal, Limits
+from edge_cloud_spec.nav.motion import BEND, PATH, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
@@ -249,6 +249,9 @@ def settings(random: Random) -> Settings:
             speed=random.choice((0.05, 0.3, 0.6, 1.5)),
             turn_speed=random.choice((0.2, 1.2, 2.5)),
             acceleration=random.choice((0.5, 2.0)),
+            stops_within=random.choice((0.0, 0.1)),
+            move=Axis(slowest=random.choice((0.0, 0.1, 0.3)), braking=random.choice((0.0, 0.3))),
+            turn=Axis(slowest=random.choice((0.0, 0.2))),
         ),
         allow_unverified=random.random() < 0.6,
         unverified=Unverified(
@@ -469,20 +472,20 @@ class Checker:
 
     def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
         limits, slow = self.settings.limits, self.settings.unverified
-        speed, turn = limits.speed, limits.turn_speed
+        speed, turn = limits.top_speed, limits.turn_speed
         aside = limits.lateral_speed
         if not step.verified:
             speed, turn = min(speed, slow.speed), min(turn, slow.turn_speed)
             aside = min(aside, slow.speed)
         time = min(now - self._last_at, 10.0) + PERIOD / 2
-        for value, last, most, faster in (
-            (velocity.vx, self._last.vx, speed, limits.acceleration),
-            (velocity.vy, self._last.vy, aside, limits.acceleration),
-            (velocity.wz, self._last.wz, turn, limits.turn_acceleration),
+        for value, last, most, faster, slowest in (
+            (velocity.vx, self._last.vx, speed, limits.acceleration, limits.move.slowest),
+            (velocity.vy, self._last.vy, aside, limits.acceleration, limits.move.slowest),
+            (velocity.wz, self._last.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
             before = abs(last) if last * value > 0.0 else 0.0
-            eased = abs(value) <= before + faster * time + SLACK
+            eased = abs(value) <= max(before + faster * time, slowest) + SLACK
             self._require(eased, f"from {last} to {value} within {time:.3f} s")
 
     def _require(self, kept: bool, what: str) -> None:

@@ -22,7 +22,7 @@ Patch = pytest.MonkeyPatch
 
 
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
-    counts = run(20_000, seed=1)
+    counts = run(20_000, seed=2)
     assert counts["steps"] > 60 and counts["commands"] > 800
     assert counts["unverified steps"] > 5 and counts["stops"] > 100
     assert counts["steps that took over"] > 10
@@ -92,7 +92,7 @@ def _has_a_fresh_budget_at_each_replacement(patch: Patch) -> None:
         (_moves_on_old_frames, "from before the release"),
         ((Unverified, "limits", lambda self, limits: limits), "beyond the limit"),
         ((Unverified, "goal", lambda self, goal: goal), "a long move on unverified words"),
-        ((motion, "_sped_up", lambda given, wanted, most: wanted), "within"),
+        ((motion, "_sped_up", lambda given, wanted, *_: wanted), "within"),
         ((navigating, "STALL", 10.0), "after the last one's end"),
         ((navigating, "PERIOD", 1.0), "valid for too long"),
         (_goes_on_for_another_instruction, "the instruction before"),

@@ -15,6 +15,7 @@ from edge_cloud_spec.nav.decision_loop import Decide, DecisionLoop, Ended, LoopS
 from edge_cloud_spec.nav.decision_loop import Seen as FrameSeen
 from edge_cloud_spec.nav.events import (
     Announce,
+    Drive,
     Effect,
     Event,
     Instruction,
@@ -27,7 +28,7 @@ from edge_cloud_spec.nav.events import (
 from edge_cloud_spec.nav.mission import MissionSettings
 from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
-from edge_cloud_spec.nav.pose import Pose, wrap
+from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import Settings
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -81,6 +82,8 @@ class Rover:
     lag: float = 0.1
     late: float = 0.0  # s from a picture to its stamp
     camera_lag: float = 0.0  # s, what the drafter takes it for
+    dead: tuple[float, float] = (0.0, 0.0)  # m/s, rad/s below which the base does not move
+    drift: float = 0.0  # rad/s with which it turns whatever it is told
 
     def __post_init__(self) -> None:
         self.now, self.ticks = 100.0, 0
@@ -112,7 +115,7 @@ class Rover:
     def on(self, event: Event) -> list[Effect]:
         effects = self.navigator.on(event, self.now)
         for effect in effects:
-            self.base.obey(effect)
+            self.base.obey(self._followed(effect))
             if isinstance(effect, Report):
                 self.reports.append(effect.problem)
             elif isinstance(effect, Show):
@@ -122,6 +125,17 @@ class Rover:
                 assert effect.request not in self.steps, "an action was begun twice"
                 self.steps[effect.request] = Step(effect.action, seen, self.base.pose, self.now)
         return effects
+
+    def _followed(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Drive):
+            return effect
+        v, (least, turn) = effect.velocity, self.dead
+        followed = Velocity(
+            v.vx if abs(v.vx) >= least else 0.0,
+            v.vy if abs(v.vy) >= least else 0.0,
+            v.wz if abs(v.wz) >= turn else 0.0,
+        )
+        return replace(effect, velocity=followed)
 
     def _shown(self, effect: Show) -> None:
         self.loop.on(effect.status, self.now)
@@ -141,6 +155,9 @@ class Rover:
                     pass
                 if self.blocked:
                     self.base.pose = pose
+                self.base.pose = replace(
+                    self.base.pose, yaw=self.base.pose.yaw + self.drift * PERIOD / 5
+                )
                 self.now = at
                 self.way.append((at, self.base.pose))
                 if self.odometry:

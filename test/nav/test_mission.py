@@ -22,7 +22,7 @@ from edge_cloud_spec.nav.mission import (
     MissionSettings,
     frames_all_around,
 )
-from edge_cloud_spec.nav.motion import Steps
+from edge_cloud_spec.nav.motion import BLOCKED, SHORT, Steps
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import STATES, Status
 
@@ -153,16 +153,23 @@ def test_what_did_not_look_around_does_not_count_as_looked() -> None:
 
 
 def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
-    details = ("gave up move forward large: odometry is missing", "move forward large expired")
+    details = (f"{FORWARD} {BLOCKED}", f"{FORWARD} {SHORT}")
     story = Story()
     for detail in (*details, f"done: {FORWARD}", *details):
         story.decide(FORWARD, detail)
     assert not story.ends
-    story.decide(FORWARD, "move forward large did not get where it should")
+    story.decide(FORWARD, f"{FORWARD} {BLOCKED}")
     assert story.ends == [
-        f"blocked {BALL}: 3 motions in a row did not arrive; the last: "
-        "move forward large did not get where it should"
+        f"blocked {BALL}: 3 motions in a row did not arrive; the last: {FORWARD} {BLOCKED}"
     ]
+
+
+@pytest.mark.parametrize("why", ["odometry is missing", "the parameters were changed"])
+def test_motions_that_were_given_up_are_not_blocked(why: str) -> None:
+    story = Story()
+    for _ in range(10):
+        story.decide(FORWARD, f"gave up {FORWARD}: {why}")
+    assert not story.ends
 
 
 def test_the_cloud_out_of_reach_ends_nothing_before_the_time_is_over() -> None:
