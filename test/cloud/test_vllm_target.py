@@ -21,6 +21,7 @@ from helpers.cloud.served_answers import (
     worker_of,
 )
 from helpers.cloud.vllm_peer import VllmPeer
+from helpers.suites import rows
 
 from edge_cloud_spec.cloud.command import add_serve_arguments, run_serve
 from edge_cloud_spec.decoding.policy import GREEDY
@@ -50,6 +51,21 @@ def test_every_preset_says_what_it_says_with_our_own_engine(peer: VllmPeer, rule
     there = on_vllm(peer)
     here = worker_of("--target", str(TARGET), "--device", "cpu", "--dtype", "float32")
     assert answers(there, names, rule, 2) == answers(here, names, rule, 2)
+
+
+def test_benches_take_a_server_beside_our_own_engine(peer: VllmPeer, tmp_path: Path) -> None:
+    engine = ("--engine", f"vllm:{peer.url}")
+    quick = ("--scenes", "1", "--processes", "1", "--renderer", "rays", "--presets", "cloud_ar,dsd")
+    driven = rows("drive", tmp_path, *engine, *quick)
+    assert [row["engine"] for row in driven] == ["ours"] * 2 + [engine[1]] * 2
+    assert all(row["same_decisions_as_cloud_ar"] == 1.0 for row in driven)
+    few = ("--harness", "embedded", "--server", "batched", "--robots", "1", "--seconds", "2")
+    ours, theirs = rows("fleet", tmp_path, *engine, *few, "--seeds", "1")
+    assert (ours["server"], theirs["server"]) == ("batched", "vllm")
+    assert ours["equal"] and theirs["equal"] and theirs["requests_per_round"] >= 1.0
+    everything = ("--prompts", "1", "--samples", "0", "--presets", "all")
+    equal = rows("equality", tmp_path, *engine, *everything)
+    assert all(row["equal"] == 1 and row["preset"] != "cloud_sd" for row in equal)
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl_moe", "of_next_year_vl"])

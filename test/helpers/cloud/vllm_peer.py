@@ -59,8 +59,14 @@ class VllmPeer:
 
             def do_GET(self) -> None:
                 if self.path == "/metrics":
-                    hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {len(peer.asked)}.0'
-                    self._reply(200, f"{hits}\nprocess_start_time_seconds {peer.started}\n")
+                    count = len(peer.asked)
+                    told = {"process_start_time_seconds": peer.started}
+                    told["vllm:prefix_cache_hits_total"] = count
+                    for part in ("e2e_request_latency", "request_queue_time"):
+                        told[f"vllm:{part}_seconds_sum"] = 0.01 * count
+                        told[f"vllm:{part}_seconds_count"] = count
+                    lines = [f'{name}{{engine="0"}} {value:.1f}' for name, value in told.items()]
+                    self._reply(200, "\n".join([*lines, ""]))
                 else:
                     self._reply(200, peer.said[self.path])
 
