@@ -364,10 +364,10 @@ class Motion:
 
     def _rate(self, now: float) -> float:
         """Speed along the step, over the last odometry of ``RATE_S``: legs sway. 0: none came."""
-        while len(self._made) > 1 and now - self._made[0][0] > RATE_S:
+        while len(self._made) > 2 and now - self._made[1][0] >= RATE_S:
             self._made.popleft()
         (begin, first), (end, last) = self._made[0], self._made[-1]
-        return (last - first) / (end - begin) if end > begin and now - end <= RATE_S else 0.0
+        return (last - first) / (end - begin) if end > begin and now - end <= 2 * RATE_S else 0.0
 
 
 def _sped_up(given: float, wanted: float, most: float, slowest: float) -> float:

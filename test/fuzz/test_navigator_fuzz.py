@@ -109,4 +109,4 @@ def test_a_navigator_that_is_wrong_is_found_out(wrong: Any, what: str, monkeypat
     else:
         monkeypatch.setattr(*wrong)
     with pytest.raises(Broken, match=what):
-        run(100_000, seed=2)
+        run(200_000, seed=2)

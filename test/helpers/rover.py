@@ -83,6 +83,7 @@ class Rover:
     late: float = 0.0  # s from a picture to its stamp
     camera_lag: float = 0.0  # s, what the drafter takes it for
     dead: tuple[float, float] = (0.0, 0.0)  # m/s, rad/s below which the base does not move
+    odometry_each: int = 1  # so many hundredths of a second
     drift: float = 0.0  # rad/s with which it turns whatever it is told
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ class Rover:
                 )
                 self.now = at
                 self.way.append((at, self.base.pose))
-                if self.odometry:
+                if self.odometry and round(100 * self.now) % self.odometry_each == 0:
                     stamp = round((EPOCH + self.now) * 1e9)
                     aside = self.sway * math.sin(20.0 * self.now)
                     pose = replace(self.base.pose, y=self.base.pose.y + aside)

@@ -53,6 +53,17 @@ def test_a_base_with_a_dead_band_arrives(dead: tuple[float, float], known: bool)
             assert covered == pytest.approx(size, abs=near)
 
 
+@pytest.mark.parametrize("each", [1, 2, 5, 10])
+def test_odometry_that_is_slow_does_for_a_base_that_is_slow(each: int) -> None:
+    rover = standing(commissioned(0.3, (0.1, 0.2)), lag=0.3, dead=(0.1, 0.2), odometry_each=each)
+    rover.until(lambda: rover.done > 20, 120.0)
+    assert rover.navigator.counts["not_arrived"] == 0, rover.reports
+    for step in rover.steps.values():
+        if step.end is not None:
+            size, covered, _ = step.covered(rover.settings)
+            assert covered <= 1.5 * size + (math.radians(5) if step.action.verb == "turn" else 0.05)
+
+
 def test_a_base_that_is_held_is_blocked_and_one_that_is_slow_is_not() -> None:
     rover = standing(answer=FORWARD)
     rover.blocked = True
