@@ -31,6 +31,7 @@ GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
 NEARING = 12.0  # 1/s; speed at most, over the way that is left
 PULSE = 0.1  # s; the shortest command that moves a base by what it says
 RATE_S = 0.1  # s over which odometry tells a speed
+ROUNDING = 1e-6  # s; a motion is the same whenever it begins
 RATES = 40  # odometry messages in that at most
 REST = 0.25  # of a step, with which left it is no failure
 PROGRESS = 0.5  # of what was commanded; a base that makes less is held by something
@@ -364,10 +365,14 @@ class Motion:
 
     def _rate(self, now: float) -> float:
         """Speed along the step, over the last odometry of ``RATE_S``: legs sway. 0: none came."""
-        while len(self._made) > 2 and now - self._made[1][0] >= RATE_S:
+        while len(self._made) > 2 and now - self._made[1][0] > RATE_S - ROUNDING:
             self._made.popleft()
         (begin, first), (end, last) = self._made[0], self._made[-1]
-        return (last - first) / (end - begin) if end > begin and now - end <= 2 * RATE_S else 0.0
+        return (
+            (last - first) / (end - begin)
+            if end > begin and now - end < 2 * RATE_S + ROUNDING
+            else 0.0
+        )
 
 
 def _sped_up(given: float, wanted: float, most: float, slowest: float) -> float:
