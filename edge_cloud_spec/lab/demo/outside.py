@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _BODY = 0.35  # m above the floor: what is looked at
-_LENGTH, _RISE = 1.9, 0.5  # of the boom from the body to the eye: m, rad
-_SIDES = (0.7, -0.7, 1.4, -1.4)  # rad that the boom may be off straight behind
+_LENGTH, _RISE = 1.7, 0.45  # of the boom from the body to the eye: m, rad
+_SIDES = (0.5, -0.5, 1.0, -1.0, 1.5, -1.5)  # rad that it may be off the line from the target
+_ENOUGH = 0.85  # of that length, in the mean: the first side that has it is taken
+_TOWARD = 0.15  # share of the way to the target, from the body, of what is looked at
 _FREE = 0.15  # m that the eye stays before what the boom meets
 _CALM = 41  # samples that the eye's place is the mean of
 _SOLID_ONLY = 3  # group of the robot's shapes for contacts, which are not to be seen
 
 
 class OutsideView:
-    """A context manager of one thread; ``outcomes`` are a run log's, with the postures of legs."""
+    """From behind, with the target before it; a context manager of one thread.
+
+    ``outcomes`` are a run log's, with the postures of legs.
+    """
 
     def __init__(self, room: Room, outcomes: list[tuple[float, dict[str, Any]]], size: int) -> None:
         model = legged_model(room)
@@ -36,15 +41,19 @@ class OutsideView:
         self._times = np.array([at for at, _ in outcomes])
         self._postures = [outcome["posture"] for _, outcome in outcomes]
         bodies = np.array([(o["x"], o["y"], _BODY) for _, o in outcomes])
-        yaws = np.array([o["yaw"] for _, o in outcomes])
+        target = room.thing(room.target)
+        way = (target.x, target.y, _BODY) - bodies
+        yaws = np.arctan2(way[:, 1], way[:, 0])
         booms = [_booms(model, data, bodies, yaws + side) for side in _SIDES]
-        boom = max(booms, key=lambda boom: float(np.linalg.norm(boom, axis=1).mean()))
-        self._bodies, self._eyes = _calmed(bodies), _calmed(bodies + boom)
+        lengths = [min(_ENOUGH * _LENGTH, np.linalg.norm(b, axis=1).mean()) for b in booms]
+        self._eyes = _calmed(bodies + booms[int(np.argmax(lengths))])
+        self._looked_at = _calmed(bodies + _TOWARD * way)
 
     def picture(self, at: float) -> np.ndarray:
         """The picture uint8 [size, size, 3] at a time of the run log, s."""
         index = min(int(np.searchsorted(self._times, at)), len(self._times) - 1)
-        eye, (ahead, aside, up) = self._eyes[index], self._bodies[index] - self._eyes[index]
+        eye = self._eyes[index]
+        ahead, aside, up = self._looked_at[index] - eye
         yaw, pitch = math.atan2(aside, ahead), math.atan2(up, math.hypot(ahead, aside))
         self._camera.place(self._postures[index])
         x, y, z = (float(value) for value in eye)

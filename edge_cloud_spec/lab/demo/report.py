@@ -90,7 +90,10 @@ def path_length(run_log: RunLog) -> float:
     return float(sum(abs(b - a) for a, b in pairwise(places)))
 
 
-SIDE, STRIP = 448, 192  # pixels; multiples of 16, as video encoders like them
+SIDE, STRIPS = (
+    448,
+    (192, 144),
+)  # pixels; strips below one picture and two; multiples of 16, as video encoders like them
 RATE = 10.0  # frames per second
 MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
 HOLD = 1.5  # s on the last frame
@@ -180,12 +183,13 @@ class Caption:
         self._large = ImageFont.load_default(22)
 
     def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
-        """The pictures side by side and their caption, uint8 [SIDE + STRIP, n * SIDE, 3]."""
-        sheet = Image.new("RGB", (len(pictures) * SIDE, SIDE + STRIP), _BACK)
+        """The pictures side by side and their caption, uint8 [H, n * SIDE, 3]."""
+        strip = STRIPS[len(pictures) - 1]
+        sheet = Image.new("RGB", (len(pictures) * SIDE, SIDE + strip), _BACK)
         for i, picture in enumerate(pictures):
             resized = picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
             sheet.paste(resized, (i * SIDE, 0))
-        pen, right = ImageDraw.Draw(sheet), sheet.width - 12
+        pen, right, bottom = ImageDraw.Draw(sheet), sheet.width - 12, sheet.height
         pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
         clock = f"{max(0.0, at):.1f} s"
         pen.text((right - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small)
@@ -194,7 +198,7 @@ class Caption:
         decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
         if decoding is not None:
             self._words(pen, self.words_at(decoding, at), SIDE + 64, right)
-        self._time_line(pen, at, right)
+        self._time_line(pen, at, right, bottom)
         return np.array(sheet)
 
     def words_at(self, decision: Decision, at: float) -> list[Word]:
@@ -222,19 +226,19 @@ class Caption:
             pen.text((x, y), word, colour, self._small)
             x += wide
 
-    def _time_line(self, pen: ImageDraw.ImageDraw, at: float, right: int) -> None:
+    def _time_line(self, pen: ImageDraw.ImageDraw, at: float, right: int, bottom: int) -> None:
         """When it decided and when it moved, as far as the film has got."""
         left = 76
         scale = (right - left) / max(self._end, 1e-3)
         for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
-            top = SIDE + STRIP - 44 + 20 * row
+            top = bottom - 44 + 20 * row
             pen.text((12, top - 5), name, _DIM, self._small)
             for begin, end in spans:
                 if begin < at:
                     x = left + scale * max(0.0, begin), left + scale * min(at, end)
                     pen.rectangle([x[0], top, max(x[0], x[1]), top + 10], fill=colour)
         now = left + scale * min(max(0.0, at), self._end)
-        pen.line([(now, SIDE + STRIP - 48), (now, SIDE + STRIP - 10)], _INK)
+        pen.line([(now, bottom - 48), (now, bottom - 10)], _INK)
 
     def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
         """Write the result over the bottom of the frame."""

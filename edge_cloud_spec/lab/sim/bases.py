@@ -15,11 +15,16 @@ BASES = (IDEAL, GO2)
 
 
 class Base(Protocol):
-    """A robot's base in a room, as ``World`` and ``Legs`` are one; used by one thread."""
+    """A robot's base in a room, as ``World`` and ``Legs`` are one; used by one thread.
+
+    ``mount`` is the camera's place in its frame (m), ``still`` the m/s and rad/s below which it
+    stands.
+    """
 
     model: Any
     data: Any
     mount: tuple[float, float, float]
+    still: float
 
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Follow this velocity (m/s, m/s, rad/s) until the next, or its time-out."""

@@ -87,8 +87,7 @@ class Episode:
     def _settle(self) -> None:
         for _ in range(20):
             self._pass(STILL.vx, STILL.vy, STILL.wz)
-            vx, vy, wz = self.world.velocity
-            if max(abs(vx), abs(vy), abs(wz)) < 0.02:
+            if max(map(abs, self.world.velocity)) < self.world.still:
                 return
 
     def _pass(self, vx: float, vy: float, wz: float) -> None:

@@ -46,6 +46,8 @@ class Legs:
     ``drift`` and ``seed`` are the odometer's; UserError where the package is missing.
     """
 
+    still = 0.05  # while it steps on the spot, the mean of its strides is up to that for seconds
+
     def __init__(self, room: Room, people: int = 0, drift: float = 0.0, seed: int = 0) -> None:
         self.model = legged_model(room, people)
         self._go2 = go2_sim("world").Go2World(self.model, _physics())

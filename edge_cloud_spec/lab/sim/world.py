@@ -123,7 +123,7 @@ class World:
     """
 
     mount = (FORWARD, 0.0, HEIGHT)
-    """The camera's place in the base's frame, m."""
+    still = 0.02
 
     def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
         self.scene = scene

@@ -132,7 +132,6 @@ def _stamped(marker: Marker, frame: str, now: Time) -> Marker:
     return marker
 
 
-STILL = 0.02  # m/s and rad/s below which the base stands still
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 STEP = 0.05  # m between two points of the path
 TRANSFORMS = QoSProfile(depth=100)  # as tf2's broadcaster
@@ -230,7 +229,7 @@ class RoomTopics:
 
     def publish_outcome(self, base: Base) -> None:
         """The state of the task, as JSON (``task_state``), and how legs and people stand."""
-        state = task_state(self._room, base.pose, base.velocity, self._touching, self._contacts)
+        state = task_state(self._room, base, self._touching, self._contacts)
         state["time"] = round(base.time, 3)
         if self._settings.base == GO2:
             state["posture"] = [round(value, 4) for value in posture_of(base.data)]
@@ -243,18 +242,16 @@ class RoomTopics:
         self._markers.publish(MarkerArray(markers=markers))
 
 
-def task_state(
-    room: Room, pose: Pose, velocity: tuple[float, float, float], touching: bool, contacts: int
-) -> dict[str, Any]:
+def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[str, Any]:
     """The state of the task: metres from the camera, degrees to the left, the pose in the room.
 
     ``at`` is the thing within reach and ahead, ``facing`` whether that is the target,
     ``standing`` whether the base stands still; ``success`` is both. Whether the robot decided to
     stop is not known here.
     """
-    eye, target = eye_at(pose), room.thing(room.target)
-    at = thing_in_front(room, pose)
-    still = all(abs(value) < STILL for value in velocity)
+    pose, target = base.pose, room.thing(room.target)
+    eye, at = eye_at(pose), thing_in_front(room, pose)
+    still = all(abs(value) < base.still for value in base.velocity)
     return {
         "seed": room.seed,
         "target": room.target,
