@@ -20,7 +20,7 @@ from .world import LIMITS, TIMEOUT, Odometer, OdometryReading, checked
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
 
-_SETTLING = 75  # ticks until it stands on its feet
+_SETTLING = 200  # ticks until it stands on its feet
 _STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it stands, too
 _SOLID_TO_LEGS = 1  # conaffinity: of what its feet stand on
 
@@ -57,12 +57,24 @@ class Legs:
         self._robot = np.array([self._go2.is_robot(body) for body in self.model.geom_bodyid])
         self._floor = self.model.geom("floor").id
         self._velocities: deque[np.ndarray] = deque(maxlen=_STRIDES)
-        self._go2.reset(room.start.x, room.start.y, room.start.yaw, 0.0)
         self._wanted, self._commanded = np.zeros(3), -math.inf
-        self._ticks, self._due = -_SETTLING, 0.0
+        self._ticks, self._due, self._touching = 0, 0.0, False
+        self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
         self._odometer = Odometer(drift, seed, room.seed)
-        self.step(0.0)
-        self._odometer.pose = np.zeros(3)
+
+    def _stand_at(self, start: np.ndarray) -> None:
+        """On its feet there. It turns while it finds them, and always alike: so it begins askew."""
+        begin = start
+        for _ in range(2):
+            self._go2.reset(*begin, 0.0)
+            for _ in range(_SETTLING):
+                self._go2.tick(np.zeros(3))
+                self._velocities.append(self._go2.body_velocity())
+            moved = self._place() - begin
+            turn = start[2] - begin[2] - moved[2]
+            cos, sin = math.cos(turn), math.sin(turn)
+            back = (cos * moved[0] - sin * moved[1], sin * moved[0] + cos * moved[1], moved[2])
+            begin = start - back
 
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
@@ -81,7 +93,7 @@ class Legs:
         """Let ``dt`` seconds pass (whole ticks; what is left of one comes next time)."""
         self._due += dt
         self._touching = False
-        while self._due >= self.time + TICK / 2 or self._ticks < 0:
+        while self._due >= self.time + TICK / 2:
             self._tick()
 
     def _tick(self) -> None:

@@ -128,10 +128,12 @@ class World:
     def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
         self.scene = scene
         self.gait = Gait()
+        self._ticks = 0
         self._people = people_in(scene.room, scene.people)
         self.resting = self._people is None
-        self._ticks = 0
         self.model, self.data = scene.model, mujoco.MjData(scene.model)
+        if self._people is not None:
+            place_people(self._people, self.data)
         self.data.qpos[2] = scene.room.start.yaw
         mujoco.mj_forward(scene.model, self.data)
         self._robot = scene.model.geom("robot").id
