@@ -11,7 +11,7 @@ import pytest
 from helpers.go2 import each_base, needs_go2
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.demo.outside import OutsideView
+from edge_cloud_spec.lab.demo.outside import outside_view
 from edge_cloud_spec.lab.sim.bases import GO2, Base, make_base
 from edge_cloud_spec.lab.sim.camera import Camera, eye_at, posture_of
 from edge_cloud_spec.lab.sim.episode import Episode
@@ -222,9 +222,9 @@ def test_the_film_shows_the_robot_from_outside_where_it_stood() -> None:
         outcomes.append((float(at), {**place, "posture": posture_of(base.data)}))
         drive(base, 0.5, 0.3)
     away = [(at, {**o, "posture": [99.0, *o["posture"][1:]]}) for at, o in outcomes]
-    with OutsideView(room, outcomes, 64) as view, OutsideView(room, away, 64) as empty:
-        one, last = view.picture(0.0), view.picture(3.0)
-        middle = np.abs(last - 1.0 * empty.picture(3.0))[16:48, 16:48]
+    with outside_view(room, outcomes, 64) as view, outside_view(room, away, 64) as empty:
+        one, last = view(0.0), view(3.0)
+        middle = np.abs(last - 1.0 * empty(3.0))[16:48, 16:48]
     assert one.shape == (64, 64, 3) and (one != last).any()
     assert (middle.max(2) > 30).mean() > 0.05, "it is in the middle of the picture"
 

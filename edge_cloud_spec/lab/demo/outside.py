@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -13,70 +16,55 @@ from ..sim.legs import legged_model
 from ..sim.room import Room
 from ..sim.scene import ROBOT_GROUP, ROBOT_GROUPS, Scene
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _BODY = 0.35  # m above the floor: what is looked at
-_LENGTH, _RISE = 1.7, 0.45  # of the boom from the body to the eye: m, rad
-_SIDES = (0.5, -0.5, 1.0, -1.0, 1.5, -1.5)  # rad that it may be off the line from the target
+_LENGTH, _RISE = 1.5, 0.5  # from the body to the eye: m over ground, m up for each of them
+_SIDES = (0.5, -0.5, 1.0, -1.0, 1.5, -1.5)  # rad that the eye may be off the line from the target
 _ENOUGH = 0.85  # of that length, in the mean: the first side that has it is taken
+_FREE = 0.15  # m that the eye stays before what is in its way
 _TOWARD = 0.15  # share of the way to the target, from the body, of what is looked at
-_FREE = 0.15  # m that the eye stays before what the boom meets
 _CALM = 41  # samples that the eye's place is the mean of
-_SOLID_ONLY = 3  # group of the robot's shapes for contacts, which are not to be seen
+_HIDDEN = (3, ROBOT_GROUP)  # the shapes of legs that collide are not those that are seen
 
 
-class OutsideView:
-    """From behind, with the target before it; a context manager of one thread.
+@contextmanager
+def outside_view(
+    room: Room, outcomes: list[tuple[float, dict[str, Any]]], size: int
+) -> Iterator[Callable[[float], np.ndarray]]:
+    """The picture uint8 [size, size, 3] at a time: from behind, with the target before it.
 
-    ``outcomes`` are a run log's, with the postures of legs.
+    ``outcomes`` are a run log's, with the postures of legs. For one thread.
     """
+    people = len(outcomes[0][1]["posture"]) // 7 - 2  # beside the 19 numbers of the robot
+    model, target = legged_model(room, people), room.thing(room.target)
+    times = [at for at, _ in outcomes]
+    bodies = np.array([(o["x"], o["y"], _BODY) for _, o in outcomes])
+    way = (target.x, target.y, _BODY) - bodies
+    eyes = _calmed(bodies + _booms(model, bodies, np.arctan2(way[:, 1], way[:, 0])))
+    looked_at = _calmed(bodies + _TOWARD * way)
+    with Camera(Scene(room, people, model), size=size, hidden=_HIDDEN) as camera:
 
-    def __init__(self, room: Room, outcomes: list[tuple[float, dict[str, Any]]], size: int) -> None:
-        model = legged_model(room)
-        scene, hidden = Scene(room, model=model), (_SOLID_ONLY, ROBOT_GROUP)
-        self._camera = Camera(scene, size=size, hidden=hidden)
-        data = mujoco.MjData(model)
-        mujoco.mj_forward(model, data)
-        self._times = np.array([at for at, _ in outcomes])
-        self._postures = [outcome["posture"] for _, outcome in outcomes]
-        bodies = np.array([(o["x"], o["y"], _BODY) for _, o in outcomes])
-        target = room.thing(room.target)
-        way = (target.x, target.y, _BODY) - bodies
-        yaws = np.arctan2(way[:, 1], way[:, 0])
-        booms = [_booms(model, data, bodies, yaws + side) for side in _SIDES]
-        lengths = [min(_ENOUGH * _LENGTH, np.linalg.norm(b, axis=1).mean()) for b in booms]
-        self._eyes = _calmed(bodies + booms[int(np.argmax(lengths))])
-        self._looked_at = _calmed(bodies + _TOWARD * way)
+        def picture(at: float) -> np.ndarray:
+            index = min(bisect_left(times, at), len(times) - 1)
+            camera.place(outcomes[index][1]["posture"])
+            (x, y, z), (ahead, aside, up) = eyes[index], looked_at[index] - eyes[index]
+            yaw, pitch = math.atan2(aside, ahead), math.atan2(up, math.hypot(ahead, aside))
+            return camera.render(Eye(float(x), float(y), float(z), yaw, pitch))
 
-    def picture(self, at: float) -> np.ndarray:
-        """The picture uint8 [size, size, 3] at a time of the run log, s."""
-        index = min(int(np.searchsorted(self._times, at)), len(self._times) - 1)
-        eye = self._eyes[index]
-        ahead, aside, up = self._looked_at[index] - eye
-        yaw, pitch = math.atan2(aside, ahead), math.atan2(up, math.hypot(ahead, aside))
-        self._camera.place(self._postures[index])
-        x, y, z = (float(value) for value in eye)
-        return self._camera.render(Eye(x, y, z, yaw, pitch))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._camera.close()
+        yield picture
 
 
-def _booms(model: Any, data: Any, bodies: np.ndarray, yaws: np.ndarray) -> np.ndarray:
+def _booms(model: Any, bodies: np.ndarray, yaws: np.ndarray) -> np.ndarray:
     """From each body [N, 3] to the eye behind it, as far as nothing is between them: [N, 3]."""
-    level = math.cos(_RISE)
-    back = np.stack([-level * np.cos(yaws), -level * np.sin(yaws)], 1)
-    back = np.column_stack([back, np.full(len(yaws), math.sin(_RISE))])
-    reach = []
-    for body, direction in zip(bodies, back, strict=True):
-        geoms, distances = cast(model, data, body, direction[None], ROBOT_GROUPS)
-        free = float(distances[0]) - _FREE if geoms[0] >= 0 else _LENGTH
-        reach.append(min(_LENGTH, free))
-    return np.asarray(back * np.array(reach)[:, None])
+    data, booms = mujoco.MjData(model), []
+    mujoco.mj_forward(model, data)
+    for side in _SIDES:
+        angles = yaws + side
+        back = np.stack([-np.cos(angles), -np.sin(angles), np.full(len(angles), _RISE)], 1)
+        rays = zip(bodies, back, strict=True)
+        met = np.array([cast(model, data, a, b[None], ROBOT_GROUPS)[1][0] for a, b in rays])
+        free = np.where(met < 0, _LENGTH, np.minimum(_LENGTH, met - _FREE))
+        booms.append(back * free[:, None])
+    return max(booms, key=lambda b: min(_ENOUGH * _LENGTH, np.hypot(b[:, 0], b[:, 1]).mean()))
 
 
 def _calmed(points: np.ndarray) -> np.ndarray:

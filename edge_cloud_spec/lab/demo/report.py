@@ -7,7 +7,7 @@ import io
 import json
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ...observe.run_log import RunLog
 from ..reports import write_page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
-from .outside import OutsideView
+from .outside import outside_view
 from .run_result import RunResult, seconds_spent
 from .timeline import draw_timeline, motions
 
@@ -90,10 +90,9 @@ def path_length(run_log: RunLog) -> float:
     return float(sum(abs(b - a) for a, b in pairwise(places)))
 
 
-SIDE, STRIPS = (
-    448,
-    (192, 144),
-)  # pixels; strips below one picture and two; multiples of 16, as video encoders like them
+# Pixels of a picture, and of the strip below one and below two; multiples of 16, as video encoders
+# like them.
+SIDE, STRIPS = 448, (192, 144)
 RATE = 10.0  # frames per second
 MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
 HOLD = 1.5  # s on the last frame
@@ -127,15 +126,13 @@ def _write(
     caption = Caption(run_log, instruction)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(contextlib.closing(imageio.get_writer(path, **options)))
-        outside = None
+        views: list[Callable[[float], np.ndarray]] = []
         if "posture" in run_log.outcome:
-            outside = stack.enter_context(OutsideView(room, run_log.outcomes, SIDE))
+            views = [stack.enter_context(outside_view(room, run_log.outcomes, SIDE))]
         last = None
         for at, jpeg in _paced(run_log.frames, rate):
-            pictures = [_open(jpeg)]
-            if outside is not None:
-                pictures.insert(0, Image.fromarray(outside.picture(at)))
-            last = caption.draw(pictures, at)
+            beside = [Image.fromarray(view(at)) for view in views]
+            last = caption.draw([*beside, _open(jpeg)], at)
             writer.append_data(last)
         if last is not None:
             caption.draw_result(last, result)
@@ -184,11 +181,10 @@ class Caption:
 
     def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
         """The pictures side by side and their caption, uint8 [H, n * SIDE, 3]."""
-        strip = STRIPS[len(pictures) - 1]
-        sheet = Image.new("RGB", (len(pictures) * SIDE, SIDE + strip), _BACK)
+        size = (len(pictures) * SIDE, SIDE + STRIPS[len(pictures) - 1])
+        sheet = Image.new("RGB", size, _BACK)
         for i, picture in enumerate(pictures):
-            resized = picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-            sheet.paste(resized, (i * SIDE, 0))
+            sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (i * SIDE, 0))
         pen, right, bottom = ImageDraw.Draw(sheet), sheet.width - 12, sheet.height
         pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
         clock = f"{max(0.0, at):.1f} s"

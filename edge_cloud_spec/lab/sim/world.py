@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...nav.pose import wrap
 from .camera import FORWARD, HEIGHT, Eye, eye_at
 from .engine import mujoco
 from .obstacles import people_in, place_people
@@ -205,7 +206,7 @@ class World:
         """Where the robot truly is, in the room's frame."""
         x, y, yaw = self.data.qpos
         start = self._start_of_room
-        return Pose(float(x + start[0]), float(y + start[1]), _wrap(float(yaw)))
+        return Pose(float(x + start[0]), float(y + start[1]), wrap(float(yaw)))
 
     @property
     def velocity(self) -> tuple[float, float, float]:
@@ -218,7 +219,7 @@ class World:
     def odometry(self) -> OdometryReading:
         """Pose and velocity as the base reports them, from (0, 0, 0) at the start."""
         x, y, yaw = self._odometer.pose
-        return OdometryReading(self.time, float(x), float(y), _wrap(float(yaw)), *self.velocity)
+        return OdometryReading(self.time, float(x), float(y), wrap(float(yaw)), *self.velocity)
 
     @property
     def contact(self) -> bool:
@@ -229,7 +230,3 @@ class World:
     def eye(self) -> Eye:
         """Where the camera is and looks, gait included."""
         return eye_at(self.pose, *self.gait.attitude)
-
-
-def _wrap(angle: float) -> float:
-    return math.atan2(math.sin(angle), math.cos(angle))

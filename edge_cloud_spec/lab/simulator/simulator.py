@@ -222,8 +222,7 @@ class RoomTopics:
     def publish_scan(self, base: Base, now: Time) -> None:
         """What is around the base; none without a subscriber."""
         if self._scans.get_subscription_count():
-            ranges = scan(base.model, base.data, base.pose)
-            message = laser_scan(ranges, self._settings.scan_rate)
+            message = laser_scan(scan(base.model, base.data, base.pose), self._settings.scan_rate)
             message.header.stamp, message.header.frame_id = now.to_msg(), self._base
             self._scans.publish(message)
 
@@ -283,9 +282,9 @@ def camera_info(size: int) -> CameraInfo:
 def laser_scan(ranges: np.ndarray, rate: float) -> LaserScan:
     """The message of ``lidar.scan``, without its header."""
     turn = 2 * math.pi / len(ranges)
-    message = LaserScan(angle_min=-math.pi, angle_max=math.pi - turn, angle_increment=turn)
-    message.scan_time = 1 / rate
-    message.range_min, message.range_max = NEAREST, FARTHEST
+    limits = {"range_min": NEAREST, "range_max": FARTHEST, "scan_time": 1 / rate}
+    angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
+    message = LaserScan(**angles, **limits)
     message.ranges.frombytes(ranges.tobytes())
     return message
 
