@@ -167,23 +167,20 @@ def test_either_base_scans_its_room_and_counts_how_often_it_ran_into_the_pillar(
     assert len(scan.ranges) == 360 and scan.angle_min == pytest.approx(-math.pi)
     assert scan.angle_min + 359 * scan.angle_increment == pytest.approx(scan.angle_max, abs=1e-4)
     assert max(scan.ranges) < math.hypot(*room.size), "walls all around"
-    ahead = room.thing(room.target)
-    start = room.start
-    pillar = ahead.bearing(start.x, start.y, start.yaw)
+    target, start = room.thing(room.target), room.start
+    pillar = target.bearing(start.x, start.y, start.yaw)
     ray = round((pillar - scan.angle_min) / scan.angle_increment) % 360
-    halfway = math.hypot(ahead.x - start.x, ahead.y - start.y) / 2
+    halfway = math.dist((target.x, target.y), (start.x, start.y)) / 2
     assert scan.ranges[ray] == pytest.approx(halfway - 0.14, abs=0.1), "also where it is not seen"
 
     def go() -> None:
-        outcome = driver.outcomes[-1]
-        off = math.radians(outcome["bearing"])
+        off = math.radians(driver.outcomes[-1]["bearing"])
         driver.command(0.5 if abs(off) < 0.3 else 0.0, max(-1.0, min(1.0, 2 * off)))
 
     assert driver.outcomes[-1]["contacts"] == 0
     driver.until(lambda: driver.outcomes[-1]["contacts"], meanwhile=go)
     outcome = driver.outcomes[-1]
-    at = math.hypot(outcome["x"] - start.x, outcome["y"] - start.y)
-    assert at < halfway, "it came no farther"
+    assert math.dist((outcome["x"], outcome["y"]), (start.x, start.y)) < halfway
     assert ("posture" in outcome) == (name == "go2")
 
 
