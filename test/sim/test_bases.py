@@ -13,10 +13,9 @@ from helpers.go2 import each_base, needs_go2
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.demo.outside import outside_view
-from edge_cloud_spec.lab.sim.bases import GO2, Base, make_base
+from edge_cloud_spec.lab.sim.bases import GO2, RAYS, Base, make_base, scan
 from edge_cloud_spec.lab.sim.camera import Camera, Eye, eye_at, posture_of
 from edge_cloud_spec.lab.sim.episode import Episode
-from edge_cloud_spec.lab.sim.lidar import RAYS, scan
 from edge_cloud_spec.lab.sim.obstacles import people_in, with_pillar
 from edge_cloud_spec.lab.sim.room import Pose, make_room
 from edge_cloud_spec.lab.sim.scene import Scene
@@ -52,7 +51,7 @@ def approach(base: Base, x: float, y: float, speed: float = 0.4) -> int:
 def scanned(base: Base, x: float, y: float) -> float:
     """Metres that a scan of it shows toward a place."""
     ray = round((bearing(base.pose, x, y) + math.pi) / (math.tau / RAYS)) % RAYS
-    return float(np.roll(scan(base.model, base.data, base.pose), 4 - ray)[:9].min())
+    return float(np.roll(scan(base), 4 - ray)[:9].min())
 
 
 def unlike(one: Camera, other: Camera, eye: Eye) -> float:
@@ -96,7 +95,7 @@ def test_a_trunk_that_sways_tilts_the_picture_and_odometry_tells_by_how_much() -
 def test_a_scan_is_of_the_walls_that_are_there(name: str) -> None:
     base = make_base(name, BARE)
     drive(base, 1.0, 0.2, 0.5)
-    ranges, pose = scan(base.model, base.data, base.pose), base.pose
+    ranges, pose = scan(base), base.pose
     angles = pose.yaw - math.pi + np.arange(RAYS) * math.tau / RAYS
     along, across = np.cos(angles), np.sin(angles)
     x = (np.copysign(BARE.size[0] / 2, along) - pose.x) / along

@@ -70,5 +70,4 @@ def _booms(model: Any, bodies: np.ndarray, yaws: np.ndarray) -> np.ndarray:
 def _calmed(points: np.ndarray) -> np.ndarray:
     """Points [N, 3], each the mean of those about it in time."""
     padded = np.pad(points, ((_CALM // 2, _CALM // 2), (0, 0)), mode="edge")
-    window = np.full(_CALM, 1 / _CALM)
-    return np.stack([np.convolve(column, window, "valid") for column in padded.T], 1)
+    return np.stack([np.convolve(one, np.ones(_CALM), "valid") for one in padded.T], 1) / _CALM

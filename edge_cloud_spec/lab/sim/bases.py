@@ -1,17 +1,27 @@
-"""The bases that drive in a room: what the node and an episode need of one, and the choice."""
+"""The bases that drive in a room: what node and episode need of one, the choice, and its scan."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
-from .camera import Eye
+import numpy as np
+
+from .camera import Eye, cast
 from .legs import Legs
 from .room import Pose, Room
-from .scene import Scene
+from .scene import ROBOT_GROUPS, Scene
 from .world import OdometryReading, World
 
 IDEAL, GO2 = "ideal", "go2"
 BASES = (IDEAL, GO2)
+
+RAYS = 360
+HEIGHTS = (0.1, 0.25, 0.4)
+"""Rays of a scan, and metres above the floor at which they leave."""
+
+NEAREST, FARTHEST = 0.05, 12.0
+"""Metres between which a scan sees something."""
 
 
 class Base(Protocol):
@@ -62,3 +72,21 @@ def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Bas
     if name == GO2:
         return Legs(room, people, drift)
     return World(Scene(room, people), drift)
+
+
+def scan(base: Base) -> np.ndarray:
+    """Distances float32 [RAYS] in metres from the base; infinite: nothing is there.
+
+    Ray i leaves at ``-pi + i * 2 pi / RAYS`` from ahead, to the left where that is positive
+    (ROS REP 103). Of the HEIGHTS the nearest counts, as where a lidar's points are made flat. All
+    that is solid or seen is met, but not the robot itself.
+    """
+    angles = base.pose.yaw - math.pi + np.arange(RAYS) * (2 * math.pi / RAYS)
+    directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(RAYS)], 1)
+    nearest = np.full(RAYS, np.inf)
+    for height in HEIGHTS:
+        origin = np.array([base.pose.x, base.pose.y, height])
+        met = cast(base.model, base.data, origin, directions, ROBOT_GROUPS)[1]
+        seen = (met >= NEAREST) & (met <= FARTHEST)
+        nearest = np.minimum(nearest, np.where(seen, met, np.inf))
+    return nearest.astype(np.float32)

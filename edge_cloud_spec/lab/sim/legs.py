@@ -24,7 +24,6 @@ TICK = 0.02
 
 _SETTLING = 200  # ticks until it stands on its feet
 _STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it stands, too
-_SOLID_TO_LEGS = 1  # conaffinity: of what its feet stand on
 
 
 def legged_model(room: Room, people: int = 0) -> Any:
@@ -35,7 +34,7 @@ def legged_model(room: Room, people: int = 0) -> Any:
     spec = room_spec(room)
     spec.delete(spec.body("base"))
     spec.option.gravity = (0.0, 0.0, -9.81)
-    spec.geom("floor").conaffinity = _SOLID_TO_LEGS
+    spec.geom("floor").conaffinity = 1  # for its feet
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "room.xml"
         path.write_text(spec.to_xml(), "utf-8")

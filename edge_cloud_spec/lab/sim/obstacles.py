@@ -53,10 +53,10 @@ def _on_the_way(room: Room, share: float) -> tuple[float, float]:
 
 def _way(room: Room, rng: np.random.Generator) -> np.ndarray:
     """Both ends [2, 2] of a straight way across the robot's, clear of walls and things."""
-    ahead = np.subtract(_on_the_way(room, 1.0), _on_the_way(room, 0.0))
-    aside = math.atan2(ahead[0], -ahead[1])
+    ahead, left = np.subtract(_on_the_way(room, 1.0), _on_the_way(room, 0.0))
     for _ in range(_ATTEMPTS):
-        middle, angle = _on_the_way(room, rng.uniform(0.2, 0.8)), aside + rng.uniform(-0.9, 0.9)
+        middle = _on_the_way(room, rng.uniform(0.2, 0.8))
+        angle = math.atan2(ahead, -left) + rng.uniform(-0.9, 0.9)
         lengths = np.array([[-1.0], [1.0]]) * rng.uniform(*_STRETCH, (2, 1))
         ends = middle + lengths * (math.cos(angle), math.sin(angle))
         if all(_is_clear(room, *at) for at in np.linspace(ends[0], ends[1], 30)):

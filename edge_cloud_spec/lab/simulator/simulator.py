@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from geometry_msgs.msg import Point, Quaternion, TransformStamped, Twist, TwistStamped, Vector3
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
@@ -33,11 +32,10 @@ from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from ...nodes.runtime.run import spin
-from ..sim.bases import BASES, GO2, IDEAL, Base, make_base
+from ..sim.bases import BASES, FARTHEST, GO2, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.episode import REACH, thing_in_front
 from ..sim.kinds import KINDS
-from ..sim.lidar import FARTHEST, NEAREST, scan
 from ..sim.obstacles import with_pillar
 from ..sim.room import Pose, Room, make_room
 from ..sim.scene import Scene
@@ -222,7 +220,10 @@ class RoomTopics:
     def publish_scan(self, base: Base, now: Time) -> None:
         """What is around the base; none without a subscriber."""
         if self._scans.get_subscription_count():
-            message = laser_scan(scan(base.model, base.data, base.pose), self._settings.scan_rate)
+            turn, limits = 2 * math.pi / RAYS, {"range_min": NEAREST, "range_max": FARTHEST}
+            angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
+            message = LaserScan(**angles, **limits, scan_time=1 / self._settings.scan_rate)
+            message.ranges.frombytes(scan(base).tobytes())
             message.header.stamp, message.header.frame_id = now.to_msg(), self._base
             self._scans.publish(message)
 
@@ -277,16 +278,6 @@ def camera_info(size: int) -> CameraInfo:
     info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
     info.p = [focal, 0.0, middle, 0.0, 0.0, focal, middle, 0.0, 0.0, 0.0, 1.0, 0.0]
     return info
-
-
-def laser_scan(ranges: np.ndarray, rate: float) -> LaserScan:
-    """The message of ``lidar.scan``, without its header."""
-    turn = 2 * math.pi / len(ranges)
-    limits = {"range_min": NEAREST, "range_max": FARTHEST, "scan_time": 1 / rate}
-    angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
-    message = LaserScan(**angles, **limits)
-    message.ranges.frombytes(ranges.tobytes())
-    return message
 
 
 def quaternion(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternion:
