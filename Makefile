@@ -23,7 +23,7 @@ demo: setup
 	$(BIN)/edge-cloud-spec demo $(ARGS)
 
 # The README's picture, from the film in the report of a demo with the legged Go2.
-GIF := fps=8,scale=640:-1:flags=lanczos,split[a][b];[a]palettegen=max_colors=96[p];[b][p]paletteuse=dither=none:diff_mode=rectangle
+GIF := fps=8,scale=608:-1:flags=lanczos,split[a][b];[a]palettegen=max_colors=128[p];[b][p]paletteuse=dither=none:diff_mode=rectangle
 gif: setup
 	$(INSTALL) --no-deps --requirement requirements/go2.txt
 	$(BIN)/edge-cloud-spec demo --base go2 --out reports/gif $(ARGS)
