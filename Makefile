@@ -22,10 +22,11 @@ REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics
 demo: setup
 	$(BIN)/edge-cloud-spec demo $(ARGS)
 
-# The README's picture, from the film in the report of a demo.
-GIF := fps=5,scale=336:-1:flags=lanczos,split[a][b];[a]palettegen=max_colors=128[p];[b][p]paletteuse=dither=none:diff_mode=rectangle
+# The README's picture, from the film in the report of a demo with the legged Go2.
+GIF := fps=8,scale=608:-1:flags=lanczos,split[a][b];[a]palettegen=max_colors=128[p];[b][p]paletteuse=dither=none:diff_mode=rectangle
 gif: setup
-	$(BIN)/edge-cloud-spec demo --out reports/gif $(ARGS)
+	$(INSTALL) --no-deps --requirement requirements/go2.txt
+	$(BIN)/edge-cloud-spec demo --base go2 --out reports/gif $(ARGS)
 	"$$($(BIN)/python -c 'import imageio_ffmpeg as f; print(f.get_ffmpeg_exe())')" -loglevel error -y \
 	  -i reports/gif/camera.mp4 -vf "$(GIF)" docs/demo.gif
 

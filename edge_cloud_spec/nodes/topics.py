@@ -8,7 +8,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry, Path
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, LaserScan
 from std_msgs.msg import Bool, String
 from visualization_msgs.msg import MarkerArray
 
@@ -28,6 +28,7 @@ TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
     "camera/image_raw/compressed": (CompressedImage, SENSOR_DATA),
     "camera/camera_info": (CameraInfo, SENSOR_DATA),
     "odom": (Odometry, SENSOR_DATA),
+    "scan": (LaserScan, SENSOR_DATA),
     "cmd_vel": (Twist, RELIABLE),
     "e_stop": (Bool, RELIABLE),
     "instruction": (String, RELIABLE),

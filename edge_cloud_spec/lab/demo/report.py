@@ -7,7 +7,7 @@ import io
 import json
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ...observe.run_log import RunLog
 from ..reports import write_page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
+from .outside import outside_view
 from .run_result import RunResult, seconds_spent
 from .timeline import draw_timeline, motions
 
@@ -89,7 +90,9 @@ def path_length(run_log: RunLog) -> float:
     return float(sum(abs(b - a) for a, b in pairwise(places)))
 
 
-SIDE, STRIP = 448, 192  # pixels; multiples of 16, as video encoders like them
+# Pixels of a picture, and of the strip below one and below two; multiples of 16, as video encoders
+# like them.
+SIDE, STRIPS = 448, (192, 144)
 RATE = 10.0  # frames per second
 MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
 HOLD = 1.5  # s on the last frame
@@ -99,25 +102,37 @@ _ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (
 Word = tuple[str, tuple[int, int, int]]
 
 
-def write_film(folder: Path, run_log: RunLog, instruction: str, result: RunResult) -> Path:
-    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder."""
+def write_film(
+    folder: Path, run_log: RunLog, room: Room, instruction: str, result: RunResult
+) -> Path:
+    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder.
+
+    A robot with legs is shown from outside, too, beside its own camera.
+    """
     rate = min(RATE, MAX_FRAMES / max(1.0, result.seconds))
     try:
-        return _write(folder / "camera.mp4", run_log, instruction, result, rate)
+        return _write(folder / "camera.mp4", run_log, room, instruction, result, rate)
     except (ImportError, OSError, RuntimeError):  # imageio-ffmpeg or its program is missing
         (folder / "camera.mp4").unlink(missing_ok=True)
-        return _write(folder / "camera.gif", run_log, instruction, result, rate / 2)
+        return _write(folder / "camera.gif", run_log, room, instruction, result, rate / 2)
 
 
-def _write(path: Path, run_log: RunLog, instruction: str, result: RunResult, rate: float) -> Path:
+def _write(
+    path: Path, run_log: RunLog, room: Room, instruction: str, result: RunResult, rate: float
+) -> Path:
     options: dict[str, Any] = {"fps": rate}
     if path.suffix == ".mp4":
         options["macro_block_size"] = 16
     caption = Caption(run_log, instruction)
-    with contextlib.closing(imageio.get_writer(path, **options)) as writer:
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(contextlib.closing(imageio.get_writer(path, **options)))
+        views: list[Callable[[float], np.ndarray]] = []
+        if "posture" in run_log.outcome:
+            views = [stack.enter_context(outside_view(room, run_log.outcomes, SIDE))]
         last = None
         for at, jpeg in _paced(run_log.frames, rate):
-            last = caption.draw(_open(jpeg), at)
+            beside = [Image.fromarray(view(at)) for view in views]
+            last = caption.draw([*beside, _open(jpeg)], at)
             writer.append_data(last)
         if last is not None:
             caption.draw_result(last, result)
@@ -164,22 +179,22 @@ class Caption:
         self._small = ImageFont.load_default(15)
         self._large = ImageFont.load_default(22)
 
-    def draw(self, picture: Image.Image, at: float) -> np.ndarray:
-        """The frame and its caption, uint8 [SIDE + STRIP, SIDE, 3]."""
-        sheet = Image.new("RGB", (SIDE, SIDE + STRIP), _BACK)
-        sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-        pen = ImageDraw.Draw(sheet)
+    def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
+        """The pictures side by side and their caption, uint8 [H, n * SIDE, 3]."""
+        size = (len(pictures) * SIDE, SIDE + STRIPS[len(pictures) - 1])
+        sheet = Image.new("RGB", size, _BACK)
+        for i, picture in enumerate(pictures):
+            sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (i * SIDE, 0))
+        pen, right, bottom = ImageDraw.Draw(sheet), sheet.width - 12, sheet.height
         pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
         clock = f"{max(0.0, at):.1f} s"
-        pen.text(
-            (SIDE - 12 - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small
-        )
+        pen.text((right - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small)
         acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
         pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
         decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
         if decoding is not None:
-            self._words(pen, self.words_at(decoding, at), SIDE + 64)
-        self._time_line(pen, at)
+            self._words(pen, self.words_at(decoding, at), SIDE + 64, right)
+        self._time_line(pen, at, right, bottom)
         return np.array(sheet)
 
     def words_at(self, decision: Decision, at: float) -> list[Word]:
@@ -195,31 +210,31 @@ class Caption:
                 words += [(word, _INK) for word in (round_.settled or "").split()]
         return words
 
-    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int) -> None:
+    def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int, right: int) -> None:
         x, y = 12.0, top
         for word, colour in words:
             wide = pen.textlength(f"{word} ", self._small)
             closing = word[0] in ";:,."
-            if x + wide > SIDE - 12 and not closing:
+            if x + wide > right and not closing:
                 x, y = 12.0, y + 20
             if closing and x > 12:
                 x -= pen.textlength(" ", self._small)
             pen.text((x, y), word, colour, self._small)
             x += wide
 
-    def _time_line(self, pen: ImageDraw.ImageDraw, at: float) -> None:
+    def _time_line(self, pen: ImageDraw.ImageDraw, at: float, right: int, bottom: int) -> None:
         """When it decided and when it moved, as far as the film has got."""
-        left, right = 76, SIDE - 12
+        left = 76
         scale = (right - left) / max(self._end, 1e-3)
         for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
-            top = SIDE + STRIP - 44 + 20 * row
+            top = bottom - 44 + 20 * row
             pen.text((12, top - 5), name, _DIM, self._small)
             for begin, end in spans:
                 if begin < at:
                     x = left + scale * max(0.0, begin), left + scale * min(at, end)
                     pen.rectangle([x[0], top, max(x[0], x[1]), top + 10], fill=colour)
         now = left + scale * min(max(0.0, at), self._end)
-        pen.line([(now, SIDE + STRIP - 48), (now, SIDE + STRIP - 10)], _INK)
+        pen.line([(now, bottom - 48), (now, bottom - 10)], _INK)
 
     def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
         """Write the result over the bottom of the frame."""
@@ -248,7 +263,7 @@ def write_report(
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]
     Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
     draw_timeline(folder / "timeline.png", run_log)
-    numbers["film"] = write_film(folder, run_log, run["instruction"], result).name
+    numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
     both = [beside, numbers] if beside is not None else []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +17,7 @@ from ...errors import UserError
 from .engine import mujoco, no_gl_because
 from .gl import GlContext, GlPainter
 from .room import Pose
-from .scene import MAX_SIZE, ROBOT_GROUP, Scene
+from .scene import MAX_SIZE, ROBOT_GROUPS, Scene
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,14 +25,48 @@ if TYPE_CHECKING:
 _MARGIN = 0.01  # metres by which rounding may put a surface behind itself without shadow
 
 
+def cast(
+    model: Any,
+    data: Any,
+    origin: np.ndarray,
+    directions: np.ndarray,
+    hidden: tuple[int, ...] = (),
+    normals: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Geom ids [N] and distances [N] in units of the directions [N, 3], from ``origin`` [3].
+
+    Both are -1 where nothing is met; ``normals`` [N, 3] are filled in. Geoms of the groups
+    ``hidden`` are not met.
+    """
+    n = len(directions)
+    groups = np.ones((6, 1), np.uint8)
+    groups[list(hidden)] = 0
+    geoms, distances = np.empty((n, 1), np.int32), np.empty((n, 1))
+    mujoco.mj_multiRay(
+        model,
+        data,
+        np.ascontiguousarray(origin).reshape(3, 1),
+        np.ascontiguousarray(directions).reshape(-1, 1),
+        groups,
+        True,
+        -1,
+        geoms,
+        distances,
+        None if normals is None else normals.reshape(-1, 1),
+        n,
+        1e10,
+    )
+    return geoms[:, 0], distances[:, 0]
+
+
 class RayCaster:
     """Pictures of one scene through given rays; [H, W] is fixed by ``directions``."""
 
-    def __init__(self, scene: Scene, data: mujoco.MjData, shadows: bool) -> None:
+    def __init__(
+        self, scene: Scene, data: mujoco.MjData, shadows: bool, hidden: tuple[int, ...]
+    ) -> None:
         model, light = scene.model, scene.room.light
-        self.model, self.data, self.shadows = model, data, shadows
-        self.groups = np.ones((6, 1), np.uint8)
-        self.groups[ROBOT_GROUP] = 0
+        self.model, self.data, self.shadows, self.hidden = model, data, shadows, hidden
         # one row more than geoms: index -1 is the sky
         self.albedo = np.zeros((model.ngeom + 1, 3), np.float32)
         self.albedo[:-1] = model.geom_rgba[:, :3]
@@ -49,25 +84,8 @@ class RayCaster:
         directions: np.ndarray,
         normals: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Geom ids [N] (-1: sky) and distances [N] in units of the directions [N, 3]."""
-        n = len(directions)
-        geoms, distances = np.empty((n, 1), np.int32), np.empty((n, 1))
-        flat = None if normals is None else normals.reshape(-1, 1)
-        mujoco.mj_multiRay(
-            self.model,
-            self.data,
-            np.ascontiguousarray(origin).reshape(3, 1),
-            np.ascontiguousarray(directions).reshape(-1, 1),
-            self.groups,
-            True,
-            -1,
-            geoms,
-            distances,
-            flat,
-            n,
-            1e10,
-        )
-        return geoms[:, 0], distances[:, 0]
+        """As ``cast`` of the scene; -1 is the sky."""
+        return cast(self.model, self.data, origin, directions, self.hidden, normals)
 
     def shade(self, origin: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Colours uint8 [N, 3] and geom ids [N] that unit ``directions`` [N, 3] meet."""
@@ -159,8 +177,8 @@ class Camera:
 
     ``renderer`` is "egl", "rays" or "auto" (EGL where it draws, else rays and a warning why);
     ``size`` is the side of the square picture in pixels, by default 256 with EGL and 128 with rays.
-    For many scenes in turn give one ``context``, which outlives the camera. UserError: the renderer
-    or the size is not available.
+    For many scenes in turn give one ``context``, which outlives the camera. Geoms of the groups
+    ``hidden`` are not drawn. UserError: the renderer or the size is not available.
     """
 
     def __init__(
@@ -170,6 +188,7 @@ class Camera:
         size: int | None = None,
         shadows: bool = True,
         context: GlContext | None = None,
+        hidden: tuple[int, ...] = ROBOT_GROUPS,
     ) -> None:
         if renderer not in RENDERERS:
             raise UserError(
@@ -193,7 +212,7 @@ class Camera:
             try:
                 if context is None:
                     context = self._own_context = GlContext(size or 256)
-                self._painter = GlPainter(scene, self._data, context, shadows)
+                self._painter = GlPainter(scene, self._data, context, shadows, hidden)
                 if not context.has_drawn:
                     start = eye_at(scene.room.start)
                     self._painter.paint(start.position, start.axes, 16, FIELD_OF_VIEW)
@@ -205,7 +224,19 @@ class Camera:
                 self.renderer = "rays"
         self.size = size or (256 if self.renderer == "egl" else 128)
         self._directions = pixel_rays(self.size)
-        self._caster = RayCaster(scene, self._data, shadows)
+        self._caster = RayCaster(scene, self._data, shadows, hidden)
+
+    def place(self, posture: Sequence[float]) -> None:
+        """Draw people, and a robot that has legs, as they stand in ``posture_of`` another data."""
+        data, people = self._data, self._data.mocap_pos.shape[0]
+        moved = np.reshape(posture[: 7 * people], (people, 7))
+        data.mocap_pos[:], data.mocap_quat[:] = moved[:, :3], moved[:, 3:]
+        joints = posture[7 * people :]
+        if len(joints) == len(data.qpos):
+            data.qpos[:] = joints
+        mujoco.mj_forward(self.scene.model, data)
+        if self._painter is not None:
+            self._painter.update()
 
     def render(self, eye: Eye) -> np.ndarray:
         """The picture uint8 [size, size, 3], RGB."""
@@ -243,6 +274,12 @@ class Camera:
     def _things(self, geoms: np.ndarray) -> np.ndarray:
         things = np.where(geoms >= 0, self.scene.thing_of_geom[geoms], -1)
         return things.astype(np.int32).reshape(self.size, self.size)
+
+
+def posture_of(data: Any) -> list[float]:
+    """Place and orientation of all people, then the robot's joints."""
+    people = np.concatenate([data.mocap_pos, data.mocap_quat], 1).ravel()
+    return [*people.tolist(), *data.qpos.tolist()]
 
 
 @lru_cache(maxsize=8)

@@ -14,11 +14,11 @@ from ...nav.answer import Action
 from ...nav.motion import Limits, Motion, Steps, goal_of
 from ...nav.pose import STILL
 from ...nav.pose import Pose as OdometryPose
+from .bases import IDEAL, make_base
 from .camera import Camera, Eye, encode_jpeg, eye_at
 from .room import Pose, Room
 from .scene import Scene
 from .thing import Thing
-from .world import World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,10 +56,11 @@ class Episode:
         *,
         size: int | None = None,
         steps: Steps | None = None,
+        base: str = IDEAL,
     ) -> None:
         self.room = room
-        self.world = World(Scene(room))
-        self._camera = Camera(self.world.scene, renderer, size)
+        self.world = make_base(base, room)
+        self._camera = Camera(Scene(room), renderer, size)
         self._steps = steps or Steps()
         self._stopped, self._contacts = False, 0
 
@@ -86,8 +87,7 @@ class Episode:
     def _settle(self) -> None:
         for _ in range(20):
             self._pass(STILL.vx, STILL.vy, STILL.wz)
-            vx, vy, wz = self.world.velocity
-            if max(abs(vx), abs(vy), abs(wz)) < 0.02:
+            if max(map(abs, self.world.velocity)) < self.world.still:
                 return
 
     def _pass(self, vx: float, vy: float, wz: float) -> None:

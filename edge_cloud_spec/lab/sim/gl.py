@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .engine import gl_context_class, mujoco
-from .scene import ROBOT_GROUP, Scene
+from .scene import Scene
 
 _NEAR, _FAR = 0.02, 25.0  # metres
 _GEOMS = 1000
@@ -38,7 +38,12 @@ class GlPainter:
     """Draws one scene through a context; ``close`` frees what the scene holds on the GL side."""
 
     def __init__(
-        self, scene: Scene, data: mujoco.MjData, context: GlContext, shadows: bool
+        self,
+        scene: Scene,
+        data: mujoco.MjData,
+        context: GlContext,
+        shadows: bool,
+        hidden: tuple[int, ...],
     ) -> None:
         context.activate()
         self._model, self._data, self._gl = scene.model, data, context
@@ -47,13 +52,17 @@ class GlPainter:
         self._scene = mujoco.MjvScene(scene.model, _GEOMS)
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = shadows
         self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
-        options = mujoco.MjvOption()
-        options.geomgroup[:] = 1
-        options.geomgroup[ROBOT_GROUP] = 0
+        self._options = mujoco.MjvOption()
+        self._options.geomgroup[:] = 1
+        self._options.geomgroup[list(hidden)] = 0
+        self.update()
+
+    def update(self) -> None:
+        """Draw from now on what the data hold now."""
         mujoco.mjv_updateScene(
-            scene.model,
-            data,
-            options,
+            self._model,
+            self._data,
+            self._options,
             None,
             mujoco.MjvCamera(),
             mujoco.mjtCatBit.mjCAT_ALL,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
 from .engine import mujoco
+from .go2_sim import go2_sim
 from .room import Room
 from .thing import Part, Rgb, Thing
 
@@ -21,23 +23,39 @@ STEP = 0.005
 MAX_SIZE = 512
 """Pixels a side of the largest picture."""
 
-ROBOT_GROUP = 4
+ROBOT_GROUP = 5
+ROBOT_GROUPS = (2, 3, ROBOT_GROUP)
+"""MuJoCo's groups of what is the robot: its own camera and its scan do not see them. Two and three
+are the seen and the solid parts of the legged one."""
+
 WALL_HEIGHT = 2.7
 _GAIN = MASS / 0.02
 _YAW_GAIN = INERTIA / 0.02
 
 
 class Scene:
-    """A compiled room; ``thing_of_geom[i]`` is the index into ``room.things`` of geom i, or -1."""
+    """A compiled room; ``thing_of_geom[i]`` is the index into ``room.things`` of geom i, or -1.
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.model = mujoco.MjModel.from_xml_string(mjcf(room))
+    ``people``: how many walk in it, as bodies far below the floor until they are placed. ``model``:
+    another one of the room, with its own robot.
+    """
+
+    def __init__(self, room: Room, people: int = 0, model: Any = None) -> None:
+        self.room, self.people = room, people
+        self.model = model or room_spec(room, people).compile()
         names = [self.model.geom(i).name for i in range(self.model.ngeom)]
         self.thing_of_geom = np.array(
             [int(n[1:].split("/")[0]) if n.startswith("t") else -1 for n in names],
             np.int32,
         )
+
+
+def room_spec(room: Room, people: int = 0) -> Any:
+    """The room as MuJoCo's specification, to be changed or compiled."""
+    spec = mujoco.MjSpec.from_string(mjcf(room))
+    if people:
+        go2_sim("people").add_people(spec, people)
+    return spec
 
 
 def mjcf(room: Room) -> str:

