@@ -182,7 +182,7 @@ def test_who_stops_at_the_named_thing_succeeds_and_who_only_stands_there_not(
             if action.verb == "stop":
                 break
         outcome = episode.outcome()
-    assert outcome == EpisodeOutcome(True, episode.room.target, contacts=0)
+    assert outcome == EpisodeOutcome(True, episode.room.target, 0, 0, episode.world.time)
 
 
 def test_a_stop_far_away_is_no_success() -> None:

@@ -25,6 +25,7 @@ from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, engine_options
 from ..harness.server import VerifierProcess
+from ..sim.bases import BASES, IDEAL
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Options, Row
 from .options import finite
@@ -39,6 +40,7 @@ OPTIONS: Options = {
     "--temperature": {"type": finite, "default": 0.8, "help": "of the coupled rule"},
     "--order": {"default": "action first", "help": "or 'reason first'"},
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
+    "--base": {"choices": BASES, "default": IDEAL, "help": "that drives (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "rooms driven side by side"},
     "--target": {"default": str(EMBEDDED / "target")},
     "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of the target, too, beside ours"},
@@ -60,6 +62,9 @@ class RoomRun:
     seconds: float  # of decoding
     accepted: Share  # of the drafted tokens that were judged
     answers: tuple[tuple[int, ...], ...]
+    contacts: int
+    blocked: int  # motions that took the base to be held
+    driven_s: float  # of simulated time
     hits: Share  # rounds whose draft was ready before the verdict
     choices: ChoiceShares
 
@@ -128,6 +133,9 @@ def _row(drives: Sequence[RoomRun], engine: str, preset: Preset, rule: str) -> R
         "scenes": len(runs),
         "success": sum(d.success for d in runs) / len(runs),
         "steps": sum(d.steps for d in runs),
+        "contacts": sum(d.contacts for d in runs),
+        "blocked": sum(d.blocked for d in runs),
+        "driven_s": sum(d.driven_s for d in runs) / len(runs),
         "tokens": sum(d.tokens for d in runs),
         "seconds": round(sum(d.seconds for d in runs), 2),
         "same_decisions_as_cloud_ar": same,
@@ -172,7 +180,7 @@ def _drive(
     answers: list[tuple[int, ...]] = []
     seconds, accepted, hits = 0.0, Share(), Share()
     before = ChoiceShares.of(robot.runner.measures)
-    with Episode(make_room(number), args.renderer) as episode:
+    with Episode(make_room(number), args.renderer, base=args.base) as episode:
         while len(answers) < MAX_DECISIONS:
             seed = decision_seed(number % 2**32, len(answers))
             seeded = replace(settings, policy=replace(settings.policy, seed=seed))
@@ -202,6 +210,9 @@ def _drive(
         seconds,
         accepted,
         tuple(answers),
+        result.contacts,
+        result.blocked,
+        result.seconds,
         hits,
         ChoiceShares.of(robot.runner.measures) - before,
     )

@@ -13,8 +13,9 @@ from .room import Pose, Room
 from .scene import ROBOT_GROUPS, Scene
 from .world import OdometryReading, World
 
-IDEAL, GO2 = "ideal", "go2"
-BASES = (IDEAL, GO2)
+IDEAL, GO2, UNTRIMMED = "ideal", "go2", "go2_untrimmed"
+BASES = (IDEAL, GO2, UNTRIMMED)
+"""Ours, the legged Go2, and the same without the loop that trims its gait to the command."""
 
 RAYS = 360
 HEIGHTS = (0.1, 0.25, 0.4)
@@ -69,8 +70,8 @@ class Base(Protocol):
 
 def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Base:
     """A base of BASES at the room's start; UserError where the package of it is missing."""
-    if name == GO2:
-        return Legs(room, people, drift)
+    if name in (GO2, UNTRIMMED):
+        return Legs(room, people, drift, trimmed=name == GO2)
     return World(Scene(room, people), drift)
 
 

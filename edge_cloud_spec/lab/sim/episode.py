@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...nav.answer import Action
-from ...nav.motion import Limits, Motion, Steps, goal_of
+from ...nav.motion import BLOCKED, Limits, Motion, Steps, goal_of
 from ...nav.pose import STILL
 from ...nav.pose import Pose as OdometryPose
 from .bases import IDEAL, make_base
@@ -38,12 +38,15 @@ class EpisodeOutcome:
     """The state of an episode: ``stopped_at`` is the thing that a stop was made at, "" for none.
 
     ``success``: stopped, within REACH of the named thing, facing it, and at none of its look-alikes
-    (none is more nearly ahead). ``contacts``: how often the base ran into something.
+    (none is more nearly ahead). ``contacts``: how often the base ran into something, ``blocked``:
+    how many motions took it to be held by something. ``seconds``: of simulated time.
     """
 
     success: bool
     stopped_at: str
     contacts: int
+    blocked: int
+    seconds: float
 
 
 class Episode:
@@ -57,12 +60,13 @@ class Episode:
         size: int | None = None,
         steps: Steps | None = None,
         base: str = IDEAL,
+        limits: Limits | None = None,
     ) -> None:
         self.room = room
         self.world = make_base(base, room)
         self._camera = Camera(Scene(room), renderer, size)
-        self._steps = steps or Steps()
-        self._stopped, self._contacts = False, 0
+        self._steps, self._limits = steps or Steps(), limits or Limits()
+        self._stopped, self._contacts, self._blocked = False, 0, 0
 
     def frame(self) -> bytes:
         """What the camera sees now, as the JPEG that the robot would publish."""
@@ -77,10 +81,11 @@ class Episode:
 
     def _drive(self, action: Action) -> None:
         world = self.world
-        motion = Motion(goal_of(action, self._steps), Limits(), world.time, self._where())
+        motion = Motion(goal_of(action, self._steps), self._limits, world.time, self._where())
         while True:
             step = motion.step(world.time, self._where())
             if step.done:
+                self._blocked += step.problem == BLOCKED
                 return
             self._pass(step.velocity.vx, step.velocity.vy, step.velocity.wz)
 
@@ -103,7 +108,8 @@ class Episode:
     def outcome(self) -> EpisodeOutcome:
         """The state of the episode now."""
         at = thing_in_front(self.room, self.world.pose) if self._stopped else ""
-        return EpisodeOutcome(at == self.room.target, at, self._contacts)
+        success = at == self.room.target
+        return EpisodeOutcome(success, at, self._contacts, self._blocked, self.world.time)
 
     def close(self) -> None:
         """Free the renderer."""

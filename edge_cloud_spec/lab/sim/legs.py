@@ -44,14 +44,24 @@ def legged_model(room: Room, people: int = 0) -> Any:
 class Legs:
     """The legged Go2 in one room; owned by one thread. Time is simulated seconds since it stood.
 
-    ``drift`` and ``seed`` are the odometer's; UserError where the package is missing.
+    ``drift`` and ``seed`` are the odometer's; ``trimmed``: its gait is trimmed to the command, as a
+    real Go2's controller does. UserError where the package is missing.
     """
 
     still = 0.05  # while it steps on the spot, the mean of its strides is up to that for seconds
 
-    def __init__(self, room: Room, people: int = 0, drift: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        room: Room,
+        people: int = 0,
+        drift: float = 0.0,
+        seed: int = 0,
+        *,
+        trimmed: bool = True,
+    ) -> None:
         self.model = legged_model(room, people)
-        self._go2 = go2_sim("world").Go2World(self.model, go2_sim("config").PhysicsConfig())
+        physics = go2_sim("config").PhysicsConfig(track_velocity=trimmed)
+        self._go2 = go2_sim("world").Go2World(self.model, physics)
         self._go2.people = people_in(room, people)
         self.data = self._go2.data
         self.mount: tuple[float, float, float] = go2_sim("config").CameraConfig().xyz
