@@ -166,13 +166,11 @@ def result(room: int, success: bool, seconds: float = 10.0, **others: Any) -> Ro
 
 
 def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_path: Path) -> None:
-    outages = "0,40\n1,40\n2,40\n3,\n9,40\n10,40\n11,40\n"
-    for name, rows in ("out.csv", outages), ("up.csv", "0,40\n1,40\n"):
-        (tmp_path / name).write_text(rows)
-    files = [str(tmp_path / name) for name in ("out.csv", "up.csv")]
-    presets = ("--presets", "auto,edge_only")
-    options = ("--scenes", "1", "--seed", "7", "--regime", "today-7b", *presets)
-    out, _, up, edge_only = measure(tmp_path, *options, "--link", *files)
+    files = [tmp_path / name for name in ("out.csv", "up.csv")]
+    for file, rows in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
+        file.write_text(rows)
+    options = "--scenes 1 --seed 7 --regime today-7b --presets auto,edge_only --link"
+    out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files))
     assert [row["link"] for row in (out, up)] == ["out.csv", "up.csv"]
     assert out["rtt_ms"] == up["rtt_ms"] == 40.0
     assert out["longest_standing_s"] > 4.0 > 1.0 > up["longest_standing_s"]

@@ -82,9 +82,9 @@ class LinkTrace:
 def read_trace(path: Path) -> LinkTrace:
     """The trace in a file of rows ``seconds, round trip ms[, Mbit/s]``; raises UserError.
 
-    A heading and lines that begin with # say nothing. An empty round trip is an outage. So is what
-    follows a row by its period (the median time between rows) where the next row comes only after
-    more than ``GAP`` periods.
+    Lines that begin with # say nothing, nor does a heading, which has no digit. An empty round trip
+    is an outage. Where the next row comes after more than ``GAP`` periods (the median time between
+    rows), the row counts for one period, and the rest is an outage.
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -92,43 +92,40 @@ def read_trace(path: Path) -> LinkTrace:
         raise UserError(f"the link {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"the link {path} is no text: give rows of seconds, ms") from None
+    said = [(n, line) for n, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
+    if said and not any(map(str.isdigit, said[0][1])):
+        said.pop(0)
     rows: list[tuple[float, float | None, float]] = []
-    heading = True  # may come
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in line.split(",")]
-        if not any(cells) or line.startswith("#"):
-            continue
-        if not (heading and not any(map(_is_number, cells))):
-            try:
-                rows.append(_row(cells, after=rows[-1][0] if rows else -math.inf))
-            except ValueError as error:
-                raise UserError(f"{path}, line {number}: {error}") from None
-        heading = False
+    for number, line in said:
+        try:
+            rows.append(_row(line, after=rows[-1][0] if rows else -math.inf))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
     if len(rows) < 2 or all(rtt_ms is None for _, rtt_ms, _ in rows):
         raise UserError(f"the link {path} has no two rows, or only outages: give seconds, ms")
     return _trace_of(path.name, rows)
 
 
-def _is_number(cell: str) -> bool:
-    with suppress(ValueError):
-        float(cell)
-        return True
-    return False
-
-
-def _row(cells: Sequence[str], after: float) -> tuple[float, float | None, float]:
+def _row(line: str, after: float) -> tuple[float, float | None, float]:
     """Seconds, round trip ms and Mbit/s; raises ValueError saying what is wrong."""
+    cells = [cell.strip() for cell in line.split(",")]
     if not 2 <= len(cells) <= 3:
         raise ValueError("give seconds, round trip in ms and maybe Mbit/s, with commas")
-    for name, cell in zip(("time", "round trip", "rate"), cells, strict=False):
-        if (cell or name == "time") and not (_is_number(cell) and 0 <= float(cell) < math.inf):
-            raise ValueError(f"the {name} {cell!r} is no number of 0 or more")
-    seconds, rtt_ms, rate = (float(cell) if cell else None for cell in (*cells, "")[:3])
-    if seconds is None or seconds <= after:
+    seconds = _number("time", cells[0])
+    rtt_ms = _number("round trip", cells[1]) if cells[1] else None
+    rate = _number("rate", cells[2]) if cells[2:] and cells[2] else math.inf
+    if seconds <= after:
         raise ValueError(f"the time {cells[0]} is not after the row before, {after:g}")
-    if rate is not None and rate < LEAST_MBIT:
+    if rate < LEAST_MBIT:
         raise ValueError(f"below {LEAST_MBIT:g} Mbit/s it is an outage: leave the round trip empty")
-    return seconds, rtt_ms, rate or 0.0
+    return seconds, rtt_ms, 0.0 if rate == math.inf else rate
+
+
+def _number(name: str, cell: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (value := float(cell)) < math.inf:
+            return value
+    raise ValueError(f"the {name} {cell!r} is no number of 0 or more")
 
 
 def _trace_of(name: str, rows: Sequence[tuple[float, float | None, float]]) -> LinkTrace:
