@@ -20,6 +20,7 @@ from edge_cloud_spec.lab.bench.mission.rows import (
     rows_of,
 )
 from edge_cloud_spec.lab.bench.mission.suite import DoneShifts
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
 from edge_cloud_spec.lab.harness.mission.virtual_robot import (
     SeenRoom,
@@ -41,6 +42,7 @@ def measure(folder: Path, *options: str) -> list[dict[str, Any]]:
     return rows
 
 
+LINK = LinkProfile(20.0)
 SAID = ("explain=full", "drive=stop_and_go")
 STANDING = ("--explain", "full", "--drive", "stop_and_go")
 
@@ -142,7 +144,7 @@ def test_a_motions_frame_is_young_and_near_and_the_robot_that_stops_moved_none_s
 
 def test_passes_of_a_decision_are_those_that_said_its_action() -> None:
     regime = replace(load_regime("fsd-go2"), ar_ms=12.0).with_assumed()
-    robot = VirtualRobot(loaded_pair(), replace(STOPPING, rtt_ms=40.0), regime)
+    robot = VirtualRobot(loaded_pair(), replace(STOPPING, link=LINK), regime)
     with closing(SeenRoom(3, "rays")) as seen:
         record = robot.carry_out(seen)
     loaded_pair().forget()
@@ -161,6 +163,20 @@ def result(room: int, success: bool, seconds: float = 10.0, **others: Any) -> Ro
     some = {"first_motion_s": 1.0, "actions": ("stop",), "answers": ((1,),), "motions": ()}
     named = {"room": room, "success": success, "mission_s": seconds}
     return RoomResult(**(plain | some | named | others))
+
+
+def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("out.csv", "up.csv")]
+    for file, rows in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
+        file.write_text(rows)
+    options = "--scenes 1 --seed 7 --regime today-7b --presets auto,edge_only --link"
+    out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files))
+    assert [row["link"] for row in (out, up)] == ["out.csv", "up.csv"]
+    assert out["rtt_ms"] == up["rtt_ms"] == 40.0
+    assert out["longest_standing_s"] > 4.0 > 1.0 > up["longest_standing_s"]
+    assert out["standing"] > up["standing"] and out["success"] == 1.0
+    assert out["not_own"] == up["not_own"] == 0 and out["passed"]
+    assert edge_only["not_own"] > 0, "what nobody verified is another answer"
 
 
 def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> None:
@@ -185,11 +201,11 @@ STOPPING = Variant("cloud_ar", explain="full", drive="stop_and_go")
 
 
 def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
-    auto = Variant("auto", 40.0)
-    driving = [Variant("cloud_ar", 40.0, explain=each) for each in ("until_next", "none")]
+    auto = Variant("auto", LINK)
+    driving = [Variant("cloud_ar", LINK, explain=each) for each in ("until_next", "none")]
     stopping = [
-        replace(STOPPING, rtt_ms=rtt, explain=explain)
-        for rtt, explain in ((0.0, "full"), (40.0, "none"), (40.0, "full"))
+        replace(STOPPING, link=link, explain=explain)
+        for link, explain in ((LinkProfile(), "full"), (LINK, "none"), (LINK, "full"))
     ]
     assert baseline_of(auto, [auto, *driving, *stopping]) == stopping[2]
     assert baseline_of(auto, [auto, *driving, *stopping[:2]]) == stopping[1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ..harness.emulated_link import LinkProfile
+from ..harness.emulated_link import LinkProfile, read_trace
 from ..harness.regimes import (
     COSTS,
     CUSTOM,
@@ -60,9 +61,14 @@ COST_OPTIONS: Options = {
     "--gamma": {"type": int, "help": "tokens of a chain, in place of the regime's"},
     "--outage": {
         "type": _outage,
-        "default": (0.0, 0.0),
         "metavar": "EVERY,FOR",
         "help": "the link is gone every so many seconds for so many",
+    },
+    "--link": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "a link as it was measured, in rows of seconds, round trip ms and maybe Mbit/s; "
+        "empty round trips and gaps are outages",
     },
 }
 # Harness, link and regime; ``--regime`` and ``--rtt`` are the suite's own.
@@ -73,8 +79,8 @@ HARNESS_OPTIONS: Options = {
         "help": "virtual time, or real time over gRPC on this machine (%(default)s)",
     },
     **COST_OPTIONS,
-    "--jitter": {"type": finite, "default": 0.0, "metavar": "MS", "help": "of each way"},
-    "--rate": {"type": finite, "default": 0.0, "metavar": "MBIT", "help": "of each way, a s"},
+    "--jitter": {"type": finite, "metavar": "MS", "help": "of each way"},
+    "--rate": {"type": finite, "metavar": "MBIT", "help": "of each way, a s"},
 }
 
 
@@ -93,9 +99,33 @@ def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
     return found if rtt_ms is None else [regime.with_rtt(rtt_ms) for regime in found]
 
 
-def profile_of(args: argparse.Namespace, regime: Regime) -> LinkProfile:
-    """This regime's link, with the jitter, rate and outages of the options; raises UserError."""
-    return LinkProfile(regime.one_way_ms, args.jitter, args.rate, *args.outage)
+def take_link(
+    args: argparse.Namespace, jitter: float = 0.0, outage: tuple[float, float] = (0.0, 0.0)
+) -> None:
+    """Put the trace of ``--link`` (of several a list) in place of its file, and its round trip in
+    ``--rtt``; without one, what the link usually is where no option says it. Raises UserError.
+    """
+    usual = {"jitter": jitter, "rate": 0.0, "outage": outage}
+    given = {name: vars(args).get(name) for name in ("rtt", *usual)}
+    given = {name: value for name, value in given.items() if value not in (None, [])}
+    if args.link is None:
+        vars(args).update(usual | given)
+    elif given:
+        raise UserError(f"--link tells all of the link: leave out --{', --'.join(given)}")
+    elif isinstance(args.link, list):
+        args.link = [read_trace(path) for path in args.link]
+    else:
+        args.link = read_trace(args.link)
+        args.rtt = args.link.median_rtt_ms
+
+
+def profile_of(args: argparse.Namespace, one_way_ms: float) -> LinkProfile:
+    """The trace of ``--link``, or a link of this delay with the jitter, rate and outages of the
+    options; raises UserError.
+    """
+    if args.link is not None:
+        return LinkProfile(trace=args.link)
+    return LinkProfile(one_way_ms, args.jitter, args.rate, *args.outage)
 
 
 def check_counts(args: argparse.Namespace, *names: str) -> None:

@@ -27,7 +27,7 @@ from ..harness.regimes import Regime
 from ..harness.virtual import DecodedAnswer
 from .command import Options, Row
 from .leaks import ResourceCounts, count_resources, resident_mb, threads_left
-from .options import HARNESS_OPTIONS, HARNESSES, Harness, profile_of, regimes_of
+from .options import HARNESS_OPTIONS, HARNESSES, Harness, profile_of, regimes_of, take_link
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,6 @@ OPTIONS: Options = {
     "--regime": {"help": f"one, or custom ({REGIME}; over gRPC one with passes of 3 and 9 ms)"},
     "--rtt": {"type": float, "help": "ms, in place of the regime's"},
     **HARNESS_OPTIONS,
-    "--jitter": HARNESS_OPTIONS["--jitter"] | {"default": 30.0},
-    "--outage": HARNESS_OPTIONS["--outage"] | {"default": (60.0, 2.0)},
 }
 
 
@@ -120,18 +118,19 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("--seconds is above 0, --tokens are LEAST and MOST of 1 or more")
     names = args.presets.split(",") if args.presets else preset_names()
     presets = [preset for preset in map(load_preset, names) if preset.verified]
+    take_link(args, jitter=30.0, outage=(60.0, 2.0))
     regimes = _regimes(args)
     if len(regimes) != 1 or not presets:
         raise UserError("give one --regime, and --presets that use the cloud")
     threads = set(threading.enumerate())
-    profile = profile_of(args, regimes[0])
-    limits = WorkerLimits(keep_s=KEEP_S + profile.outage_s)
+    profile = profile_of(args, regimes[0].one_way_ms)
+    limits = WorkerLimits(keep_s=KEEP_S + profile.longest_outage_s)
     make = HARNESSES[args.harness]
     with closing(make(regimes[0], profile, args.seed, limits, cloud_drafts=True)) as harness:
         soak = Soak(harness, presets, (least, most), args.seed, limits)
         soak.run(seconds)
         rows = [*soak.by_preset(), soak.all()]
-        failures = soak.failures(lossless=not profile.outage_s)
+        failures = soak.failures(lossless=not profile.longest_outage_s)
     del harness, soak  # or they are what is left
     left = threads_left(threads)
     failures += [f"the thread {name} is left" for name in left]

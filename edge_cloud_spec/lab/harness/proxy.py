@@ -141,6 +141,7 @@ class Proxy:
         # epoll would round every wait up to a millisecond
         self._thread = LoopThread("proxy", asyncio.SelectorEventLoop(selectors.SelectSelector()))
         self._loop = self._thread.loop
+        self._started = self._loop.time()
         self.address: str = self._thread.run(self._start())
 
     def close(self) -> None:
@@ -199,15 +200,18 @@ class Proxy:
         self._outages = asyncio.ensure_future(self._run_outages())
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def _now(self) -> float:
+        """Seconds since the link began."""
+        return self._loop.time() - self._started
+
     async def _run_outages(self) -> None:
-        start = self._loop.time()
         for begin, end in self._profile.outages():
-            await asyncio.sleep(start + begin - self._loop.time())
+            await asyncio.sleep(begin - self._now())
             self._out = True
             await self._cut()
             for way in self._ways:
                 way.clear()
-            await asyncio.sleep(start + end - self._loop.time())
+            await asyncio.sleep(end - self._now())
             self._out = False
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -238,8 +242,8 @@ class Proxy:
             while data := await reader.read(CHUNK):
                 if self._silent:
                     continue
-                in_flight.put_nowait((way.arrival(self._loop.time(), len(data)), data))
-        in_flight.put_nowait((way.arrival(self._loop.time(), 0), b""))
+                in_flight.put_nowait((way.arrival(self._now(), len(data)), data))
+        in_flight.put_nowait((way.arrival(self._now(), 0), b""))
         await writing
 
     async def _write(
@@ -247,7 +251,7 @@ class Proxy:
     ) -> None:
         while True:
             arrival, data = await in_flight.get()
-            await asyncio.sleep(arrival - self._loop.time())
+            await asyncio.sleep(arrival - self._now())
             if not data or writer.transport.is_closing():
                 writer.close()
                 return

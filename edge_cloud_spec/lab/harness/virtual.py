@@ -149,7 +149,7 @@ class RealHarness:
         self._cloud = InProcessServer(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)
         self._client = VerifierClient(ClientSettings(self._proxy.address))
-        patience = PATIENCE + profile.outage_s
+        patience = PATIENCE + profile.longest_outage_s
         self.robot = ScriptedRobot(
             regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
         )
@@ -198,7 +198,7 @@ class VirtualHarness:
         self.worker, self.cloud_busy = cloud.worker, cloud.busy
         link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed), trace)
         inbox: Any = partial(VirtualInbox, timeline)
-        patience = PATIENCE + profile.outage_s
+        patience = PATIENCE + profile.longest_outage_s
         self.robot = ScriptedRobot(
             regime, link.connect, self.clock, timeline.sleep, patience, inbox
         )

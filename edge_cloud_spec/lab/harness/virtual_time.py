@@ -210,12 +210,13 @@ class ProfileImpairments(Impairments):
     """Each way is a ``Direction`` of the profile; in its outages the link is cut."""
 
     def __init__(self, profile: LinkProfile, seed: int) -> None:
-        self._round_trip = 2 * profile.delay_ms / 1e3
+        self._profile = profile
         self._up, self._down = Direction(profile, 2 * seed), Direction(profile, 2 * seed + 1)
         self._outages = profile.outages()
 
     def start(self, link: VirtualLink) -> None:
         """Plan the next outage."""
+        self._timeline = link.timeline
         if outage := next(self._outages, None):
             link.timeline.at(outage[0], link.cut)
             link.timeline.at(outage[1], partial(self._restore, link))
@@ -243,7 +244,7 @@ class ProfileImpairments(Impairments):
 
     def stream_s(self) -> float:
         """A round trip, as HTTP/2 takes."""
-        return self._round_trip
+        return 2 * self._profile.at(self._timeline.now).delay_ms / 1e3
 
 
 class VirtualLink:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from helpers.cloud.certificates import Authority
-from helpers.cloud.grpc_cloud import Cloud
+from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +28,7 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import Opened
 from edge_cloud_spec.wire.secret_files import named_tokens
@@ -60,6 +61,16 @@ def test_the_right_token_lets_a_robot_in_and_a_wrong_one_is_a_fault_that_says_wh
     else:
         assert (outcome.reason, outcome.tokens) == ("unauthenticated", ())
         assert "give the robot the verifier's token" in outcome.text
+
+
+def test_over_tls_a_round_trip_of_more_than_a_second_is_no_dead_link(
+    guarded: Cloud, pem: Any
+) -> None:
+    """Where an attempt to connect ends before its three round trips, none ever succeeds."""
+    shown = {"authority": pem.authority, "token": "secret"}
+    with Proxy(guarded.address, LinkProfile(delay_ms=750.0)) as proxy:
+        outcome = decode_at(proxy.address, "cloud_ar", patience=30.0, **shown)
+    assert outcome.tokens == OWN, outcome.text
 
 
 @pytest.mark.parametrize("authority", ["", "other"])

@@ -242,5 +242,6 @@ def _speeds(mission: ShownMission) -> dict[str, list[float]]:
 
 
 def _name(variant: Variant, variants: Sequence[Variant]) -> str:
-    several = len({each.link for each in variants}) > 1
-    return f"{variant.label}, {variant.rtt_ms:g} ms" if several else variant.label
+    several, link = len({each.link for each in variants}) > 1, variant.link
+    over = f"{link.rtt_ms:g} ms" if link.trace is None else link.trace.name
+    return f"{variant.label}, {over}" if several else variant.label

@@ -12,6 +12,7 @@ from statistics import mean
 import numpy as np
 
 from ....nav.decision_loop import FULL, NONE
+from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row
 
@@ -36,7 +37,8 @@ class RoomResult:
 
     ``first_motion_s``: None where the robot never moved. ``answers``: the tokens of each decision;
     ``actions``: what was done on them. ``one_pass``: how many of them took one pass of the target
-    after the prompt's, or none. ``motions``: as each began, the age of its frame (s), and way (m)
+    after the prompt's, or none. ``not_own``: in how many a token is not the target's own.
+    ``motions``: as each began, the age of its frame (s), and way (m)
     and turn (rad) since.
     """
 
@@ -45,11 +47,13 @@ class RoomResult:
     mission_s: float
     first_motion_s: float | None
     moving_s: float
+    longest_standing_s: float
     first_word_s: float
     action_s: float
     answer_s: float
     target_passes: int
     one_pass: int
+    not_own: int
     up_bytes: int
     down_bytes: int
     collisions: int
@@ -69,11 +73,13 @@ class RoomResult:
             mission_s=record.seconds,
             first_motion_s=None if first is None else first - record.begun,
             moving_s=record.moving_s,
+            longest_standing_s=record.longest_standing_s,
             first_word_s=sum(d.first_word - d.begun for d in decisions),
             action_s=sum((d.settled or d.ended) - d.begun for d in decisions),
             answer_s=sum(d.ended - d.begun for d in decisions),
             target_passes=record.target_passes,
             one_pass=sum(d.passes <= 1 for d in decisions),
+            not_own=sum(d.own is False for d in decisions),
             up_bytes=record.up_bytes,
             down_bytes=record.down_bytes,
             collisions=record.contacts,
@@ -133,11 +139,12 @@ def _row(
     tokens = sum(len(answer) for room in rooms for answer in room.answers)
     passes = sum(room.target_passes for room in rooms)
     seconds = [room.mission_s for room in rooms]
+    not_own = sum(room.not_own for room in rooms)
+    repeats = baseline is not None and variant.repeats(baseline)
     return {
         "preset": variant.preset,
         "regime": regime,
-        "rtt_ms": variant.rtt_ms,
-        "outage": ",".join(f"{s:g}" for s in variant.outage) if any(variant.outage) else "",
+        **_link(variant.link),
         "explain": variant.explain,
         "drive": variant.drive,
         "lookup": variant.loaded_preset.lookup,
@@ -152,8 +159,10 @@ def _row(
         "first_motion_s_p50": first_motion(rooms),
         "standing_after_first_motion": standing_after_first_motion(rooms),
         "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
+        "longest_standing_s": max(room.longest_standing_s for room in rooms),
         "decisions": decisions / len(rooms),
         "target_passes": passes / len(rooms),
+        "not_own": not_own,
         "one_pass": sum(room.one_pass for room in rooms) / decisions,
         "tokens_per_pass": tokens / passes if passes else None,
         "up_bytes": mean(room.up_bytes for room in rooms),
@@ -167,7 +176,17 @@ def _row(
         "baseline": None if baseline is None else baseline.label,
         "same_decisions_as_cloud_ar": same,
         **({} if alone is None else _ratios(rooms, alone)),
-        "passed": same in (None, 1.0) or baseline is None or not variant.repeats(baseline),
+        "passed": (same in (None, 1.0) or not repeats)
+        and not (not_own and variant.loaded_preset.exact),
+    }
+
+
+def _link(link: LinkProfile) -> Row:
+    every, lasts = link.outage_every_s, link.outage_s
+    return {
+        "rtt_ms": link.rtt_ms,
+        "outage": f"{every:g},{lasts:g}" if lasts else "",
+        **({} if link.trace is None else {"link": link.trace.name}),
     }
 
 

@@ -27,11 +27,12 @@ from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN
 from ....nav.settings import DRIVES
 from ....share import share
+from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
 from ...harness.regimes import Regime
 from ..command import Options, Row, make_report_folder
-from ..options import COST_OPTIONS, check_counts, finite, regimes_of
+from ..options import COST_OPTIONS, check_counts, finite, profile_of, regimes_of, take_link
 from .rows import RoomResult, rows_of
 
 
@@ -127,6 +128,7 @@ def _result(fields: dict[str, Any]) -> RoomResult:
 
 COLUMNS = {
     "preset": "preset",
+    "link": "link",
     "rtt_ms": "rtt ms",
     "outage": "outage",
     "explain": "explain",
@@ -148,6 +150,7 @@ COLUMNS = {
     "first_motion_over_cloud_ar": "of cloud_ar",
     "standing": "standing",
     "standing_after_first_motion": "later",
+    "longest_standing_s": "longest s",
     "decisions": "decisions",
     "first_word_s_mean": "first word s",
     "action_s_mean": "action s",
@@ -159,6 +162,7 @@ COLUMNS = {
     "up_bytes": "up",
     "down_bytes": "down",
     "collisions": "collisions",
+    "not_own": "not own",
     "frame_age_s_p99": "frame age s",
     "way_since_frame_m_p99": "way since m",
     "joules": "J",
@@ -190,12 +194,14 @@ OPTIONS: Options = {
     "--resume": {"type": Path, "help": "keep what is done there, and go on from it"},
     "--out": {"type": Path, "help": "a folder for a report of HTML"},
     **COST_OPTIONS,
+    "--link": COST_OPTIONS["--link"] | {"nargs": "+"},
 }
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, link and preset with its options."""
     check_counts(args, "scenes", "shift", "processes")
+    take_link(args)
     done = DoneShifts(args.resume)
     regimes = [regime.with_assumed() for regime in regimes_of(args, None)]
     folders = _report_folders(args.out, regimes)
@@ -252,13 +258,14 @@ NUMBERS = ("look",)  # among them
 
 
 def variants_of(args: argparse.Namespace, regime: Regime) -> list[Variant]:
-    """Those that ``--presets`` names, over each round trip; raises UserError."""
-    names = ("explain", "drive", "outage", "grammar")
-    usual = {name: getattr(args, name) for name in names}
+    """Those that ``--presets`` names, over each round trip or link; raises UserError."""
+    usual = {name: getattr(args, name) for name in ("explain", "drive", "grammar")}
+    if args.link is not None:
+        links = [LinkProfile(trace=trace) for trace in args.link]
+    else:
+        links = [profile_of(args, rtt / 2) for rtt in args.rtt or [regime.rtt_ms]]
     return [
-        _variant(text, rtt_ms=rtt, **usual)
-        for rtt in args.rtt or [regime.rtt_ms]
-        for text in args.presets.split(",")
+        _variant(text, link=link, **usual) for link in links for text in args.presets.split(",")
     ]
 
 

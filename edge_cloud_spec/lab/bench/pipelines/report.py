@@ -116,7 +116,9 @@ def write_report(
             and (row.get("formula_speedup") or row.get("published"))
         ]
         first = regime.with_rtt(own[0]["rtt_ms"])
-        link = replace(links[regime.name], delay_ms=first.one_way_ms)
+        link = links[regime.name]
+        if link.trace is None:
+            link = replace(link, delay_ms=first.one_way_ms)
         timelines = {
             preset.name: timeline(first, preset, link, min(tokens, MAX_TRACED), seed)
             for preset in presets

@@ -42,6 +42,7 @@ from ..options import (
     finite,
     profile_of,
     regimes_of,
+    take_link,
 )
 
 
@@ -139,7 +140,7 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
     from ....models.load import load  # torch, which scripted models do without
 
     _check_embedded(args)
-    links = [LinkProfile(rtt / 2, args.jitter, args.rate, *args.outage) for rtt in args.rtt]
+    links = [profile_of(args, rtt / 2) for rtt in args.rtt]
     presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
     cases = sample_cases(args.seed, args.answers + 1, args.temperature)
     drafter = load(EMBEDDED / "drafter", threads=1)
@@ -155,7 +156,7 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
                 found = in_turn({robot.preset.name: robot.answer for robot in robots}, cases)
             own = found[BASELINE]
             rows += [
-                _embedded_row(name, done, own, 2 * profile.delay_ms, args.temperature)
+                _embedded_row(name, done, own, profile.rtt_ms, args.temperature)
                 for name, done in found.items()
             ]
     return rows
@@ -168,7 +169,7 @@ def _check_embedded(args: argparse.Namespace) -> None:
     if args.harness != "grpc":
         raise UserError("--regime embedded computes, which takes real time; add --harness grpc")
     if not args.rtt:
-        raise UserError("--regime embedded has no link of its own; give --rtt MS")
+        raise UserError("--regime embedded has no link of its own; give --rtt MS or --link")
     if given := [name for name in (*CHANGES, "tokens", "out") if getattr(args, name) is not None]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{flags}: only where models are scripted; not with --regime embedded")
@@ -196,7 +197,7 @@ class EmbeddedRobot(GrpcRobot):
     def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
         self.preset = preset
         self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
-        self._patience = PATIENCE + profile.outage_s
+        self._patience = PATIENCE + profile.longest_outage_s
         super().__init__(address, model, model.spec(rules_text(), MAX_TOKENS))
         self.runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
 
@@ -288,6 +289,9 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, preset and round-trip time."""
+    take_link(args)
+    if args.link is not None:
+        args.rtt = [args.rtt]
     presets = [load_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
@@ -316,7 +320,7 @@ def _report(args: argparse.Namespace, presets: Sequence[Preset], rows: Sequence[
     regimes = regimes_of(args, args.rtt[0] if args.rtt else None)
     if regimes[0].name != CUSTOM:
         regimes = regimes_of(args, None)  # with their published results
-    links = {regime.name: profile_of(args, regime) for regime in regimes}
+    links = {regime.name: profile_of(args, regime.one_way_ms) for regime in regimes}
     sweep = [] if args.rtt else _sweep(presets, args)
     page = write_report(args.out, regimes, presets, links, args.tokens, args.seed, rows, sweep)
     print(f"report: {page}")
@@ -356,7 +360,7 @@ def measure(
     """One answer after another; the robot keeps its measurements from one to the next."""
     answers = []
     drafts = preset.drafter == "cloud"
-    make, profile = HARNESSES[harness_name], profile_of(args, regime)
+    make, profile = HARNESSES[harness_name], profile_of(args, regime.one_way_ms)
     with closing(make(regime, profile, args.seed, cloud_drafts=drafts)) as harness:
         for seed in range(args.seed, args.seed + args.answers):
             policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY

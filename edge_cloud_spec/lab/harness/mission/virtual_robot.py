@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -58,14 +58,13 @@ LOOKUP = ("", "on", "off")
 class Variant:
     """A preset with its options, as ``--presets`` writes it: NAME[:OPTION=VALUE]...
 
-    ``rtt_ms`` and ``outage`` (every, for; s) are the link's. ``lookup``: empty for what the preset
-    says. ``look``: the share of a picture's tokens that the draft model keeps, and of the time that
-    it needs to read them. ``explain`` and ``drive`` are as shipped. Raises UserError.
+    ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
+    draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
+    shipped. Raises UserError.
     """
 
     preset: str
-    rtt_ms: float = 0.0
-    outage: tuple[float, float] = (0.0, 0.0)
+    link: LinkProfile = field(default_factory=LinkProfile)
     rule: str = "greedy"
     explain: str = UNTIL_NEXT
     drive: str = Settings().drive
@@ -97,7 +96,7 @@ class Variant:
     @property
     def label(self) -> str:
         """The preset, and what is not as usual."""
-        usual = Variant(self.preset, self.rtt_ms, self.outage)
+        usual = Variant(self.preset, self.link)
         changed = (f.name for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name))
         return " ".join([self.preset, *(f"{name}={getattr(self, name)}" for name in changed)])
 
@@ -112,19 +111,15 @@ class Variant:
         """Whether it stands for each decision, so that its frames do not depend on times."""
         return self.drive == STOP_AND_GO
 
-    @property
-    def link(self) -> tuple[float, float, float]:
-        """Round trip and outages."""
-        return self.rtt_ms, *self.outage
-
 
 @dataclass(eq=False)
 class DecisionRecord:
     """One decision: when its frame was taken, what it said, and what the robot did on it.
 
     ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
-    refused it; ``passes`` of the target after the prompt's that had ended until then. ``since``:
-    where a motion began on it, the age of its frame (s), and way (m) and turn (rad) since.
+    refused it; ``passes`` of the target after the prompt's that had ended until then. ``own``:
+    whether its tokens are the target's own, one by one; None: the rule draws them. ``since``: where
+    a motion began on it, the age of its frame (s), and way (m) and turn (rad) since.
     """
 
     begun: float
@@ -135,6 +130,7 @@ class DecisionRecord:
     settled: float = 0.0
     ended: float = 0.0
     passes: int = 0
+    own: bool | None = None
     since: tuple[float, float, float] | None = None
 
     @property
@@ -178,6 +174,13 @@ class MissionRecord:
         """How long the base moved."""
         return sum(max(0.0, min(end, self.ended) - begin) for begin, end in self.moves)
 
+    @property
+    def longest_standing_s(self) -> float:
+        """How long the base stood at most between two motions, before the first or in the end."""
+        begins = [*(begin for begin, _ in self.moves), self.ended]
+        ends = [self.begun, *(end for _, end in self.moves)]
+        return max(begin - end for begin, end in zip(begins, ends, strict=True))
+
 
 @dataclass(frozen=True)
 class TakenFrame:
@@ -215,10 +218,10 @@ class VirtualRobot:
         self, pair: EmbeddedPair, variant: Variant, regime: Regime, trace: Trace | None = None
     ) -> None:
         """trace: records what passes and messages there were."""
-        self.variant, self._preset = variant, variant.loaded_preset
+        self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         self.timeline = timeline = Timeline()
         read_ms = variant.look * regime.draft_prefill_ms
-        regime = replace(regime, draft_prefill_ms=read_ms).with_rtt(variant.rtt_ms)
+        regime = replace(regime, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
         self._trace = trace or Trace()
 
         def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
@@ -234,8 +237,8 @@ class VirtualRobot:
             )
 
         self._cloud = VirtualCloud(timeline, make_worker)
-        profile = LinkProfile(variant.rtt_ms / 2, 0.0, 0.0, *variant.outage)
-        self._link = VirtualLink(timeline, self._cloud, ProfileImpairments(profile, 0), trace)
+        impairments = ProfileImpairments(variant.link, 0)
+        self._link = VirtualLink(timeline, self._cloud, impairments, trace)
         self._busy = BusyTime(timeline.sleep)
         drafter: Any = DraftVlm(regime, self._busy, pair.drafter_that_keeps(variant.look))
         drafter.on_pass = record_passes(self._trace.drafter, self._now)
@@ -325,6 +328,8 @@ class VirtualRobot:
         )
         self._inbox = None
         decision.ended, decision.tokens = self._now(), outcome.tokens
+        if variant.rule == "greedy" and not policy.grammar:
+            decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
         verified = said[-1].verified if said else True
@@ -332,6 +337,13 @@ class VirtualRobot:
         decision.action = str(action_of(stream.text) or "")
         problem = "" if outcome.completed else outcome.text or outcome.reason
         self._hear(Ended(stream.text, problem, outcome.out_of_reach, outcome.retry_after_s))
+
+    def _is_own(self, request: Request, tokens: Sequence[int]) -> bool:
+        """Whether the target alone would say these tokens, each after those before it."""
+        target = self._pair.target
+        prompt = target.prompt(request, self._pair.spec)
+        prefixes = [(prompt, *tokens[:end]) for end in range(len(tokens))]
+        return not tokens or bool((target.rows(prefixes).argmax(axis=1) == tokens).all())
 
     def _hear_words(
         self,
@@ -381,11 +393,11 @@ class VirtualRobot:
 
     def _passes_until(self, now: float) -> int:
         """Passes of the target on this decision's answer of which the robot can have heard."""
-        count, heard = 0, now - self.variant.rtt_ms / 2e3
+        count, link = 0, self.variant.link
         for one in self._trace.cloud[self._passes_before :]:
             if one.kind == "prefill":
                 count = 0  # what came before was another decision's
-            elif one.kind == "verify" and one.end <= heard:
+            elif one.kind == "verify" and one.end + link.at(one.end).delay_ms / 1e3 <= now:
                 count += 1
         return count
 
