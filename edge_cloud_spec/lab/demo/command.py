@@ -26,7 +26,7 @@ from ...observe.observer import Observer
 from ...presets import load_preset, preset_names
 from ...signals import signals_as_interrupt
 from ..rows import Options, add_options
-from ..sim.bases import BASES, GO2, IDEAL
+from ..sim.bases import BASES, IDEAL
 from ..sim.camera import RENDERERS
 from ..sim.go2_sim import check_go2
 from ..sim.kinds import KINDS
@@ -90,7 +90,7 @@ def run_demo(args: argparse.Namespace) -> int:
         )
     if not args.timeout > 0:  # nor nan
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
-    if args.base == GO2:
+    if args.base != IDEAL:
         check_go2()
     temperature = _temperature(args)
     target = named_object(args.instruction)

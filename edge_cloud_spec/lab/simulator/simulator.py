@@ -32,7 +32,7 @@ from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from ...nodes.runtime.run import spin
-from ..sim.bases import BASES, FARTHEST, GO2, IDEAL, NEAREST, RAYS, Base, make_base, scan
+from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.episode import REACH, thing_in_front
 from ..sim.kinds import KINDS
@@ -231,7 +231,7 @@ class RoomTopics:
         """The state of the task, as JSON (``task_state``), and how legs and people stand."""
         state = task_state(self._room, base, self._touching, self._contacts)
         state["time"] = round(base.time, 3)
-        if self._settings.base == GO2:
+        if self._settings.base != IDEAL:
             state["posture"] = [round(value, 4) for value in posture_of(base.data)]
         self._outcome.publish(String(data=json.dumps(state)))
 
