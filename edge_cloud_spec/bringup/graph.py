@@ -36,6 +36,7 @@ NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
     "navigator",
+    "stop_guard",
     "instruction_server",
     "monitor",
     "simulator",
@@ -211,6 +212,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     reading = _given({"dialect": settings.dialect_name})
     navigator = _node("navigator", settings, drive=settings.driving[0], **reading)
     specs.append(replace(navigator, role=Role.NEEDED))
+    specs.append(_node("stop_guard", settings, **_output(settings)))
     drafting = {
         "preset": settings.preset,
         "model.path": settings.drafter,
@@ -245,6 +247,12 @@ def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
     return NodeSpec(
         name, name, settings.namespace, tuple(parameters.items()), remappings=settings.renames
     )
+
+
+def _output(settings: GraphSettings) -> dict[str, Value]:
+    """How the navigator commands the base, for who stops it in the navigator's place."""
+    given = settings.file.of(full_name(settings.namespace, "navigator"))
+    return {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
 
 
 def _robot_model(settings: GraphSettings) -> NodeSpec:

@@ -150,9 +150,9 @@ def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Finding:
 
 
 def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
-    owners = {f"{robot}/{topic}": f"{robot}/{name}" for topic, name in OWNERS.items()}
-    navigator = f"{robot}/navigator"
-    owners |= {e.topic: navigator for e in snapshot.of(navigator, True) if e.kind in VELOCITIES[:2]}
+    owners = {f"{robot}/{t}": [f"{robot}/{name}" for name in names] for t, names in OWNERS.items()}
+    navigator, movers = f"{robot}/navigator", owners[f"{robot}/cmd_vel"]
+    owners |= {e.topic: movers for e in snapshot.of(navigator, True) if e.kind in VELOCITIES[:2]}
     names = {topic: [e.node for e in snapshot.on(topic, True)] for topic in owners}
     watch = PublisherWatch(owners)
     watch.look(names, 0.0)

@@ -134,31 +134,32 @@ LEFT_S = 30.0  # a node that was killed is seen for twenty seconds more
 UNKNOWN = "_NODE_NAME_UNKNOWN_"
 
 OWNERS = {
-    "decode_request": "drafter",
-    "draft": "drafter",
-    "verified_tokens": "drafter",
-    "instruction_status": "drafter",
-    "verdict": "cloud_bridge",
-    "prediction": "cloud_bridge",
-    "link_state": "cloud_bridge",
-    "nav_command": "navigator",
-    "nav_status": "navigator",
-    "cmd_vel": "navigator",
+    "decode_request": ("drafter",),
+    "draft": ("drafter",),
+    "verified_tokens": ("drafter",),
+    "instruction_status": ("drafter",),
+    "verdict": ("cloud_bridge",),
+    "prediction": ("cloud_bridge",),
+    "link_state": ("cloud_bridge",),
+    "nav_command": ("navigator",),
+    "nav_status": ("navigator",),
+    "pulse": ("navigator",),
+    "cmd_vel": ("navigator", "stop_guard"),
 }
-"""Topic -> the one node that publishes it; all relative to one robot's namespace."""
+"""Topic -> who alone publishes it, once each; all relative to one robot's namespace."""
 
-NODES = tuple(dict.fromkeys(OWNERS.values()))
+NODES = tuple(dict.fromkeys(name for names in OWNERS.values() for name in names))
 """The nodes that a robot cannot do without."""
 
 
 @dataclass
 class PublisherWatch:
-    """``owners``: full topic name -> full name of the one node that may publish there.
+    """``owners``: full topic name -> full names of those that may publish there, once each.
 
     ``allowed``: other nodes (full names) that may publish on any of these topics.
     """
 
-    owners: Mapping[str, str]
+    owners: Mapping[str, Sequence[str]]
     allowed: frozenset[str] = frozenset()
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -166,18 +167,19 @@ class PublisherWatch:
         """A health for each topic with a fault; ``publishers``: full node names, one each."""
         faults: dict[str, Health] = {}
         seen: set[tuple[str, str]] = set()
-        for topic, owner in self.owners.items():
+        for topic, owners in self.owners.items():
             counts = Counter(publishers.get(topic, ()))
-            strangers = {name for name in counts if name != owner and name not in self.allowed}
-            twice = {owner} if counts[owner] > 1 else set()
+            strangers = {name for name in counts if name not in {*owners, *self.allowed}}
+            twice = {name for name in owners if counts[name] > 1}
             for name in strangers | twice:
                 seen.add((topic, name))
                 self._since.setdefault((topic, name), now)
             named = {n for n in strangers if self._counts_now(topic, n, now)}
             if named:
-                faults[topic] = _strangers(topic, owner, sorted(named))
+                faults[topic] = _strangers(topic, " and ".join(owners), sorted(named))
             elif twice:
-                faults[topic] = _twice(topic, owner, now - self._since[topic, owner])
+                first = min(twice, key=lambda name: self._since[topic, name])
+                faults[topic] = _twice(topic, first, now - self._since[topic, first])
         self._since = {key: at for key, at in self._since.items() if key in seen}
         return faults
 

@@ -53,7 +53,10 @@ class MonitorNode(Node):
         names = tuple(self._full(name) for name in settings.nodes.split())
         allowed = frozenset(self._full(name) for name in settings.allowed_publishers.split())
         self._heartbeats = Heartbeats(names, now, settings.silence, settings.startup)
-        owners = {self.resolve_topic_name(t): self._full(name) for t, name in OWNERS.items()}
+        owners = {
+            self.resolve_topic_name(topic): [self._full(name) for name in names]
+            for topic, names in OWNERS.items()
+        }
         self._publisher_watch = PublisherWatch(owners, allowed)
         self._known: dict[str, Health] = {}  # of every topic that ever had a fault
         self._shown: dict[str, Level] = {}

@@ -109,6 +109,7 @@ class NavigatorNode(ManagedNode):
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
         self._status = self.create_publisher(String, "nav_status", LATCHED)
         self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
+        self._pulse = self.create_publisher(Bool, "pulse", RELIABLE)
         output = make_output(self, settings.output, settings.base_frame)
         with self._lock:
             self._output = output
@@ -240,9 +241,11 @@ class NavigatorNode(ManagedNode):
         if isinstance(effect, Drive):
             self._repeat = REPEATS
             self._watchdog.feed(effect.until, effect.stop_by)
+            self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
             self._output.command(effect.velocity)
         elif isinstance(effect, Halt):
             self._output.stop(0)
+            self._pulse.publish(Bool(data=False))
             if self.active:
                 self._watchdog.calm()
             self._repeat = 1

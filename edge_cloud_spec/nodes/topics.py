@@ -30,6 +30,7 @@ TOPICS: dict[str, tuple[type[Any], QoSProfile]] = {
     "odom": (Odometry, SENSOR_DATA),
     "scan": (LaserScan, SENSOR_DATA),
     "cmd_vel": (Twist, RELIABLE),
+    "pulse": (Bool, RELIABLE),
     "e_stop": (Bool, RELIABLE),
     "instruction": (String, RELIABLE),
     "instruction_status": (String, LATCHED),

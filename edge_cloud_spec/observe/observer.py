@@ -25,6 +25,7 @@ BAG_ONLY = {
     "odom",
     "scan",
     "cmd_vel",
+    "pulse",
     "markers",
     "/diagnostics",
     "prediction",

@@ -33,7 +33,7 @@ from ..judge import replaced_motions
 from ..leaks import memory_mb
 from ..live import LiveRig, Watch, stamp_of
 
-NODES = ("simulator", "cloud_bridge", "navigator", "drafter", "monitor")
+NODES = ("simulator", "cloud_bridge", "navigator", "stop_guard", "drafter", "monitor")
 TOKEN = "a token of the bench"
 PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
@@ -47,6 +47,7 @@ HEARD_ON = {
     "cloud_bridge": "verdict",
     "navigator": "nav_command",
     "drafter": "decode_request",
+    "stop_guard": "cmd_vel",
     "monitor": "/diagnostics",
 }
 INSTRUCTED = 2.0  # s that an instruction has to be followed
