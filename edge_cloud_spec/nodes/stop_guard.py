@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
 from ..bounds import Bounded, bounded, described
-from ..nav.watchdog import Watchdog
+from ..nav.watchdog import PERIOD, REPEATS
 from .base_output import OutputSettings, make_output
 from .health import Health, Level, RecentProblem
 from .runtime.diagnostics import Diagnostics
@@ -23,6 +24,7 @@ from .runtime.qos import RELIABLE
 from .runtime.run import spin
 
 TOLD_S = 30.0  # that a stop of the guard is told
+LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class GuardSettings(Bounded):
 
 
 class StopGuardNode(Node):
-    """A ``Watchdog`` in a process of its own, fed by the navigator's ``pulse``.
+    """A timer that the navigator's ``pulse`` puts off; what it ends in is the navigator's stop.
 
     The navigator says true with each command that it gives, false once it has told the base to
     stand. What is on the base's own topic does not count: a joystick, the guard's own zeros and
@@ -46,34 +48,46 @@ class StopGuardNode(Node):
         """``options``: rclpy's own of a node. Raises UserError."""
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
-        output = make_output(self, settings.output, settings.base_frame)
-        self._silence, self._seen = settings.silence, 0
+        self._silence, self._fired = settings.silence, 0
         self._problem = RecentProblem(TOLD_S)
-        self._watchdog = Watchdog(output.stop, settings.silence)
-        self._watchdog.start()
+        self._output = make_output(self, settings.output, settings.base_frame)
+        self._repeat = 0  # next of the stop; LOOK before it is said
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._timer = self.create_timer(settings.silence, self._on_silence, clock=steady)
+        self._timer.cancel()
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
         Diagnostics(self).report(self._diagnose)
 
     def _on_pulse(self, moving: Bool) -> None:
+        self._timer.cancel()
         if moving.data:
-            self._watchdog.feed(time.monotonic())
+            self._repeat = LOOK
+            self._ring_in(self._silence)
+
+    def _ring_in(self, seconds: float) -> None:
+        self._timer.timer_period_ns = round(seconds * 1e9)
+        self._timer.reset()
+
+    def _on_silence(self) -> None:
+        if self._repeat == LOOK:  # this process may have been silent, and a pulse waits
+            self._ring_in(LOOK_S)
         else:
-            self._watchdog.calm()
+            self._output.stop(self._repeat)
+            self._ring_in(PERIOD)
+        if self._repeat == 0:
+            self._fired += 1
+            said = f"the robot moved and the navigator was silent for {self._silence:g} s"
+            self._problem.report(f"{said}: the guard stopped it", time.monotonic())
+        self._repeat += 1
+        if self._repeat == REPEATS:
+            self._timer.cancel()
 
     def _diagnose(self) -> Health:
-        fired, now = self._watchdog.fired, time.monotonic()
-        if fired > self._seen:
-            self._seen = fired
-            said = f"the robot moved and the navigator was silent for {self._silence:g} s"
-            self._problem.report(f"{said}: the guard stopped it", now)
-        if problem := self._problem.text(now):
+        values = {"fired": self._fired}
+        if problem := self._problem.text(time.monotonic()):
             advice = "see the navigator's log, and the machine's load"
-            return Health(Level.WARN, problem, advice, {"fired": fired}, check="pulse")
-        return Health(Level.OK, "it listens to the navigator's pulse", values={"fired": fired})
-
-    def close(self) -> None:
-        """End the thread; the navigator, which ends as well, says its own stop."""
-        self._watchdog.close()
+            return Health(Level.WARN, problem, advice, values, check="pulse")
+        return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
 
 def main() -> int:

@@ -1,0 +1,303 @@
+"""The stop guard in a process of its own, beside real navigators that are killed and stopped."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from geometry_msgs.msg import Twist, Vector3
+from helpers.graph.peer import Peer
+from helpers.navigator_bench import Bench
+from rclpy.qos import QoSProfile
+from rosgraph_msgs.msg import Clock
+from std_msgs.msg import Bool
+
+from edge_cloud_spec.nav.watchdog import REPEATS
+from edge_cloud_spec.nodes.stop_guard import GuardSettings
+
+GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
+STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
+SILENCE = GuardSettings().silence
+
+
+class Pulses(Peer):
+    """The navigator's side of the guard, a stranger on the base's topic, and the base."""
+
+    def __init__(self) -> None:
+        super().__init__("pulses")
+        self.base = self.collect(Twist, "cmd_vel", QoSProfile(depth=1000))
+        self.pulse = self.create_publisher(Bool, "pulse", 10)
+        self.stranger = self.create_publisher(Twist, "cmd_vel", 10)
+        self.clock = self.create_publisher(Clock, "/clock", 10)
+        self.hear_diagnostics()
+
+    @property
+    def stops(self) -> list[float]:
+        """What the guard has commanded: speeds ahead."""
+        return [twist.linear.x for twist in self.base if twist.linear.z != STRANGER]
+
+    def known(self) -> object:
+        return self.stops
+
+    def meet(self) -> None:
+        """Wait until the guard hears the pulse, and is heard."""
+        self.until(lambda: self.pulse.get_subscription_count())
+        self.until(lambda: self.count_publishers("cmd_vel") > 1)
+        while not self.stops:
+            self.pulse.publish(Bool(data=True))
+            self.spin(3 * SILENCE)
+        self.pulse.publish(Bool(data=False))
+        self.spin(2 * SILENCE)
+        self.base.clear()
+
+    def drive(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """A pulse at least each 30 ms."""
+        for _ in range(round(seconds / 0.02)):
+            self.pulse.publish(Bool(data=True))
+            meanwhile()
+            self.executor_.spin_once(timeout_sec=0.0)
+            self.executor_.spin_once(timeout_sec=0.02)
+
+    def flood(self) -> None:
+        for speed in (0.0, math.nan, math.inf, 0.5):
+            self.stranger.publish(Twist(linear=Vector3(x=speed, z=STRANGER)))
+
+
+@pytest.fixture
+def pulses(launch: object) -> Iterator[Pulses]:
+    with Pulses() as pulses:
+        yield pulses
+
+
+def fired(peer: Peer) -> int:
+    """The stops of the guard, as it says them itself."""
+    status = peer.last.get("/stop_guard")
+    said = {each.key: each.value for each in status.values} if status else {}
+    return int(said.get("fired", -1))
+
+
+def test_a_silent_pulse_is_a_stop_and_then_silence_and_so_is_the_next(
+    pulses: Pulses, launch: Any
+) -> None:
+    launch(GUARD)
+    pulses.meet()
+    for _ in range(2):
+        pulses.pulse.publish(Bool(data=True))
+        pulses.until(lambda: len(pulses.stops) >= REPEATS)
+        pulses.spin(5 * SILENCE)
+        assert len(pulses.stops) == REPEATS  # and the base's own timeout acts as well
+        assert pulses.stops[::2] == [0.0] * (REPEATS // 2 + 1)
+        assert all(0 < speed < 0.005 for speed in pulses.stops[1::2])
+        pulses.base.clear()
+
+
+def test_one_that_was_told_to_stand_is_left_alone(pulses: Pulses, launch: Any) -> None:
+    launch(GUARD)
+    pulses.meet()
+    pulses.pulse.publish(Bool(data=True))
+    pulses.pulse.publish(Bool(data=False))
+    pulses.spin(5 * SILENCE)
+    assert not pulses.stops
+
+
+def test_what_others_publish_on_the_bases_topic_neither_wakes_nor_calms_it(
+    pulses: Pulses, launch: Any
+) -> None:
+    """A joystick, a flood of zeros, NaN: nothing of it is a pulse."""
+    launch(GUARD)
+    pulses.meet()
+    for _ in range(20):
+        pulses.flood()
+        pulses.spin(0.02)
+    assert not pulses.stops
+    pulses.pulse.publish(Bool(data=True))
+    pulses.until(lambda: len(pulses.stops) >= REPEATS, meanwhile=pulses.flood)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_jumps_neither_stops_the_robot_nor_keeps_the_stop_away(
+    hours: int, pulses: Pulses, launch: Any
+) -> None:
+    launch(GUARD, "-p", "use_sim_time:=true")
+    pulses.until(lambda: pulses.clock.get_subscription_count())
+    pulses.meet()
+    times = iter(range(10**6, 10**9, 3600 * hours) if hours > 0 else range(10**9, 0, -3600))
+
+    def jump() -> None:
+        clock = Clock()
+        clock.clock.sec = next(times)
+        pulses.clock.publish(clock)
+
+    said = fired(pulses)
+    pulses.drive(2.0, jump)
+    pulses.until(lambda: len(pulses.stops) >= REPEATS)  # silence, and the clock stands still
+    assert said <= fired(pulses) or said == -1
+
+
+def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
+    pulses: Pulses, launch: Any
+) -> None:
+    guard = launch(GUARD)
+    pulses.meet()
+    pulses.drive(0.2)
+    guard.send_signal(signal.SIGSTOP)
+    pulses.spin(3 * SILENCE)  # its timer is overdue
+    pulses.pulse.publish(Bool(data=False))
+    pulses.spin(SILENCE)
+    guard.send_signal(signal.SIGCONT)
+    pulses.spin(5 * SILENCE)
+    assert not pulses.stops
+
+
+@pytest.fixture
+def moving(bench: Bench, start: Any, launch: Any) -> Callable[..., subprocess.Popen[str]]:
+    """Starts navigator and guard, and has the robot turn; ``again``: it moves, what is new hears."""
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        bench.hear_diagnostics()
+        launch(GUARD)
+        bench.until(lambda: fired(bench) == 0)
+        navigator: subprocess.Popen[str] = start("-p", "steps.turn_large:=180.0", *arguments)
+        bench.until(lambda: bench.count_subscribers("pulse"))
+        bench.until(lambda: {"/stop_guard"} <= publishers(bench, "cmd_vel"))
+        turn(bench)
+        return navigator
+
+    return begin
+
+
+def publishers(peer: Peer, topic: str) -> set[str]:
+    return {f"/{info.node_name}" for info in peer.get_publishers_info_by_topic(f"/{topic}")}
+
+
+def turn(bench: Bench) -> None:
+    """Have the robot begin to turn, again where a message was not heard yet."""
+    bench.twists.clear()
+    requests = iter(f"r{number}" for number in range(id(bench) % 10**6, 10**9))
+
+    def say() -> None:
+        if bench.state.state != "moving":
+            bench.say("action: turn left large;", next(requests))
+
+    bench.until(lambda: bench.turning, meanwhile=say)
+
+
+def zeros(bench: Bench) -> int:
+    """Zeros since the last command that moves."""
+    count = 0
+    for twist in reversed(bench.twists):
+        if abs(twist.angular.z) > 0.1 or abs(twist.linear.x) > 0.01:
+            break
+        count += 1
+    return count
+
+
+def test_a_killed_navigator_is_stopped_by_the_guard_and_by_nobody_without_it(
+    bench: Bench, moving: Any, start: Any
+) -> None:
+    moving().kill()
+    bench.until(lambda: zeros(bench) == REPEATS)
+    bench.until(lambda: fired(bench) >= 1)
+    assert "silent" in bench.last["/stop_guard"].message
+
+
+def test_without_a_guard_nobody_stops_what_a_killed_navigator_commanded(
+    bench: Bench, start: Any
+) -> None:
+    navigator = start()
+    turn(bench)
+    navigator.kill()
+    bench.spin(1.0)
+    assert zeros(bench) == 0
+
+
+def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
+    bench: Bench, moving: Any
+) -> None:
+    navigator = moving()
+    navigator.send_signal(signal.SIGSTOP)
+    bench.until(lambda: zeros(bench) == REPEATS)
+    navigator.send_signal(signal.SIGCONT)
+    bench.until(lambda: bench.state.state == "idle")  # its step is not taken up again
+    turn(bench)
+    bench.until(lambda: zeros(bench) == REPEATS)  # its own, at the step's end
+
+
+def test_a_guard_that_is_killed_disturbs_nobody_and_its_successor_guards(
+    bench: Bench, start: Any, launch: Any
+) -> None:
+    first = launch(GUARD)
+    navigator = start("-p", "steps.turn_large:=180.0")
+    bench.until(lambda: bench.count_subscribers("pulse"))
+    turn(bench)
+    first.kill()
+    bench.spin(0.3)
+    assert zeros(bench) == 0 and bench.state.state == "moving"
+    bench.hear_diagnostics()
+    launch(GUARD)
+    bench.until(lambda: fired(bench) == 0)
+    turn(bench)
+    bench.spin(0.5)  # discovered, and matched
+    turn(bench)
+    navigator.kill()
+    bench.until(lambda: zeros(bench) == REPEATS)
+
+
+def test_of_two_navigators_it_stops_the_robot_when_both_are_gone(
+    bench: Bench, moving: Any, launch: Any
+) -> None:
+    first = moving()
+    second = launch(
+        ["-m", "edge_cloud_spec.nodes.navigator"],
+        *("-r", "__node:=navigator2", "-p", "steps.turn_large:=180.0"),
+    )
+    bench.until(lambda: "/navigator2" in publishers(bench, "pulse"))
+    bench.spin(2.0)  # it listens first
+    turn(bench)
+    first.kill()
+    turn(bench)  # the other one still moves it
+    second.kill()
+    bench.until(lambda: zeros(bench) == REPEATS)
+
+
+def test_a_navigator_at_its_rhythm_is_not_stopped_though_the_machine_is_busy(
+    bench: Bench, moving: Any
+) -> None:
+    """Each stop of the guard is a silence of the navigator's, by when its pulses were sent."""
+    sent: list[tuple[float, bool]] = []
+
+    def on_pulse(pulse: Bool, info: Any) -> None:
+        sent.append((info["source_timestamp"] / 1e9, pulse.data))
+
+    bench.create_subscription(Bool, "pulse", on_pulse, QoSProfile(depth=1000))
+    moving()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+    try:
+        before = fired(bench)
+        for _ in range(3):
+            turn(bench)
+            bench.until(lambda: zeros(bench) >= REPEATS)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    bench.spin(2.0)  # it says its figures once a second
+    silences = [b[0] - a[0] for a, b in pairwise(sent) if a[1]]
+    assert len(silences) > 60
+    assert fired(bench) - before <= sum(silence > 0.9 * SILENCE for silence in silences)
+
+
+def test_settings_that_cannot_be_used_are_refused_by_name(launch: Any) -> None:
+    for given, said in (
+        ("silence:=0.05", "silence must be a number from 0.1 to 0.5"),
+        ("output.kind:=unitree_sport", "unitree_api is not installed"),
+    ):
+        process = launch(GUARD, "-p", given)
+        assert said in process.communicate(timeout=60)[1]
+        assert process.returncode == 2
