@@ -27,6 +27,7 @@ from edge_cloud_spec.nodes.drafting.camera import (
 from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
+    OWNERS,
     UNKNOWN,
     WARNING_S,
     WELL_S,
@@ -286,7 +287,7 @@ def monitored(heard: bool) -> Health:
     if heard:
         beats.hear("/drafter", "1", "fine", 0.0)
     publishers = {"/cmd_vel": ["/joystick"]} if heard else {}
-    faults = PublisherWatch({"/cmd_vel": "/navigator"}).look(publishers, 20.0)
+    faults = PublisherWatch({"/cmd_vel": ["/navigator"]}).look(publishers, 20.0)
     return worst_of([*beats.look((), 20.0).values(), *faults.values()])
 
 
@@ -308,6 +309,7 @@ def test_the_nodes_own_healths_are_what_is_told() -> None:
 
 
 CMD_VEL, OWNER, DRAFTER = "/robot1/cmd_vel", "/robot1/navigator", "/robot1/drafter"
+GUARD = "/robot1/stop_guard"
 
 
 @pytest.mark.parametrize(
@@ -349,17 +351,26 @@ CMD_VEL, OWNER, DRAFTER = "/robot1/cmd_vel", "/robot1/navigator", "/robot1/draft
 def test_who_publishes_in_another_nodes_place_is_named(
     looks: list[tuple[float, list[str], Level | None, str]],
 ) -> None:
-    watch = PublisherWatch({CMD_VEL: OWNER}, frozenset({"/robot1/joy"}))
+    watch = PublisherWatch({CMD_VEL: [OWNER]}, frozenset({"/robot1/joy"}))
     for now, names, level, words in looks:
         found = watch.look({CMD_VEL: names}, now)
         assert [health.level for health in found.values()] == [level] * bool(level)
         assert all(words in health.message and health.advice for health in found.values())
 
 
-@given(st.lists(st.sampled_from([OWNER, "/robot1/cloud_bridge", "/mallory", "/robot2/drafter"])))
-def test_nobody_but_the_owner_once_passes(names: list[str]) -> None:
-    found = PublisherWatch({CMD_VEL: OWNER}).look({CMD_VEL: names}, 0.0)
-    assert (CMD_VEL in found) == (names not in ([], [OWNER]))
+@given(st.lists(st.sampled_from([OWNER, GUARD, "/robot1/cloud_bridge", "/mallory"]), max_size=4))
+def test_nobody_but_the_owners_once_each_passes(names: list[str]) -> None:
+    found = PublisherWatch({CMD_VEL: [OWNER, GUARD]}).look({CMD_VEL: names}, 0.0)
+    assert (CMD_VEL in found) == (sorted(names) not in ([], [OWNER], [GUARD], [OWNER, GUARD]))
+
+
+def test_the_guard_may_stop_the_base_and_say_nothing_else_in_the_navigators_place() -> None:
+    watch = PublisherWatch(OWNERS)
+    assert not watch.look({"cmd_vel": ["navigator", "stop_guard"]}, 0.0)
+    for topic in OWNERS.keys() - {"cmd_vel"}:
+        assert "stop_guard publishes on" in watch.look({topic: ["stop_guard"]}, 0.0)[topic].message
+    (twice,) = watch.look({"cmd_vel": ["navigator", "stop_guard", "stop_guard"]}, 0.0).values()
+    assert "two nodes with the name stop_guard" in twice.message
 
 
 def spoken(instance: str, begin: int, end: int) -> list[tuple[float, str]]:

@@ -157,7 +157,7 @@ def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
 
 @pytest.fixture
 def moving(bench: Bench, start: Any, launch: Any) -> Callable[..., subprocess.Popen[str]]:
-    """Starts navigator and guard, and has the robot turn; ``again``: it moves, what is new hears."""
+    """Starts navigator and guard, and has the robot turn."""
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
         bench.hear_diagnostics()

@@ -117,9 +117,10 @@ def test_the_policy_names_each_topic_and_each_node_and_no_others() -> None:
 
 
 def test_the_policy_lets_one_node_alone_say_what_moves_the_robot() -> None:
-    owners = {"verified_tokens": "drafter", "verdict": "cloud_bridge", "cmd_vel": "navigator"}
+    owners = {"verified_tokens": "drafter", "verdict": "cloud_bridge", "pulse": "navigator"}
     for topic, owner in owners.items():
         assert POLICY.who("publish", topic) == {owner}
+    assert POLICY.who("publish", "cmd_vel") == {"navigator", "stop_guard"}
     assert POLICY.who("publish", "instruction") == {"operator", "instruction_server"}
     assert POLICY.nodes["operator"]["publish"] <= {
         *("instruction", "e_stop", "/rosout", "/parameter_events")

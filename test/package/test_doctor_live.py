@@ -13,7 +13,7 @@ from edge_cloud_spec.doctor.graph import Endpoint, Said, Snapshot, check_graph, 
 
 COMPRESSED, IMAGE = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
 TWIST, ODOMETRY = "geometry_msgs/msg/Twist", "nav_msgs/msg/Odometry"
-NODES = ("drafter", "cloud_bridge", "navigator")
+NODES = ("drafter", "cloud_bridge", "navigator", "stop_guard")
 
 
 def robot(namespace: str = "") -> Snapshot:
@@ -33,6 +33,9 @@ def robot(namespace: str = "") -> Snapshot:
             end("driver", "odom", ODOMETRY, True),
             end("navigator", "odom", ODOMETRY, False, reliable=False),
             end("navigator", "cmd_vel", TWIST, True),
+            end("stop_guard", "cmd_vel", TWIST, True),
+            end("navigator", "pulse", "std_msgs/msg/Bool", True),
+            end("stop_guard", "pulse", "std_msgs/msg/Bool", False),
             end("driver", "cmd_vel", TWIST, False),
             end("navigator", "nav_status", status, True, latched=True),
             end("drafter", "nav_status", status, False, latched=True),

@@ -36,6 +36,7 @@ from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.runtime.parameters import _flatten
+from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.share import share
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,7 @@ SETTINGS: dict[str, object] = {
     "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
+    "stop_guard": GuardSettings(),
     "instruction_server": InstructionServerSettings(),
     "monitor": MonitorSettings(),
     "simulator": SimulatorSettings(),
@@ -150,7 +152,7 @@ def test_the_graph_starts_only_executables_that_are_installed() -> None:
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
     specs = {spec.name: spec for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))}
-    ours = ["cloud_bridge", "navigator", "drafter", "instruction_server", "monitor"]
+    ours = ["cloud_bridge", "navigator", "stop_guard", "drafter", "instruction_server", "monitor"]
     assert [*specs] == ours
     assert "startup" not in dict(specs["cloud_bridge"].parameters)
 
