@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import (
     LOCAL_ADDRESS,
     MAX_SEED,
@@ -165,6 +166,18 @@ def test_a_robot_drives_on_only_where_it_is_known_how_old_a_picture_is(
     settings = GraphSettings(parameters=str(path), **given)
     assert settings.driving[0] == drive and settings.driving[1].startswith(why)
     assert dict(specs_of(settings)["navigator"].parameters) == {"drive": drive}
+
+
+def test_the_guard_stops_the_base_in_the_way_in_which_the_navigator_commands_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "own.yaml"
+    output = "output: {kind: unitree_sport, stamped: true}, base_frame: trunk, frame_age: 5.0"
+    path.write_text(f"/**/navigator: {{ros__parameters: {{{output}}}}}")
+    given = {"output.kind": "unitree_sport", "output.stamped": True, "base_frame": "trunk"}
+    guard = specs_of(GraphSettings(parameters=str(path), namespace="go2"))["stop_guard"]
+    assert dict(guard.parameters) == given and guard.role is Role.RESPAWNED
+    assert not specs_of(GraphSettings())["stop_guard"].parameters
 
 
 @pytest.mark.parametrize("name", ["go2_ros2_sdk", "unitree_ros2"])
