@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -56,13 +57,16 @@ class Pulses(Peer):
         self.spin(2 * SILENCE)
         self.base.clear()
 
-    def drive(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """A pulse at least each 30 ms."""
+    def drive(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> int:
+        """A pulse each 20 ms or so; returns how often this process came too late with one."""
+        late, last = 0, time.monotonic()
         for _ in range(round(seconds / 0.02)):
             self.pulse.publish(Bool(data=True))
             meanwhile()
-            self.executor_.spin_once(timeout_sec=0.0)
-            self.executor_.spin_once(timeout_sec=0.02)
+            late += time.monotonic() - last > 0.8 * SILENCE
+            last = time.monotonic()
+            self.spin(0.02)
+        return late
 
     def flood(self) -> None:
         for speed in (0.0, math.nan, math.inf, 0.5):
@@ -134,10 +138,11 @@ def test_a_clock_that_jumps_neither_stops_the_robot_nor_keeps_the_stop_away(
         clock.clock.sec = next(times)
         pulses.clock.publish(clock)
 
-    said = fired(pulses)
-    pulses.drive(2.0, jump)
-    pulses.until(lambda: len(pulses.stops) >= REPEATS)  # silence, and the clock stands still
-    assert said <= fired(pulses) or said == -1
+    late = pulses.drive(2.0, jump)
+    assert late or not pulses.stops
+    pulses.base.clear()
+    pulses.pulse.publish(Bool(data=True))
+    pulses.until(lambda: len(pulses.stops) == REPEATS)  # silence, and the clock stands still
 
 
 def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
@@ -145,7 +150,8 @@ def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
 ) -> None:
     guard = launch(GUARD)
     pulses.meet()
-    pulses.drive(0.2)
+    pulses.pulse.publish(Bool(data=True))
+    pulses.spin(0.02)
     guard.send_signal(signal.SIGSTOP)
     pulses.spin(3 * SILENCE)  # its timer is overdue
     pulses.pulse.publish(Bool(data=False))
@@ -229,24 +235,36 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     bench.until(lambda: zeros(bench) == REPEATS)  # its own, at the step's end
 
 
-def test_a_guard_that_is_killed_disturbs_nobody_and_its_successor_guards(
+def test_a_guard_that_hangs_or_is_killed_disturbs_nobody_and_its_successor_guards(
     bench: Bench, start: Any, launch: Any
 ) -> None:
     first = launch(GUARD)
-    navigator = start("-p", "steps.turn_large:=180.0")
+    navigator = start()
     bench.until(lambda: bench.count_subscribers("pulse"))
     turn(bench)
-    first.kill()
-    bench.spin(0.3)
-    assert zeros(bench) == 0 and bench.state.state == "moving"
+    for end in (signal.SIGSTOP, signal.SIGKILL):
+        first.send_signal(end)
+        turn(bench)
+        bench.until(lambda: zeros(bench) == REPEATS)  # the navigator's own, at the step's end
+        assert bench.state.state == "idle" and not bench.state.detail.startswith("gave up")
     bench.hear_diagnostics()
     launch(GUARD)
     bench.until(lambda: fired(bench) == 0)
-    turn(bench)
-    bench.spin(0.5)  # discovered, and matched
+    turn(bench)  # to its end, so that both have found each other
+    bench.until(lambda: zeros(bench) == REPEATS)
     turn(bench)
     navigator.kill()
     bench.until(lambda: zeros(bench) == REPEATS)
+    bench.until(lambda: fired(bench) >= 1)
+
+
+def test_a_guard_that_is_gone_is_said(pulses: Pulses, launch: Any) -> None:
+    guard = launch(GUARD)
+    launch(["-m", "edge_cloud_spec.nodes.monitor"], "-p", "silence:=1.5")
+    name = "/monitor: /stop_guard"
+    pulses.until(lambda: pulses.says(name, b"\0", "speaks"))
+    guard.kill()
+    pulses.until(lambda: pulses.says(name, b"\2", "is gone", "start it again"))
 
 
 def test_of_two_navigators_it_stops_the_robot_when_both_are_gone(
@@ -290,7 +308,7 @@ def test_a_navigator_at_its_rhythm_is_not_stopped_though_the_machine_is_busy(
     bench.spin(2.0)  # it says its figures once a second
     silences = [b[0] - a[0] for a, b in pairwise(sent) if a[1]]
     assert len(silences) > 60
-    assert fired(bench) - before <= sum(silence > 0.9 * SILENCE for silence in silences)
+    assert fired(bench) - before <= sum(silence > 0.8 * SILENCE for silence in silences)
 
 
 def test_settings_that_cannot_be_used_are_refused_by_name(launch: Any) -> None:
