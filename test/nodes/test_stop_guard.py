@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -319,3 +320,23 @@ def test_settings_that_cannot_be_used_are_refused_by_name(launch: Any) -> None:
         process = launch(GUARD, "-p", given)
         assert said in process.communicate(timeout=60)[1]
         assert process.returncode == 2
+
+
+def test_on_a_busy_machine_it_goes_first_where_it_may(pulses: Pulses, launch: Any) -> None:
+    guard = launch(GUARD)
+    pulses.until(lambda: pulses.pulse.get_subscription_count())
+    try:
+        os.sched_setscheduler(guard.pid, os.SCHED_FIFO, os.sched_param(2))
+    except PermissionError:
+        pytest.skip("no real-time priority for this user")
+    second = launch(GUARD)
+    pulses.until(lambda: pulses.count_publishers("cmd_vel") > 2)
+    assert os.sched_getscheduler(second.pid) == os.SCHED_FIFO
+
+
+def test_without_the_right_to_go_first_it_guards_all_the_same(pulses: Pulses, launch: Any) -> None:
+    refused = (
+        "import os\ndef refuse(*given): raise PermissionError\nos.sched_setscheduler = refuse\n"
+    )
+    launch(["-c", f"{refused}from edge_cloud_spec.nodes.stop_guard import main\nmain()"])
+    pulses.meet()

@@ -50,13 +50,13 @@ def _disk_full(rig: Rig) -> None:
 KILLED = {
     "drafter": "stops; a new drafter waits for an instruction",
     "cloud_bridge": "stops",
-    "navigator": "stands by the base's own timeout",
+    "navigator": "is stopped by the guard",
     "simulator": "is gone; the navigator gives its step up: odometry is missing",
 }
 HUNG = {
     "drafter": "stops",
     "cloud_bridge": "stops; gives the decision up after `patience`",
-    "navigator": "stands by the base's own timeout, and does not take its step up again",
+    "navigator": "is stopped by the guard, and does not take its step up again",
     "simulator": "stands still itself; the navigator gives its step up",
 }
 
