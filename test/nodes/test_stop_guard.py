@@ -26,6 +26,17 @@ from edge_cloud_spec.nodes.stop_guard import GuardSettings
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
+REFUSED = """
+import os
+
+def refuse(*given):
+    raise PermissionError
+
+os.sched_setscheduler = refuse
+from edge_cloud_spec.nodes.stop_guard import main
+
+main()
+"""
 
 
 class Pulses(Peer):
@@ -335,8 +346,5 @@ def test_on_a_busy_machine_it_goes_first_where_it_may(pulses: Pulses, launch: An
 
 
 def test_without_the_right_to_go_first_it_guards_all_the_same(pulses: Pulses, launch: Any) -> None:
-    refused = (
-        "import os\ndef refuse(*given): raise PermissionError\nos.sched_setscheduler = refuse\n"
-    )
-    launch(["-c", f"{refused}from edge_cloud_spec.nodes.stop_guard import main\nmain()"])
+    launch(["-c", REFUSED])
     pulses.meet()
