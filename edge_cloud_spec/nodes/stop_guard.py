@@ -91,6 +91,17 @@ class StopGuardNode(Node):
             return Health(Level.WARN, problem, advice, values, check="pulse")
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
+    def close(self) -> None:
+        """Stop at once what moves: when the navigator has died, a launch ends all, and this."""
+        if self._timer.is_canceled():
+            return
+        self._timer.cancel()
+        for repeat in range(REPEATS):
+            self._output.stop(repeat)
+            time.sleep(PERIOD)
+            if not self._timer.is_canceled():
+                return  # a pulse: the navigator goes on
+
 
 def main() -> int:
     """Run the node until a signal; on a busy machine before the others, where it may."""

@@ -64,7 +64,7 @@ class Pulses(Peer):
         self.until(lambda: self.count_publishers("cmd_vel") > 1)
         while not self.stops:
             self.pulse.publish(Bool(data=True))
-            self.spin(3 * SILENCE)
+            self.spin(0.7)
         self.pulse.publish(Bool(data=False))
         self.spin(2 * SILENCE)
         self.base.clear()
@@ -119,6 +119,30 @@ def test_one_that_was_told_to_stand_is_left_alone(pulses: Pulses, launch: Any) -
     pulses.pulse.publish(Bool(data=True))
     pulses.pulse.publish(Bool(data=False))
     pulses.spin(5 * SILENCE)
+    assert not pulses.stops
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_ends_with_its_launch_stops_first_what_moves(
+    number: int, pulses: Pulses, launch: Any
+) -> None:
+    """The navigator's death is the end of all, sooner than its pulse is silent for long."""
+    guard = launch([*GUARD, "--ros-args", "-p", "silence:=0.5"])
+    pulses.meet()
+    pulses.pulse.publish(Bool(data=True))
+    pulses.spin(0.1)
+    guard.send_signal(number)
+    pulses.until(lambda: guard.poll() is not None)
+    pulses.spin(0.2)
+    assert len(pulses.stops) == REPEATS and guard.returncode == 0
+
+
+def test_one_that_ends_while_the_robot_stands_says_nothing(pulses: Pulses, launch: Any) -> None:
+    guard = launch(GUARD)
+    pulses.meet()
+    guard.send_signal(signal.SIGINT)
+    pulses.until(lambda: guard.poll() is not None)
+    pulses.spin(0.2)
     assert not pulses.stops
 
 
