@@ -56,6 +56,10 @@ class Base(Protocol):
         """How fast it truly goes: m/s forward, m/s left, rad/s."""
 
     @property
+    def resting(self) -> bool:
+        """Whether it stands as it was told to."""
+
+    @property
     def odometry(self) -> OdometryReading:
         """What it reports of itself."""
 

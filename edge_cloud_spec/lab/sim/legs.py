@@ -22,6 +22,9 @@ from .world import TIMEOUT, Odometer, OdometryReading, checked
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
 
+RESTS_S = 2.0
+"""Seconds from the last command that moves, after which it rests as much as it ever does."""
+
 _SETTLING = 200  # ticks until it stands on its feet
 _STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it stands, too
 
@@ -68,7 +71,7 @@ class Legs:
         self._robot = np.array([self._go2.is_robot(body) for body in self.model.geom_bodyid])
         self._floor = self.model.geom("floor").id
         self._velocities: deque[np.ndarray] = deque(maxlen=_STRIDES)
-        self._wanted, self._commanded = np.zeros(3), -math.inf
+        self._wanted, self._commanded, self._moved = np.zeros(3), -math.inf, 0.0
         self._ticks, self._due, self._touching = 0, 0.0, False
         self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
         self._odometer = Odometer(drift, seed, room.seed)
@@ -108,6 +111,8 @@ class Legs:
     def _tick(self) -> None:
         if self.time - self._commanded > TIMEOUT - TICK / 2:
             self._wanted = np.zeros(3)
+        if self._wanted.any():
+            self._moved = self.time
         before = self._place()
         self._go2.tick(self._wanted, self._feel)
         self._ticks += 1
@@ -145,6 +150,12 @@ class Legs:
         pitch, roll = _tilt(rotation)
         z = float(position[2])
         return OdometryReading(self.time, x, y, wrap(yaw), vx, vy, wz, z, pitch, roll)
+
+    @property
+    def resting(self) -> bool:
+        """Whether it stands as it was told to, or steps on the spot for longer than it needs."""
+        stepping = self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= self.still
+        return not (self._wanted.any() or stepping)
 
     @property
     def contact(self) -> bool:

@@ -57,6 +57,7 @@ class RoomResult:
     up_bytes: int
     down_bytes: int
     collisions: int
+    not_arrived: int
     joules: float
     actions: tuple[str, ...]
     answers: tuple[tuple[int, ...], ...]
@@ -83,6 +84,7 @@ class RoomResult:
             up_bytes=record.up_bytes,
             down_bytes=record.down_bytes,
             collisions=record.contacts,
+            not_arrived=record.not_arrived,
             joules=spent,
             actions=tuple(d.action for d in decisions),
             answers=tuple(d.tokens for d in decisions),
@@ -168,6 +170,7 @@ def _row(
         "up_bytes": mean(room.up_bytes for room in rooms),
         "down_bytes": mean(room.down_bytes for room in rooms),
         "collisions": mean(room.collisions for room in rooms),
+        "not_arrived": mean(room.not_arrived for room in rooms),
         "joules": mean(room.joules for room in rooms),
         "first_word_s_mean": sum(room.first_word_s for room in rooms) / decisions,
         "action_s_mean": sum(room.action_s for room in rooms) / decisions,

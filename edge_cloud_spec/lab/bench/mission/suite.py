@@ -162,6 +162,7 @@ COLUMNS = {
     "up_bytes": "up",
     "down_bytes": "down",
     "collisions": "collisions",
+    "not_arrived": "not arrived",
     "not_own": "not own",
     "frame_age_s_p99": "frame age s",
     "way_since_frame_m_p99": "way since m",
@@ -253,7 +254,7 @@ def measure(
     }
 
 
-VARIED = ("rule", "explain", "drive", "lookup", "grammar", "look")  # of a preset
+VARIED = ("rule", "explain", "drive", "lookup", "grammar", "look", "base")  # of a preset
 NUMBERS = ("look",)  # among them
 
 

@@ -10,9 +10,8 @@ from ....nav.navigator import Navigator
 from ....nav.pose import Pose
 from ....nav.settings import Settings
 from ....nav.status import Status
+from ...sim.bases import Base
 from ...sim.episode import CYCLE
-from ...sim.scene import Scene
-from ...sim.world import World
 from ..virtual_time import Timeline
 
 MOMENT = 2.0**-20  # s; differences of times that are whole moments have no rounding
@@ -28,12 +27,12 @@ class VirtualBase:
     def __init__(
         self,
         timeline: Timeline,
-        scene: Scene,
+        world: Base,
         settings: Settings,
         on_status: Callable[[Status], None],
         on_cycle: Callable[[], None],
     ) -> None:
-        self.world = World(scene)
+        self.world = world
         self.navigator = Navigator(settings)
         self.moves: list[tuple[float, float]] = []
         self.contacts = 0
@@ -90,9 +89,8 @@ class VirtualBase:
 
     def _step(self, now: float) -> None:
         world, touched = self.world, self.world.contact
-        if not world.resting:
-            world.step(now - self._stepped)
-            self.contacts += world.contact and not touched
+        world.step(now - self._stepped)
+        self.contacts += world.contact and not touched
         self._stepped = now
         if world.resting:
             self._end_move()

@@ -37,6 +37,7 @@ from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
 from ....presets import load_preset
+from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg
 from ...sim.episode import thing_in_front
 from ...sim.room import Pose, make_room
@@ -60,7 +61,7 @@ class Variant:
 
     ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
     draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
-    shipped. Raises UserError.
+    shipped. ``base``: of BASES. Raises UserError.
     """
 
     preset: str
@@ -71,6 +72,7 @@ class Variant:
     lookup: str = ""
     grammar: str = "none"
     look: float = 1.0
+    base: str = IDEAL
 
     def __post_init__(self) -> None:
         _ = self.loaded_preset
@@ -80,6 +82,7 @@ class Variant:
             ("lookup", self.lookup, LOOKUP),
             ("grammar", self.grammar, GRAMMARS),
             ("drive", self.drive, DRIVES),
+            ("base", self.base, BASES),
         ):
             if value not in known:
                 choices = ", ".join(filter(None, known))
@@ -104,7 +107,8 @@ class Variant:
         """Whether its decisions are to be those of the other, on the same frames."""
         exact = self.loaded_preset.exact and other.loaded_preset.exact
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
-        return exact and same and self.rule != "rejection" and self.stops and other.stops
+        alike = self.base == other.base == IDEAL  # no step of legs is like another
+        return exact and same and alike and self.rule != "rejection" and self.stops and other.stops
 
     @property
     def stops(self) -> bool:
@@ -157,6 +161,7 @@ class MissionRecord:
     moves: list[tuple[float, float]] = field(default_factory=list)
     speeds: list[tuple[float, float, float]] = field(default_factory=list)
     contacts: int = 0
+    not_arrived: int = 0  # motions
     decisions: list[DecisionRecord] = field(default_factory=list)
     target_passes: int = 0
     target_busy_s: float = 0.0
@@ -196,8 +201,7 @@ class SeenRoom:
 
     def __init__(self, number: int, renderer: str = "auto") -> None:
         self.number, self.room = number, make_room(number)
-        self.scene = Scene(self.room)
-        self._camera = Camera(self.scene, renderer)
+        self._camera = Camera(Scene(self.room), renderer)
         self._frames: dict[Eye, bytes] = {}
 
     def frame(self, eye: Eye) -> bytes:
@@ -264,7 +268,7 @@ class VirtualRobot:
         begun = len(self._trace.cloud), self._cloud.busy.total, self._busy.total
         self._base = base = VirtualBase(
             timeline,
-            seen.scene,
+            make_base(self.variant.base, seen.room),
             Settings(drive=self.variant.drive),
             self._on_status,
             self._on_cycle,
@@ -287,6 +291,7 @@ class VirtualRobot:
         record.success = record.state == "done" and record.stopped_at == seen.room.target
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
+        record.not_arrived = base.navigator.counts["not_arrived"]
         passes = self._trace.cloud[begun[0] :]
         record.target_passes = sum(one.kind == "verify" for one in passes)
         record.target_busy_s = self._cloud.busy.total - begun[1]
