@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,6 +59,16 @@ class Recording:
             self.commands.append((now, speed, turn))
 
 
+class Steady(NamedTuple):
+    """Of a held command: the speed that came of it, m/s or rad/s; over what was commanded; by how
+    much it was behind, and rolled on after its end, m or rad."""
+
+    speed: float
+    ratio: float
+    behind: float
+    rolls: float
+
+
 @dataclass(frozen=True)
 class Run:
     """A command along one axis and what came of it, in its direction: m or rad, s.
@@ -88,17 +99,23 @@ class Run:
         beyond = self.sign * drift * (self.times[late] - self.end)
         return float(np.mean(self.covered[late] - beyond))
 
-    def steady(self, drift: float) -> tuple[float, float] | None:
-        """(speed, s that it is behind its command); None where no command was held."""
+    def farthest(self, drift: float) -> float:
+        """How far it got after the command's end, if only for a moment, without what it drifts."""
+        after = self.times >= self.end
+        beyond = self.sign * drift * (self.times[after] - self.end)
+        return float(np.max(self.covered[after] - beyond))
+
+    def steady(self, drift: float) -> Steady | None:
+        """What it did of a command that was held; None where none was."""
         begin, end = self.end - self.held, self.end
         window = (self.times >= begin + SETTLE) & (self.times <= end)
-        if self.held < HELD or window.sum() < 5:
+        if self.held < HELD or window.sum() < 5 or math.isfinite(self.silent):
             return None
-        speed, offset = np.polyfit(self.times[window] - begin, self.covered[window], 1)
-        before = self.commanded - self.speed * self.held  # while it was sped up
-        return float(speed), float(
-            (before * speed / self.speed - offset) / (speed - self.sign * drift)
-        )
+        speed, at_end = np.polyfit(self.times[window] - end, self.covered[window], 1)
+        ratio = speed / self.speed
+        moving = float(speed - self.sign * drift)
+        behind, rolls = self.commanded * ratio - at_end, self.farthest(drift) - at_end
+        return Steady(moving, float(ratio), float(behind), float(rolls))
 
     def moves_not(self, drift: float) -> bool:
         """Whether the base made well less of it than was commanded."""
@@ -163,7 +180,7 @@ def _run(
         return []
     begin, end, sign = sent[0, 0], given[-1, 3], math.copysign(1.0, sums[axis])
     silent = float(sent[-1, 3]) if len(sent) < len(given) else math.inf
-    rest = min(rest, end + 4.0)
+    rest = min(rest, end + 2.0)
     inside = (poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)
     if inside.sum() < 5 or poses[inside][-1, 0] < end:
         return []
@@ -215,44 +232,50 @@ def axis_figures(recording: Recording, axis: int) -> AxisFigures:
     drifts = drift_of(recording)
     drift = drifts[axis] if drifts else 0.0
     heard = [run for run in runs if math.isinf(run.silent)]
-    slowest = slowest_of(heard, axis, drift)
     follows = [run for run in heard if not run.moves_not(drift) and run.speed > LOWEST[axis]]
-    steady = [(run, *found) for run in follows if (found := run.steady(drift))]
-    ends = [(run, run.stands(drift)) for run in follows]
-    shares = [stands / run.commanded for run, stands in ends]
+    steady = [(run, found) for run in follows if (found := run.steady(drift))]
     stops = [run for run in follows if run.end != recording.zeroed]
+    ratios = [(run.speed, found.ratio) for run, found in steady]
+    shares = [run.stands(drift) / run.commanded for run in follows]
+    beyond = [
+        run.farthest(drift) - run.commanded * max(1.0, near(ratios, run.speed)) for run in follows
+    ]
     return AxisFigures(
         runs=runs,
-        slowest=slowest,
-        response=_median([lag for _, _, lag in steady]),
-        braking=_median(
-            [
-                (run.stands(drift) - run.at(run.end)) / (speed - run.sign * drift)
-                for run, speed, _ in steady
-                if run.end != recording.zeroed
-            ]
-        ),
-        overshoot=max([0.0, *(stands - run.commanded for run, stands in ends)]) if ends else None,
+        slowest=slowest_of(heard, axis, drift),
+        response=_slope([(found.speed, found.behind) for _, found in steady]),
+        braking=_slope([(found.speed, found.rolls) for run, found in steady if run in stops]),
+        overshoot=max([0.0, *beyond]) if beyond else None,
         drift=abs(drifts[2] if axis == MOVE else drift) if drifts else None,
-        ratio=_median([speed / run.speed for run, speed, _ in steady]),
+        ratio=_slope([(run.speed, found.speed) for run, found in steady]),
         executed=(float(np.median(shares)), min(shares), max(shares)) if shares else None,
         stopping=tuple(
             (
                 speed,
-                max(s.stands(drift) - s.at(s.end) for s in at),
-                max(_took(s, drift) for s in at),
+                max(run.farthest(drift) - run.at(run.end) for run in at),
+                max(_took(run, drift) for run in at),
             )
-            for speed in sorted({round(run.speed, 3) for run in stops})
-            if (at := [run for run in stops if round(run.speed, 3) == speed])
+            for speed in sorted({round(run.speed, 2) for run in stops})
+            if (at := [run for run in stops if round(run.speed, 2) == speed])
         ),
     )
 
 
+def near(ratios: Sequence[tuple[float, float]], speed: float) -> float:
+    """The ratio of the speeds that are nearest to this one; 1 where none is known."""
+    least = min((abs(at - speed) for at, _ in ratios), default=0.0)
+    return float(np.mean([r for at, r in ratios if abs(at - speed) <= least + 0.01] or [1.0]))
+
+
 def slowest_of(runs: Sequence[Run], axis: int, drift: float) -> float | None:
     """The slowest speed from which on it moves; 0 where it moves at LOWEST; None: not tried."""
-    tried = [run for run in runs if run.held > 0.9 * (run.end - run.begin)]
-    still = [run.speed for run in tried if run.moves_not(drift)]
-    moves = [run.speed for run in tried if run.speed > max(still, default=0.0)]
+    shares: dict[tuple[float, float], list[float]] = {}
+    for run in runs:
+        if run.held > max(1.0, 0.9 * (run.end - run.begin)):
+            of = shares.setdefault((round(run.speed, 3), run.sign), [])
+            of.append(run.stands(drift) / run.commanded)
+    still = [speed for (speed, _), made in shares.items() if np.mean(made) < MOVED]
+    moves = [speed for speed, _ in shares if speed > max(still, default=0.0)]
     if not moves or (not still and min(moves) > LOWEST[axis]):
         return None
     return min(moves) if still else 0.0
@@ -260,19 +283,18 @@ def slowest_of(runs: Sequence[Run], axis: int, drift: float) -> float | None:
 
 def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | None:
     """Seconds after its last command at which a base stops by itself; infinite: it does not."""
-    drifts = drift_of(recording) or (0.0, 0.0, 0.0)
+    drifts, found = drift_of(recording) or (0.0, 0.0, 0.0), []
     for run in runs_of(recording):
-        if math.isinf(run.silent) or run.silent - run.begin < HELD:
+        made, drift, driven = axes[run.axis], run.sign * drifts[run.axis], run.silent - run.begin
+        if math.isinf(run.silent) or driven < HELD:
             continue
-        drift = run.sign * drifts[run.axis]
-        speed = (run.at(run.silent) - run.at(run.silent - 0.5)) / 0.5 - drift
-        if speed <= 0.0:
-            continue
-        if (run.at(run.end) - run.at(run.end - 0.3)) / 0.3 - drift > 0.5 * speed:
+        speed = run.speed * (made.ratio or 1.0) - drift
+        if run.at(run.end) - run.at(run.end - 0.8) > 0.8 * (drift + 0.5 * speed):
             return math.inf
-        beyond = run.at(run.end) - run.at(run.silent) - drift * (run.end - run.silent)
-        return max(0.0, beyond / speed - (axes[run.axis].braking or 0.0))
-    return None
+        rolled = run.stands(0.0) - drift * (run.rest - LATE / 2 - run.begin)
+        lags = (made.response or 0.0) - (made.braking or 0.0)
+        found.append(max(0.0, rolled / speed - driven + lags))
+    return _median(found)
 
 
 def obeys_zero(recording: Recording, drift: float) -> float | None:
@@ -302,6 +324,12 @@ def _took(run: Run, drift: float) -> float:
     beyond = run.covered - run.sign * drift * np.maximum(0.0, run.times - run.end)
     away = run.times[(np.abs(beyond - run.stands(drift)) > NEAR[run.axis]) & (run.times > run.end)]
     return float(away[-1] - run.end) if len(away) else 0.0
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Of a line through the origin: what is seconds or a ratio at any speed, fast runs first."""
+    x, y = np.array(points).reshape(-1, 2).T
+    return float(x @ y / (x @ x)) if len(x) else None
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -215,14 +215,12 @@ def _thirds(recording: Recording, at: np.ndarray, yaw: np.ndarray) -> Iterable[f
 
 def _parameters(report: Report, settings: Settings, lag: float | None) -> dict[str, Any]:
     """Of navigator and drafter, by node; may add to what is refused."""
-    axes: list[dict[str, float]] = [
-        {
-            name: _within(getattr(found, name), most)
-            for name, most in RANGES.items()
-            if getattr(found, name) is not None
-        }
-        for found in report.axes
-    ]
+    axes: list[dict[str, float]] = [{}, {}]
+    for found, axis in zip(report.axes, axes, strict=True):
+        for name, most in RANGES.items():
+            value: float | None = getattr(found, name)
+            if value is not None:
+                axis[name] = float(f"{min(most, max(0.0, value)):.3f}")
     limits = Limits(
         speed=settings.speed,
         turn_speed=settings.turn_speed,
@@ -248,14 +246,10 @@ def _parameters(report: Report, settings: Settings, lag: float | None) -> dict[s
             "turn": axes[TURN],
         },
     }
-    parameters = {"/**/navigator": {"ros__parameters": chosen}}
+    parameters: dict[str, Any] = {"/**/navigator": {"ros__parameters": chosen}}
     if lag is not None:
         parameters["/**/drafter"] = {"ros__parameters": {"camera_lag": round(lag, 2)}}
     return parameters
-
-
-def _within(value: float, most: float) -> float:
-    return round(min(most, max(0.0, value)), 3)
 
 
 def write_parameters(report: Report, path: Path) -> Path:

@@ -24,7 +24,7 @@ AHEAD = 0.4  # s of driving that are left to the circle's edge
 LOST = 0.5  # s without odometry whose stamps go on
 APPEARS = 5.0  # s that odometry has to appear
 JUMP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
-AGAINST = (0.12, 0.25)  # m, rad against a command
+AGAINST = (0.12, 0.6)  # m, rad against a command
 FAR = (0.35, 0.6)  # m, rad beyond twice a command
 SHOULD = (0.35, 0.8)  # m, rad of commands after which it must have moved,
 FOLLOWS = 0.25  # by this share
@@ -36,7 +36,7 @@ PULSE = 1.2  # s of a command that looks for the slowest speed
 LADDERS = ((0.03, 0.06, 0.1, 0.15, 0.2, 0.3), (0.06, 0.1, 0.2, 0.3, 0.45, 0.6))  # m/s, rad/s
 FINE = (0.011, 0.021)  # m/s, rad/s to which it is found
 EASY = (0.2, 0.4)  # m/s, rad/s to go back at
-LONG, WAY = 2.5, (0.9, 2.4)  # s, m and rad of a run at most
+LONG, WAY = 2.5, (0.85, 2.4)  # s, m and rad of a run at most
 RATES = ("m/s", "rad/s")
 SHORT = (0.35, 0.15)  # s of a small step
 HOME = (0.12, 0.3)  # m, rad from its start at which a trial may begin
@@ -211,13 +211,14 @@ class Commission:
             return
         axis, sign, commanded, before = self._run
         made = sign * self._made(axis, before)
-        if made < -AGAINST[axis]:
+        drifts = abs(self._drift[axis]) * (self._now - before[0])
+        if made < -AGAINST[axis] - drifts:
             raise Stop(
                 "it moves against its commands, as odometry has it: look at the signs of both"
             )
-        if made > 2 * commanded + FAR[axis]:
+        if made > 2 * commanded + FAR[axis] + drifts:
             raise Stop("it moves by more than twice its commands, as odometry has it")
-        if commanded > SHOULD[axis] and made < FOLLOWS * commanded:
+        if commanded > SHOULD[axis] + drifts and made < FOLLOWS * commanded:
             raise Stop(
                 "it does not follow its commands, as odometry has it: is the base's motion on, "
                 "is cmd_vel its topic, is the way free?"
@@ -298,13 +299,14 @@ class Commission:
             return
 
     def _rests(self) -> bool:
-        """Whether it has not gone on for half a second, but for its drift."""
+        """Whether it has not gone on for half a second, but for twice its drift."""
         poses = self.recording.poses
         if not poses:
             return True
         then = next((one for one in reversed(poses) if one[0] <= self._now - 0.5), poses[0])
-        moved = math.hypot(poses[-1][1] - then[1], poses[-1][2] - then[2]) - self._drift[2] * 0.5
-        return moved < SAME[0] and abs(poses[-1][3] - then[3] - self._drift[1] * 0.5) < SAME[1]
+        moved = math.dist(poses[-1][1:3], then[1:3])
+        turned = abs(poses[-1][3] - then[3])
+        return moved < SAME[0] + self._drift[2] and turned < SAME[1] + abs(self._drift[1])
 
     # The trials, in their order
 
@@ -396,10 +398,10 @@ class Commission:
         self.recording.zeroed = self._now
         yield Phase(2.0, STILL)
         yield from self._rest()
-        back = Velocity(wz=-slow.wz)
-        yield Phase(1.5, back)
-        yield Phase(2.5, back, silent=True)
-        yield from self._rest()
+        for one in (Velocity(wz=-slow.wz), slow):
+            yield Phase(1.5, one)
+            yield Phase(2.5, one, silent=True)
+            yield from self._rest()
         yield from self._home()
 
     def _faster(self, axis: int, most: float) -> Trial:
@@ -408,7 +410,8 @@ class Commission:
             if axis == MOVE and not self._stands_from(speed):
                 yield Say(f"  {speed:.2g} m/s is too fast to stand within its bound; not tried")
                 return
-            for seconds in (min(LONG, WAY[axis] / speed), SHORT[axis]):
+            ratio = max(1.0, axis_figures(self.recording, axis).ratio or 1.0)
+            for seconds in (min(LONG, WAY[axis] / speed / ratio), SHORT[axis]):
                 for sign in (1, -1):
                     yield from self._drive(axis, sign * speed, seconds)
                 yield from self._home()
