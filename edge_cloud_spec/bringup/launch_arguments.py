@@ -55,6 +55,11 @@ ARGUMENTS = {
     "rviz": ("false", "true: open RViz"),
     "record": ("", "folder of a bag to record all topics to; empty: none"),
     "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
+    "robot": (
+        "",
+        "robot.yaml of edge-cloud-spec commission, which goes before the parameter file; "
+        "empty: none",
+    ),
     "camera": (
         "",
         "the robot's camera topic: a sensor_msgs/CompressedImage that ends in /compressed, or a "
