@@ -64,6 +64,8 @@ class GraphSettings:
     target's answers, for all that ask or read. ``drive`` is the navigator's.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
     one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
+    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
+    one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
     room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps topics of the
     graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
     """

@@ -303,6 +303,12 @@ def obeys_zero(recording: Recording, drift: float) -> float | None:
     return _took(found[0], drift) if found else None
 
 
+def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
+    """When it was, as the navigator has it (stamps and their least latency, s), and its yaw."""
+    stamps, came = np.array(recording.stamps).T
+    return stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]
+
+
 def noise_of(recording: Recording) -> tuple[float, float] | None:
     """(m, rad): deviation of odometry from a line while the base is told to stand."""
     for (begin, *given), (end, *_) in pairwise([*recording.commands, (math.inf, 0.0, 0.0)]):

@@ -28,6 +28,7 @@ from .figures import (
     drift_of,
     noise_of,
     obeys_zero,
+    odometry_of,
     rate_of,
     timeout_of,
 )
@@ -169,8 +170,7 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
         return None
     if rate < SLOW_CAMERA:
         stands.append(f"pictures come at {rate:.1f} Hz; {SLOW_CAMERA:g} are needed")
-    stamps, came = np.array(recording.stamps).T
-    at, yaw = stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]  # as the navigator
+    at, yaw = odometry_of(recording)
     lag = None
     try:
         lag, fit, report.fits = lag_of(frames, at, yaw)

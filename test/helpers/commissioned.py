@@ -6,10 +6,18 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry as OdometryMsg
+from rclpy.serialization import serialize_message
+from rosbags.rosbag2 import Writer
 
 from edge_cloud_spec.commission.camera import WIDE, Frame
+from edge_cloud_spec.commission.figures import Recording
 from edge_cloud_spec.commission.trials import (
     Abort,
     Answer,
@@ -24,6 +32,7 @@ from edge_cloud_spec.commission.trials import (
 )
 from edge_cloud_spec.nav.events import Odometry, Tick
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.observe.bag import VERSION, types
 
 DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
 EPOCH = 1_700_000_000.0
@@ -78,7 +87,7 @@ class Trial:
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
         self.command, self.sent = (0.0, 0.0), -math.inf
-        self.stamp = 0.0
+        self.halts = 0
         self.said: list[str] = []
         self.asked: list[str] = []
         self.problem: str | None = None
@@ -99,7 +108,7 @@ class Trial:
             if isinstance(effect, Send):
                 self.command, self.sent = (effect.velocity.vx, effect.velocity.wz), self.now
             elif isinstance(effect, Halt):
-                self.command = (0.0, 0.0)
+                self.command, self.halts = (0.0, 0.0), self.halts + 1
             elif isinstance(effect, Ask):
                 self.asked.append(effect.text)
                 if (text := self.answer(effect.text, self)) is not None:
@@ -136,9 +145,9 @@ class Trial:
         k = self.base.told
         pose = self.odometry(Pose(k * self.base.x, k * self.base.y, self.base.yaw), self.now)
         if pose is not None:
-            self.stamp = EPOCH + self.now
             yaw = math.remainder(pose.yaw, 2 * math.pi)
-            self.on(Odometry(Pose(pose.x, pose.y, yaw), round(self.stamp * 1e9), 0.01))
+            stamp = round((EPOCH + self.now) * 1e9)
+            self.on(Odometry(Pose(pose.x, pose.y, yaw), stamp, 0.01))
 
     def _see(self, lag: float, blur: float) -> None:
         """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
@@ -148,3 +157,26 @@ class Trial:
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now
         self.on(Frame(came, came, columns - columns.mean(), float(sharp)))
+
+
+def write_bag(path: Path, recording: Recording) -> None:
+    """Its commands, 20 a second while they last, and its odometry as a bag."""
+    rows: list[tuple[float, str, Any]] = []
+    for at, x, y, yaw in recording.poses:
+        odometry = OdometryMsg()
+        odometry.header.stamp.sec, part = divmod(round(at * 1e9), 10**9)
+        odometry.header.stamp.nanosec = part
+        odometry.pose.pose.position.x, odometry.pose.pose.position.y = x, y
+        turn = odometry.pose.pose.orientation
+        turn.z, turn.w = math.sin(yaw / 2), math.cos(yaw / 2)
+        rows.append((at, "/odom", odometry))
+    for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
+        if not math.isnan(given[0]):
+            twist = Twist()
+            twist.linear.x, twist.angular.z = given
+            rows += [(one, "/cmd_vel", twist) for one in np.arange(at, end, 0.05)]
+    kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
+    with Writer(path, version=VERSION) as bag:
+        known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}
+        for at, name, message in sorted(rows, key=lambda row: row[0]):
+            bag.write(known[name], round(at * 1e9), serialize_message(message))
