@@ -87,7 +87,7 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
     """
     for text in argv:
         name, given, _ = text.partition(":=")
-        near = get_close_matches(name, ARGUMENTS, 1, 0.75)
+        near = get_close_matches(name, ARGUMENTS.keys() - {"robot"}, 1, 0.75)  # there is a robot_ip
         if given and name == "lead_time":
             raise UserError(LEAD_TIME)
         if given and name in parameters:
