@@ -322,9 +322,9 @@ def _text(text: str) -> str:
 
 
 def _speeds(runs: Sequence[Run]) -> list[Curve]:
-    """Executed speed over time of each held run, and in grey what was commanded."""
-    held = [run for run in runs if run.end - run.begin >= 1.0]
-    speeds = sorted({round(run.speed, 2) for run in held})
+    """Executed speed over time of the fastest that were held, and in grey what was commanded."""
+    speeds = sorted({round(run.speed, 2) for run in runs if run.held >= 1.0})[-4:]
+    held = [run for run in runs if run.held >= 1.0 and round(run.speed, 2) in speeds]
     curves: list[Curve] = []
     for run in held:
         grid = np.arange(run.begin - 0.2, min(run.rest, run.end + 2.0), 0.02)

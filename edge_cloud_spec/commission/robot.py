@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from .camera import frame_of
 from .trials import Event
 
 SIMULATED = "sim/outcome"  # what simulators publish, and no robot
-FOUND_S = 2.0  # s to find who is there
+FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
+MORE_S = 1.5  # s more, to find who else is there
 
 
 class Robot:
@@ -64,10 +66,12 @@ class Robot:
 
     def _check_alone(self, yes: bool) -> None:
         """Nobody else commands the base; and who says yes to all has a simulator."""
-        import time
-
-        time.sleep(FOUND_S)
         node = self._node
+        for _ in range(LOOKS):
+            if node.count_publishers(node.resolve_topic_name("odom")):
+                break
+            time.sleep(FOUND_S / LOOKS)
+        time.sleep(MORE_S)
         for topic in ("cmd_vel", SPORT_TOPIC):
             others = node.count_publishers(node.resolve_topic_name(topic)) - (topic == "cmd_vel")
             if others > 0:
