@@ -228,11 +228,12 @@ def _parameters(report: Report, settings: Settings, lag: float | None) -> dict[s
         move=Axis(**axes[MOVE]),
         turn=Axis(**axes[TURN]),
     )
-    top = math.floor(100 * limits.top_speed) / 100
+    tried = max([run.speed for run in report.axes[MOVE].runs], default=settings.speed)
+    top = math.floor(100 * min(limits.top_speed, tried) + 1e-6) / 100
     if top < settings.speed:
         report.slower.append(
-            f"above {top:g} m/s it does not stand within {settings.stops_within:g} m of a fault; "
-            "limits.speed is that"
+            f"above {top:g} m/s it does not stand within {settings.stops_within:g} m of a fault, "
+            "or was not tried; limits.speed is that"
         )
     if top < max(0.05, limits.move.slowest):
         report.refused.append("it is slower to stop than to move: there is no speed for it")

@@ -152,10 +152,9 @@ class Commission:
                 self.recording.frames.append(event)
             elif isinstance(event, Odometry):
                 self._hear(event)
-            elif isinstance(event, EStop):
-                self._refuse("the e_stop was pressed" if event.on else "")
-            elif isinstance(event, Abort):
-                raise Stop(event.why)
+            elif isinstance(event, EStop | Abort):
+                if isinstance(event, Abort) or event.on:
+                    raise Stop(getattr(event, "why", "the e_stop was pressed"))
             elif not self.ended and isinstance(event, Answer):
                 if isinstance(self._phase, Ask):
                     self._go_on(event.text)
@@ -166,10 +165,6 @@ class Commission:
         return self._effects
 
     # What may end it
-
-    def _refuse(self, problem: str) -> None:
-        if problem and not self.ended:
-            raise Stop(problem)
 
     def _end(self, problem: str) -> None:
         if not self.ended:
@@ -182,8 +177,7 @@ class Commission:
     def _hear(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses
         if not pose.sane:
-            self._refuse("odometry tells no place: it is not a number")
-            return
+            raise Stop("odometry tells no place: it is not a number")
         if event.stamp <= self._stamp and poses:
             return  # no news; LOST ends it
         yaw = pose.yaw
@@ -194,7 +188,7 @@ class Commission:
                 (math.hypot(pose.x - x, pose.y - y), abs(yaw - before)), JUMP, strict=True
             ):
                 if far > at_once + rate * (self._now - came):
-                    self._refuse(f"odometry jumped: by {far:.2g} at once")
+                    raise Stop(f"odometry jumped: by {far:.2g} at once")
         self._stamp, self._came = event.stamp, self._now
         poses.append((self._now, pose.x, pose.y, yaw))
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
@@ -241,15 +235,14 @@ class Commission:
     # Time
 
     def _tick(self) -> None:
-        assert self._begun is not None
-        if not self.recording.poses:
-            if self._now - self._begun > APPEARS:
-                self._refuse("there is no odometry: name its topic (--odom)")
-        elif self._now - self._came > LOST:
-            self._refuse(f"odometry is missing: its stamps did not go on for {LOST:g} s")
         if self.ended:
             self._stop(not self._rests() and self._now - self._at_fault < STANDS)
             return
+        assert self._begun is not None
+        if not self.recording.poses and self._now - self._begun > APPEARS:
+            raise Stop("there is no odometry: name its topic (--odom)")
+        if self.recording.poses and self._now - self._came > LOST:
+            raise Stop(f"odometry is missing: its stamps did not go on for {LOST:g} s")
         if self._run is not None:
             axis, sign, commanded, before = self._run
             assert isinstance(self._phase, Phase) and self._phase.velocity is not None
@@ -258,19 +251,14 @@ class Commission:
         self._ticked = self._now
         if self.recording.poses and not isinstance(self._phase, Ask) and self._now >= self._until:
             self._go_on("")
-        if isinstance(self._phase, Phase):
-            if self._phase.velocity is not None and not self._phase.silent:
-                self._send(self._phase.velocity)
-                return
-            if self._phase.silent:
-                self.recording.command(self._sent, SILENT, SILENT)
-                return
-        self._stop(False)
-
-    def _send(self, velocity: Velocity) -> None:
-        self._repeat, self._sent = 0, self._now
-        self.recording.command(self._now, velocity.vx, velocity.wz)
-        self._effects.append(Send(velocity))
+        if not isinstance(self._phase, Phase) or self._phase.velocity is None:
+            self._stop(False)
+        elif self._phase.silent:
+            self.recording.command(self._sent, SILENT, SILENT)
+        else:
+            self._repeat, self._sent, velocity = 0, self._now, self._phase.velocity
+            self.recording.command(self._now, velocity.vx, velocity.wz)
+            self._effects.append(Send(velocity))
 
     def _stop(self, more: bool) -> None:
         """One message of a stop, if there is one to send; the last one is a true zero."""
