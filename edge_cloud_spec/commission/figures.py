@@ -42,7 +42,7 @@ class Recording:
     ``commands``: since when (steady s), m/s, rad/s; SILENT where nothing was sent. ``poses``: when
     it came, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s. ``metre``:
     what a tape measured of a way, and odometry of the same, m. ``zeroed``: when a run was ended by
-    zero commands only.
+    zero commands only. ``looks``: from which frame and pose on it turned for the camera.
     """
 
     commands: list[tuple[float, float, float]] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Recording:
     frames: list[Frame] = field(default_factory=list)
     metre: tuple[float, float] | None = None
     zeroed: float = math.nan
+    looks: tuple[int, int] = (0, 0)
 
     def command(self, now: float, speed: float, turn: float) -> None:
         """This is commanded from now on."""
@@ -61,12 +62,13 @@ class Recording:
 
 class Steady(NamedTuple):
     """Of a held command: the speed that came of it, m/s or rad/s; over what was commanded; by how
-    much it was behind, and rolled on after its end, m or rad."""
+    much it was behind, and rolled on after its end, m or rad; ``sure``: s that it was steady."""
 
     speed: float
     ratio: float
     behind: float
     rolls: float
+    sure: float
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Run:
         ratio = speed / self.speed
         moving = float(speed - self.sign * drift)
         behind, rolls = self.commanded * ratio - at_end, self.farthest(drift) - at_end
-        return Steady(moving, float(ratio), float(behind), float(rolls))
+        return Steady(moving, float(ratio), float(behind), float(rolls), self.held - SETTLE)
 
     def moves_not(self, drift: float) -> bool:
         """Whether the base made well less of it than was commanded."""
@@ -243,11 +245,13 @@ def axis_figures(recording: Recording, axis: int) -> AxisFigures:
     return AxisFigures(
         runs=runs,
         slowest=slowest_of(heard, axis, drift),
-        response=_slope([(found.speed, found.behind) for _, found in steady]),
-        braking=_slope([(found.speed, found.rolls) for run, found in steady if run in stops]),
+        response=_slope([(found.speed, found.behind, found.sure) for _, found in steady]),
+        braking=_slope(
+            [(found.speed, found.rolls, found.sure) for run, found in steady if run in stops]
+        ),
         overshoot=max([0.0, *beyond]) if beyond else None,
         drift=abs(drifts[2] if axis == MOVE else drift) if drifts else None,
-        ratio=_slope([(run.speed, found.speed) for run, found in steady]),
+        ratio=_slope([(run.speed, found.ratio * run.speed, found.sure) for run, found in steady]),
         executed=(float(np.median(shares)), min(shares), max(shares)) if shares else None,
         stopping=tuple(
             (
@@ -332,10 +336,11 @@ def _took(run: Run, drift: float) -> float:
     return float(away[-1] - run.end) if len(away) else 0.0
 
 
-def _slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Of a line through the origin: what is seconds or a ratio at any speed, fast runs first."""
-    x, y = np.array(points).reshape(-1, 2).T
-    return float(x @ y / (x @ x)) if len(x) else None
+def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:
+    """Of a line through the origin: what is seconds or a ratio at any speed. Fast and long runs
+    count most, of which noise and sway are the least part."""
+    x, y, sure = np.array(points).reshape(-1, 3).T
+    return float(x @ (y * sure**2) / (x @ (x * sure**2))) if len(x) else None
 
 
 def _median(values: Sequence[float]) -> float | None:

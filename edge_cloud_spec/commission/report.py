@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
-from ..nav.motion import Axis, Limits
+from ..nav.motion import REACTION, Axis, Limits
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
-from .camera import FITS, LAGS, blur_of, lag_of
+from .camera import FITS, LAGS, Frame, blur_of, lag_of
 from .figures import (
     MOVE,
     TURN,
@@ -173,8 +173,9 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
     at, yaw = odometry_of(recording)
     lag = None
     try:
-        lag, fit, report.fits = lag_of(frames, at, yaw)
-        lags = [lag, *_thirds(recording, at, yaw)]
+        looks = frames[recording.looks[0] :], at[recording.looks[1] :], yaw[recording.looks[1] :]
+        lag, fit, report.fits = lag_of(*looks)
+        lags = [lag, *_thirds(*looks)]
         report.tell("camera: lag", lag, f"{max(lags):.2f} s, fit {fit:.2f}, from {min(lags):.2f}")
         lag = max(0.0, *lags)
         if max(lags) - min(lags) > VARIES:
@@ -200,15 +201,15 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
     return None if stands else lag
 
 
-def _thirds(recording: Recording, at: np.ndarray, yaw: np.ndarray) -> Iterable[float]:
+def _thirds(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Iterable[float]:
     """The lag in each third of the time in which it turned much, where it can be told."""
     turned = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(yaw)))])
     edges = np.interp(np.linspace(0.0, turned[-1], 4), turned, at)
     for begin, end in pairwise(edges):
         inside = (at >= begin) & (at <= end)
-        frames = [one for one in recording.frames if begin <= one.taken <= end]
+        seen = [one for one in frames if begin <= one.taken <= end]
         try:
-            yield lag_of(frames, at[inside], yaw[inside])[0]
+            yield lag_of(seen, at[inside], yaw[inside])[0]
         except UserError:
             continue
 
@@ -228,7 +229,7 @@ def _parameters(report: Report, settings: Settings, lag: float | None) -> dict[s
         move=Axis(**axes[MOVE]),
         turn=Axis(**axes[TURN]),
     )
-    tried = max([run.speed for run in report.axes[MOVE].runs], default=settings.speed)
+    tried = tried_within(report.axes[MOVE], settings)
     top = math.floor(100 * min(limits.top_speed, tried) + 1e-6) / 100
     if top < settings.speed:
         report.slower.append(
@@ -251,6 +252,15 @@ def _parameters(report: Report, settings: Settings, lag: float | None) -> dict[s
     if lag is not None:
         parameters["/**/drafter"] = {"ros__parameters": {"camera_lag": round(lag, 2)}}
     return parameters
+
+
+def tried_within(moves: AxisFigures, settings: Settings) -> float:
+    """The fastest speed, of those that were tried and between them, from which it stood in time."""
+    if not moves.stopping:
+        return settings.speed
+    speeds, ways, _ = np.array(moves.stopping).T
+    totals = np.maximum.accumulate(ways + REACTION * speeds * (moves.ratio or 1.0))
+    return float(np.interp(settings.stops_within, [0.0, *totals], [0.0, *speeds]))
 
 
 def write_parameters(report: Report, path: Path) -> Path:

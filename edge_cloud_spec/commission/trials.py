@@ -411,6 +411,7 @@ class Commission:
 
     def _look(self) -> Trial:
         speed = max(self.settings.turn_speed / 2, 1.5 * self._slowest[TURN])
+        self.recording.looks = len(self.recording.frames), len(self.recording.poses)
         for number, seconds in enumerate(LOOKS):
             sign = 1 if number % 2 else -1
             yield Phase(seconds, Velocity(wz=sign * speed))
