@@ -4,8 +4,8 @@
     python examples/camera_lag.py turns
 
 Meanwhile let the robot turn left and right on its spot for 20 seconds, with irregular pauses and at
-half of its speed, where there is much to see and nobody walks. `edge-cloud-spec commission --bag` tells
-this and more of a drive.
+half of its speed, where there is much to see and nobody walks. `edge-cloud-spec commission --bag`
+tells this and more of a drive.
 """
 
 from __future__ import annotations

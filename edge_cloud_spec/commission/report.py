@@ -64,12 +64,13 @@ class Report:
     parameters: dict[str, Any] = field(default_factory=dict)
     fits: np.ndarray | None = None
 
-    def tell(self, what: str, value: float | None, text: str) -> None:
-        """A figure, or that it is not known."""
+    def tell(self, what: str, value: float | tuple[float, ...] | None, text: str) -> None:
+        """A figure in these words, or that it is not known."""
         if value is None:
             self.missing.append(what)
         else:
-            self.lines.append((what, text))
+            values = value if isinstance(value, tuple) else (value,)
+            self.lines.append((what, text.format(*values)))
 
     def __str__(self) -> str:
         wide = max((len(what) for what, _ in self.lines), default=0)
@@ -94,30 +95,27 @@ def report_of(recording: Recording, settings: Settings) -> Report:
     return report
 
 
-def _unit(axis: int, value: float) -> str:
-    return f"{value:.3f} m" if axis == MOVE else f"{math.degrees(value):.1f} degrees"
-
-
 def _tell_axis(report: Report, axis: int, name: str) -> None:
-    found = report.axes[axis]
-    slowest, low, most = found.slowest, "", (0.0, 0.0, 0.0)
-    if slowest is not None:
-        low = f"{_unit(axis, slowest)}/s" if slowest else "none"
-    executed = found.executed or most
-    report.tell(f"{name}: dead band", slowest, low)
-    report.tell(f"{name}: response", found.response, f"{found.response or 0:.3f} s")
-    report.tell(f"{name}: braking", found.braking, f"{found.braking or 0:.3f} s")
-    report.tell(f"{name}: speed over commanded", found.ratio, f"{found.ratio or 0:.3f}")
-    about = "{:.2f} of the commanded (from {:.2f} to {:.2f})".format(*executed)
-    report.tell(f"{name}: executed", found.executed and 0.0, about)
-    over = found.overshoot
-    report.tell(f"{name}: overshoot, at most", over, _unit(axis, over or 0.0))
-    report.tell(f"{name}: drift at zero", found.drift, _unit(axis, found.drift or 0.0) + "/s")
+    found, unit = report.axes[axis], ("{:.3f} m", "{:.1f} degrees")[axis]
+
+    def shown(value: float | None) -> float | None:
+        return value if value is None or axis == MOVE else math.degrees(value)
+
+    report.tell(
+        f"{name}: dead band", shown(found.slowest), unit + "/s" if found.slowest else "none"
+    )
+    report.tell(f"{name}: response", found.response, "{:.3f} s")
+    report.tell(f"{name}: braking", found.braking, "{:.3f} s")
+    report.tell(f"{name}: speed over commanded", found.ratio, "{:.3f}")
+    about = "{:.2f} of the commanded (from {:.2f} to {:.2f})"
+    report.tell(f"{name}: executed", found.executed, about)
+    report.tell(f"{name}: overshoot, at most", shown(found.overshoot), unit)
+    report.tell(f"{name}: drift at zero", shown(found.drift), unit + "/s")
     for speed, far, took in found.stopping:
-        at = f"{name}: stops from {_unit(axis, speed)}/s"
-        report.lines.append((at, f"within {_unit(axis, max(0.0, far))} and {took:.2f} s"))
+        at = f"{name}: stops from {unit}/s".format(shown(speed))
+        report.tell(at, shown(max(0.0, far)), f"within {unit} and {took:.2f} s")
     if (found.drift or 0.0) > DRIFTS[axis]:
-        moving = _unit(axis, found.drift or 0.0)
+        moving = unit.format(shown(found.drift))
         report.refused.append(
             f"it moves though it is told to stand, {moving}/s: trim it, or have its driver stand"
         )
@@ -125,9 +123,9 @@ def _tell_axis(report: Report, axis: int, name: str) -> None:
 
 def _tell_base(report: Report, recording: Recording) -> None:
     drift = (drift_of(recording) or (0.0, 0.0))[TURN]
-    zero, timeout = obeys_zero(recording, drift), timeout_of(recording, report.axes)
-    report.tell("zero commands", zero, f"it stands {zero or 0:.2f} s after the first")
-    said = "none" if timeout == math.inf else f"{timeout or 0:.2f} s after the last command"
+    timeout = timeout_of(recording, report.axes)
+    report.tell("zero commands", obeys_zero(recording, drift), "it stands {:.2f} s after the first")
+    said = "none" if timeout == math.inf else "{:.2f} s after the last command"
     report.tell("the base's own time-out", timeout, said)
     if timeout == math.inf:
         report.refused.append(
@@ -138,19 +136,15 @@ def _tell_base(report: Report, recording: Recording) -> None:
 
 def _tell_odometry(report: Report, recording: Recording) -> None:
     stamps = recording.stamps
-    rate, noise = rate_of([stamp for stamp, _ in stamps]), noise_of(recording)
+    rate = rate_of([stamp for stamp, _ in stamps])
     delay = float(np.median([came - stamp for stamp, came in stamps])) if stamps else None
     steps = [math.dist(a[1:3], b[1:3]) for a, b in pairwise(recording.poses)]
-    report.tell("odometry: rate", rate, f"{rate or 0:.0f} Hz")
-    report.tell("odometry: delay, by its stamps", delay, f"{delay or 0:.3f} s")
-    report.tell(
-        "odometry: longest step", max(steps, default=None), f"{max(steps, default=0):.3f} m"
-    )
-    at_rest = "{:.4f} m, {:.4f} rad".format(*(noise or (0.0, 0.0)))
-    report.tell("odometry: noise at rest", noise and 0.0, at_rest)
-    taped, told = recording.metre or (1.0, 1.0)
-    scale = told / taped if recording.metre else None
-    report.tell("odometry: of a metre by the tape", scale, f"{scale or 0:.3f} m")
+    scale = recording.metre and recording.metre[1] / recording.metre[0]
+    report.tell("odometry: rate", rate, "{:.0f} Hz")
+    report.tell("odometry: delay, by its stamps", delay, "{:.3f} s")
+    report.tell("odometry: longest step", max(steps, default=None), "{:.3f} m")
+    report.tell("odometry: noise at rest", noise_of(recording), "{:.4f} m, {:.4f} rad")
+    report.tell("odometry: of a metre by the tape", scale, "{:.3f} m")
     if abs((scale or 1.0) - 1.0) > SCALE:
         report.refused.append(
             f"odometry tells {scale:.2f} m of a metre by the tape: set its scale in its driver"
@@ -163,10 +157,10 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
     """The lag to drive on with; None: it must stand to decide, and ``stands`` has why."""
     frames, stands = recording.frames, report.stands
     rate = rate_of([frame.taken for frame in frames])
-    report.tell("camera: rate", rate, f"{rate or 0:.1f} Hz")
+    report.tell("camera: rate", rate, "{:.1f} Hz")
     if rate is None or not recording.stamps:
         stands.append("the camera's lag is not known: there were no pictures")
-        report.missing += ["camera: lag", "camera: blur when it turns"]
+        report.missing += ["camera: lag", "camera: sharpness when it turns"]
         return None
     if rate < SLOW_CAMERA:
         stands.append(f"pictures come at {rate:.1f} Hz; {SLOW_CAMERA:g} are needed")
@@ -176,7 +170,8 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
         looks = frames[recording.looks[0] :], at[recording.looks[1] :], yaw[recording.looks[1] :]
         lag, fit, report.fits = lag_of(*looks)
         lags = [lag, *_thirds(*looks)]
-        report.tell("camera: lag", lag, f"{max(lags):.2f} s, fit {fit:.2f}, from {min(lags):.2f}")
+        found = max(lags), fit, min(lags)
+        report.tell("camera: lag", found, "{:.2f} s, fit {:.2f}, from {:.2f}")
         lag = max(0.0, *lags)
         if max(lags) - min(lags) > VARIES:
             stands.append(f"the camera's lag goes from {min(lags):.2f} to {max(lags):.2f} s")
@@ -186,13 +181,8 @@ def _tell_camera(report: Report, recording: Recording) -> float | None:
         report.missing.append("camera: lag")
         stands.append(f"the camera's lag is not known: {error}")
     blur = blur_of(frames, lag or 0.0, at, yaw)
-    report.tell(
-        "camera: sharpness when it turns",
-        blur and blur[0],
-        "{:.2f} of that at rest, at {:.0f} degrees/s".format(
-            *((blur[0], math.degrees(blur[1])) if blur else (0.0, 0.0))
-        ),
-    )
+    turning = "{:.2f} of that at rest, at {:.1f} rad/s"
+    report.tell("camera: sharpness when it turns", blur, turning)
     if blur and blur[0] < SHARP:
         stands.append(
             f"pictures are blurred while it turns, to {blur[0]:.2f} of their sharpness: turn "
