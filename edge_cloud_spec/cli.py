@@ -85,6 +85,10 @@ _COMMANDS = {
     "memory": ("say how much memory a checkpoint needs", "models.memory"),
     "replay": ("replay a bag's camera and instruction to the nodes", "replay.command"),
     "view": ("show the running graph, or a bag, in a browser", "view.command"),
+    "commission": (
+        "measure what a base, its odometry and its camera really do",
+        "commission.command",
+    ),
     "record": ("record a running graph into a bag", "observe.recorder"),
     "bench": ("measure, with figures as JSON", "bench.command"),
     "train": ("train and evaluate the embedded models, and exits of any target", "training"),

@@ -93,7 +93,7 @@ class _Graph:
             node = {
                 "name": spec.name,
                 "namespace": spec.namespace,
-                "parameters": [self._settings.parameter_file, _parameters(spec)],
+                "parameters": [*self._settings.parameter_files, _parameters(spec)],
                 "remappings": list(spec.remappings),
             }
         return Node(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -62,9 +63,12 @@ class GraphSettings:
     model directories or hub names; empty means the embedded pair. A drafter ``openai:URL`` needs a
     checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
     target's answers, for all that ask or read. ``drive`` is the navigator's.
-    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
-    the simulated room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps
-    topics of the graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
+    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
+    one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
+    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
+    one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
+    room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps topics of the
+    graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
     """
 
     cloud: str = ""
@@ -84,12 +88,14 @@ class GraphSettings:
     rviz: bool = False
     record: str = ""
     parameters: str = ""
+    robot: str = ""
     local_address: str = LOCAL_ADDRESS
     renames: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
-        self.file.check_names(NODES, self.namespace)
+        for file in self.files:
+            file.check_names(NODES, self.namespace)
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
@@ -166,13 +172,19 @@ class GraphSettings:
         """The YAML file that every node reads its parameters from."""
         return self.parameters or str(share() / "config/go2_nav.yaml")
 
+    @property
+    def parameter_files(self) -> tuple[str, ...]:
+        """That file, and the robot's: what stands in a later one counts."""
+        return (self.parameter_file, *([self.robot] if self.robot else []))
+
     @cached_property
-    def file(self) -> ParameterFile:
-        """The parameter file, read when these settings are made."""
-        return ParameterFile.read(Path(self.parameter_file))
+    def files(self) -> tuple[ParameterFile, ...]:
+        """The parameter files, read when these settings are made."""
+        return tuple(ParameterFile.read(Path(file)) for file in self.parameter_files)
 
     def _in_file(self, node: str, parameter: str, default: str) -> str:
-        return str(self.file.of(full_name(self.namespace, node)).get(parameter, default))
+        name = full_name(self.namespace, node)
+        return str(ChainMap(*(f.of(name) for f in reversed(self.files))).get(parameter, default))
 
 
 @dataclass(frozen=True)
@@ -293,7 +305,8 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
         argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
     for topic, other in spec.remappings:
         argv += ["-r", f"{topic}:={other}"]
-    argv += ["--params-file", settings.parameter_file]
+    for file in settings.parameter_files:
+        argv += ["--params-file", file]
     for name, value in spec.parameters:
         argv += ["-p", f"{name}:={json.dumps(value)}"]
     return argv

@@ -55,6 +55,11 @@ ARGUMENTS = {
     "rviz": ("false", "true: open RViz"),
     "record": ("", "folder of a bag to record all topics to; empty: none"),
     "parameters": ("", "YAML file of parameters; empty: config/go2_nav.yaml"),
+    "robot": (
+        "",
+        "robot.yaml of edge-cloud-spec commission, which goes before the parameter file; "
+        "empty: none",
+    ),
     "camera": (
         "",
         "the robot's camera topic: a sensor_msgs/CompressedImage that ends in /compressed, or a "
@@ -82,7 +87,7 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
     """
     for text in argv:
         name, given, _ = text.partition(":=")
-        near = get_close_matches(name, ARGUMENTS, 1, 0.75)
+        near = get_close_matches(name, ARGUMENTS.keys() - {"robot"}, 1, 0.75)  # there is a robot_ip
         if given and name == "lead_time":
             raise UserError(LEAD_TIME)
         if given and name in parameters:

@@ -32,6 +32,7 @@ OTHERS = {
     *("Path", "Protocol", "Thread", "Future", "StopMove", "Move"),
     *("norm", "argmax", "softmax", "generate", "residual"),
     "sim/outcome",  # a topic
+    *("robot.yaml", "robot.refused.yaml"),  # what commission writes
     "edge_cloud_spec.msg",  # what is built from msg/
 }
 FOREIGN = OTHERS | {

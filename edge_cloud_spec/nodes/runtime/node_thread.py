@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping, Sequence
 
 import rclpy
 from rclpy.context import Context
@@ -21,12 +22,20 @@ JOIN_S = 3.0
 class NodeThread:
     """``node`` is there at once; its callbacks run between ``start`` and ``close``.
 
-    It takes neither the program's signals nor its ``--ros-args``. ``domain`` None: the one of the
-    environment. The thread ends before the executor does: rclpy's ``shutdown`` takes the guard
-    condition from under an executor that still spins.
+    It takes neither the program's signals nor its ``--ros-args``, but for what is given here.
+    ``renames``: topics by the node's own names. ``domain`` None: that of the environment. The
+    thread ends before the executor does: rclpy's ``shutdown`` takes the guard condition from under
+    an executor that still spins.
     """
 
-    def __init__(self, name: str, namespace: str = "", domain: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        namespace: str = "",
+        domain: int | None = None,
+        renames: Mapping[str, str] | None = None,
+        ros_args: Sequence[str] = (),
+    ) -> None:
         check_namespace(namespace)
         self._context = Context()
         rclpy.init(
@@ -35,7 +44,9 @@ class NodeThread:
             domain_id=domain,
             signal_handler_options=SignalHandlerOptions.NO,
         )
-        self.node = Node(name, context=self._context, namespace=namespace)
+        renamed = [part for pair in (renames or {}).items() for part in ("-r", ":=".join(pair))]
+        given = ["--ros-args", *renamed, "--", *ros_args]
+        self.node = Node(name, context=self._context, namespace=namespace, cli_args=given)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._closed = False

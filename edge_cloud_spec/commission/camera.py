@@ -1,0 +1,108 @@
+"""The camera while the base turns: by what it lags behind odometry, and how much it blurs.
+
+Pictures move sideways as the base turns; the lag is the one under which that fits odometry best.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from ..errors import UserError
+
+WIDE = 192  # columns of a picture
+FARTHEST = WIDE // 4  # that one picture is moved against the one before
+LAGS = np.arange(-0.2, 6.0, 0.01)  # s
+FITS = 0.8  # correlation from which on a lag is believed
+TURNED = np.radians(120)  # in all, without which there is nothing to fit
+FEWEST = 20  # pictures, and messages of odometry
+STANDS, TURNS = 0.05, 0.3  # rad/s at most, and at least
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is kept of a picture. ``taken`` is its stamp, ``came`` its arrival by ROS time, in s.
+
+    ``columns``: the mean brightness of each of ``WIDE``. ``sharpness``: its edges across over those
+    along, which a turn of the camera blurs first, whatever is seen.
+    """
+
+    taken: float
+    came: float
+    columns: np.ndarray
+    sharpness: float
+
+
+def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
+    """The frame of a JPEG or PNG; raises UserError."""
+    try:
+        grey = Image.open(io.BytesIO(jpeg)).convert("L")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"a picture cannot be read: {error}") from None
+    columns = np.asarray(grey.resize((WIDE, WIDE)), np.float64).mean(axis=0)
+    pixels = np.asarray(grey, np.float64)
+    across, along = (np.square(np.diff(pixels, axis=axis)).mean() for axis in (1, 0))
+    return Frame(taken, came, columns - columns.mean(), float(np.sqrt(across / (along + 1e-9))))
+
+
+def lag_of(
+    frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray
+) -> tuple[float, float, np.ndarray]:
+    """The lag in s, the correlation under it, and that under each of LAGS.
+
+    ``at``, ``yaw``: odometry's, s and rad, unwrapped. Raises UserError where none can be told.
+    """
+    if len(frames) < FEWEST or len(at) < FEWEST:
+        raise UserError("there are too few pictures or too little odometry: record 20 seconds")
+    if np.abs(np.diff(yaw)).sum() < TURNED:
+        raise UserError("the robot hardly turns: turn left and right on its spot")
+    taken = np.array([frame.taken for frame in frames])
+    moved = _moved(np.array([frame.columns for frame in frames]))
+    inside = taken[1:] - LAGS[-1] > at[0]  # of the same pictures for every lag, where there are any
+    inside = inside if inside.sum() > FEWEST else np.ones(len(moved), bool)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fits = np.array([_fit(moved[inside], taken - lag, at, yaw, inside) for lag in LAGS])
+    best = int(np.argmax(fits))
+    if fits[best] < FITS:
+        raise UserError(
+            f"the pictures fit odometry to {fits[best]:.2f} only: turn left and right, slower, "
+            "and where there is more to see"
+        )
+    return float(LAGS[best]), float(fits[best]), fits
+
+
+def blur_of(
+    frames: Sequence[Frame], lag: float, at: np.ndarray, yaw: np.ndarray
+) -> tuple[float, float] | None:
+    """Sharpness turning over standing, and the rad/s of it; None where it did not do both."""
+    taken = np.array([frame.taken for frame in frames]) - lag
+    sharp = np.array([frame.sharpness for frame in frames])
+    rate = np.abs(np.interp(taken + 0.05, at, yaw) - np.interp(taken - 0.05, at, yaw)) / 0.1
+    inside = (taken > at[0] + 0.1) & (taken < at[-1] - 0.1)
+    stands, turns = inside & (rate < STANDS), inside & (rate > max(TURNS, 0.7 * rate.max()))
+    if min(stands.sum(), turns.sum()) < 5:
+        return None
+    return float(np.median(sharp[turns]) / np.median(sharp[stands])), float(np.median(rate[turns]))
+
+
+def _fit(
+    moved: np.ndarray, taken: np.ndarray, at: np.ndarray, yaw: np.ndarray, inside: np.ndarray
+) -> float:
+    turned = np.diff(np.interp(taken, at, yaw))[inside]
+    return float(np.nan_to_num(np.corrcoef(moved, turned))[0, 1])
+
+
+def _moved(columns: np.ndarray) -> np.ndarray:
+    """Columns by which each picture but the first [n, WIDE] has moved to the right: the robot has
+    turned to the left."""
+    before, after, shifts = columns[:-1], columns[1:], range(-FARTHEST, FARTHEST + 1)
+    errors = [
+        np.square(after[:, max(0, s) : WIDE + min(0, s)] - before[:, max(0, -s) : WIDE - max(0, s)])
+        for s in shifts
+    ]
+    best = np.argmin([error.mean(axis=1) for error in errors], axis=0)
+    return np.asarray(best - FARTHEST)

@@ -1,0 +1,103 @@
+"""The robot under trial: its topics as events, commands as its driver takes them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nav_msgs.msg import Odometry as OdometryMsg
+from rclpy.time import Time
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Bool
+
+from ..bringup.graph import ParameterFile, full_name
+from ..errors import UserError
+from ..nav.events import EStop, Odometry
+from ..nav.pose import Pose
+from ..nodes.base_output import SPORT_TOPIC, OutputSettings, make_output
+from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
+from ..nodes.runtime.node_thread import NodeThread
+from ..nodes.runtime.qos import EVERY_PUBLISHER, SENSOR_DATA
+from ..nodes.runtime.subscription_thread import SubscriptionThread
+from .camera import frame_of
+from .trials import Event
+
+SIMULATED = "sim/outcome"  # what simulators publish, and no robot
+FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
+MORE_S = 1.5  # s more, to find who else is there
+
+
+class Robot:
+    """``hear`` gets each event, from any thread. Raises UserError where it must not be driven."""
+
+    def __init__(self, args: argparse.Namespace, hear: Callable[[Event], None]) -> None:
+        self._hear, self._kind = hear, ""
+        given = {"cmd_vel": args.cmd_vel, "odom": args.odom, COMPRESSED: args.camera}
+        if args.camera and not args.camera.endswith("/compressed"):
+            given |= {COMPRESSED: args.camera + "/compressed", RAW: args.camera}
+        names = {name: topic for name, topic in given.items() if topic}
+        self._thread = NodeThread("commission", args.namespace, None, names, args.ros_args)
+        self._node, node = self._thread.node, self._thread.node
+        try:
+            file = ParameterFile.read(Path(args.parameters)) if args.parameters else None
+            said = file.of(full_name(args.namespace, "navigator")) if file else {}
+            output = {k[7:]: v for k, v in said.items() if k.startswith("output.")}
+            self.output = make_output(node, OutputSettings(**output), "base_link")
+            self._check_alone(args.yes)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{args.parameters}: output: {error}") from None
+        self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
+        self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
+        self._pictures.subscribe(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)
+        self._pictures.subscribe(Image, RAW, self._on_picture, SENSOR_DATA)
+        node.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
+        for thread in (self._thread, self._stops, self._pictures):
+            thread.start()
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        self._stops.close()
+        self._pictures.close()
+        self._thread.close()
+
+    def _check_alone(self, yes: bool) -> None:
+        """Nobody else commands the base; and who says yes to all has a simulator."""
+        node = self._node
+        for _ in range(LOOKS):
+            if node.count_publishers(node.resolve_topic_name("odom")):
+                break
+            time.sleep(FOUND_S / LOOKS)
+        time.sleep(MORE_S)
+        for topic in ("cmd_vel", SPORT_TOPIC):
+            others = node.count_publishers(node.resolve_topic_name(topic)) - (topic == "cmd_vel")
+            if others > 0:
+                raise UserError(
+                    f"another node publishes {topic}: stop the launch and all that drives the robot"
+                )
+        if yes and not node.count_publishers(node.resolve_topic_name(SIMULATED)):
+            raise UserError(f"--yes is for a simulation: nobody publishes {SIMULATED}")
+
+    def _now(self) -> float:
+        return float(self._node.get_clock().now().nanoseconds) / 1e9
+
+    def _on_e_stop(self, message: Bool) -> None:
+        if message.data:
+            self.output.stop(0)
+        self._hear(EStop(message.data))
+
+    def _on_odometry(self, message: OdometryMsg) -> None:
+        at, q = message.pose.pose.position, message.pose.pose.orientation
+        yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
+        self._hear(Odometry(Pose(at.x, at.y, yaw), stamp, self._now() - stamp / 1e9))
+
+    def _on_picture(self, message: Any) -> None:
+        came, kind = self._now(), type(message).__name__
+        if self._kind in ("", kind):  # a camera that publishes both is heard once
+            self._kind = kind
+            jpeg = encode_frame(message) if kind == "Image" else bytes(message.data)
+            self._hear(frame_of(jpeg, Time.from_msg(message.header.stamp).nanoseconds / 1e9, came))

@@ -1,0 +1,237 @@
+"""What `edge-cloud-spec commission` promises, on kinematic bases in virtual time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.commissioned import Kinematic, Trial, write_bag
+
+from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
+from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
+from edge_cloud_spec.commission.trials import CIRCLE, EStop, Settings
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
+
+DRIFT = math.radians(7.6)
+BASES: dict[str, dict[str, Any]] = {
+    "ideal": {},
+    "laggy": {"response": 0.2, "braking": 0.2},
+    "dead band": {"slowest": (0.1, 0.2)},
+    "drift": {"drift": (0.0, DRIFT)},
+    "overshoot": {"braking": 0.25},
+    "short": {"told": 0.9},
+}
+# A tenth; but 1 cm, 1 degree, and 1 cm/s where the truth is nothing, and 25 ms of a time-out, which
+# is looked at between two commands.
+ABSOLUTE = {"overshoot": 0.017, "slowest": 0.0, "drift": 0.003, "timeout": 0.025}
+
+
+def truth_of(base: Kinematic, axis: int) -> dict[str, float]:
+    """What its figures should be."""
+    most = (0.6, 1.2)[axis]
+    scale = base.told if axis == MOVE else 1.0
+    return {
+        "response": base.response,
+        "braking": base.braking,
+        "slowest": base.slowest[axis],
+        "overshoot": scale * most * (base.braking - base.response),
+        "drift": abs(base.drift[axis]),
+        "ratio": scale,
+    }
+
+
+def wrong(measured: dict[str, Any], truth: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """The figures that are further off than a tenth or their floor."""
+    return {
+        name: (measured[name], true)
+        for name, true in truth.items()
+        if abs(measured[name] - true) > max(0.1 * true, ABSOLUTE.get(name, 0.0))
+    }
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_each_figure_is_within_a_tenth_and_the_base_stays_in_its_circle(name: str) -> None:
+    trial = Trial(Kinematic(**BASES[name])).run()
+    assert trial.problem == "" and trial.farthest < CIRCLE
+    assert trial.now - 100.0 < 300.0 and trial.way < 12.0, "five minutes, 12 m"
+    recording = trial.commission.recording
+    report = report_of(recording, Settings())
+    for axis in (MOVE, TURN):
+        assert not wrong(vars(report.axes[axis]), truth_of(trial.base, axis)), axis
+    figures = dict(report.lines)
+    assert abs(float(figures["the base's own time-out"].split()[0]) - 0.5) <= ABSOLUTE["timeout"]
+    assert float(figures["odometry: of a metre by the tape"][:5]) == pytest.approx(
+        trial.base.told, rel=0.02
+    )
+    assert abs(float(figures["camera: lag"][:4]) - 0.15) <= 0.02
+    refused = {"drift": "told to stand, 7.6 degrees/s", "short": "0.90 m of a metre"}.get(name)
+    assert bool(report.refused) == bool(refused) and (refused or "") in "".join(report.refused)
+    assert ("does not stand within 0.35 m" in "".join(report.slower)) == (name == "overshoot")
+
+
+def test_another_base_is_not_taken_for_it() -> None:
+    trial = Trial(Kinematic(0.2, 0.25, slowest=(0.1, 0.2))).run()
+    for axis in (MOVE, TURN):
+        found = wrong(
+            vars(axis_figures(trial.commission.recording, axis)), truth_of(Kinematic(), axis)
+        )
+        assert found.keys() == {"response", "braking", "slowest", "overshoot"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(seed: int) -> None:
+    abort = random.Random(seed).uniform(0.0, 125.0)
+    trial = Trial(Kinematic(0.2, 0.2), seed=seed).run(abort=abort)
+    assert trial.problem == "Ctrl-C" and trial.halts >= 11
+    assert trial.command == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
+    str(report_of(trial.commission.recording, Settings()))  # what there is can be told
+
+
+class Sticky(Kinematic):
+    """Drops zeros, and has no time-out."""
+
+    kept = (0.0, 0.0)
+
+    def move(self, command: tuple[float, float], dt: float) -> None:
+        self.kept = command if any(command) else self.kept
+        super().move(self.kept, dt)
+
+
+def freezes(at: float) -> Callable[[Pose, float], Pose]:
+    """Odometry whose stamps go on and whose poses do not, from then on."""
+    kept: list[Pose] = []
+
+    def tell(pose: Pose, now: float) -> Pose:
+        kept.extend([] if kept or now < at else [pose])
+        return kept[0] if kept else pose
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("base", "odometry", "why"),
+    [
+        (Kinematic(gain=-1.0), None, "against its commands"),
+        (Kinematic(follows=lambda v, w: (-v, w)), None, "against its commands"),
+        (Kinematic(told=-1.0), None, "against its commands"),
+        (Kinematic(follows=lambda v, w: (0.5, 0.0)), None, "m from its start"),
+        (Kinematic(follows=lambda v, w: (v, 1.0)), None, "told to stand"),
+        (Sticky(), None, "does not stand 5 s after"),
+        (Kinematic(slowest=(0.5, 0.0)), None, "does not move|does not follow"),
+        (Kinematic(told=0.1), None, "does not follow"),
+        (Kinematic(told=3.0), None, "more than twice"),
+        (Kinematic(), lambda pose, now: None, "there is no odometry"),
+        (Kinematic(), freezes(0.0), "does not move|does not follow"),
+        (Kinematic(), freezes(195.0), "does not follow"),
+        (Kinematic(), lambda p, now: p if now < 180.0 else None, "stamps did not go on"),
+        (Kinematic(), lambda p, now: replace(p, x=p.x + (now > 180.0)), "odometry jumped"),
+        (Kinematic(), lambda p, now: replace(p, x=math.nan), "not a number"),
+    ],
+)
+def test_a_base_or_odometry_that_lies_ends_it_within_its_circle(
+    base: Kinematic, odometry: Callable[[Pose, float], Pose | None] | None, why: str
+) -> None:
+    trial = Trial(replace(base), odometry=odometry or (lambda pose, now: pose)).run()
+    assert trial.problem is not None and any(one in trial.problem for one in why.split("|"))
+    assert trial.command == (0.0, 0.0) and trial.halts >= 11
+    assert trial.farthest < CIRCLE or base.follows, "what goes by itself is not to be held"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"), [("no", "you said no"), ("\0perhaps", "no yes or no"), ("", "no yes or no")]
+)
+def test_only_yes_moves_it(says: str, why: str) -> None:
+    trial = Trial(Kinematic(), lambda text, trial: says).run()
+    assert why in (trial.problem or "") and trial.sent == -math.inf
+
+
+def test_who_says_nothing_is_waited_for_standing_and_an_e_stop_ends_it() -> None:
+    trial = Trial(Kinematic(), lambda text, trial: None).run(60.0)
+    assert trial.problem is None and trial.sent == -math.inf
+    trial.on(EStop(True))
+    assert trial.problem == "the e_stop was pressed"
+
+
+def test_what_the_tape_says_is_asked_again_and_may_be_left_out() -> None:
+    said = iter(["a metre", "1e9", ""])
+    trial = Trial(Kinematic(), lambda text, t: next(said) if "cm did" in text else "y").run()
+    assert trial.problem == "" and trial.commission.recording.metre is None
+
+
+def test_a_base_without_time_out_is_refused_and_a_blurred_or_late_camera_has_it_stand() -> None:
+    report = report_of(Trial(Kinematic(timeout=1e9)).run().commission.recording, Settings())
+    assert "when commands end" in report.refused[0]
+    blurred = Trial(Kinematic(), camera=(0.15, 1.0)).run().commission.recording
+    report = report_of(blurred, Settings())
+    assert "blurred" in report.stands[0] and "stop_and_go" in yaml.safe_dump(report.parameters)
+    none = report_of(Trial(Kinematic(), camera=None).run().commission.recording, Settings())
+    assert "no pictures" in none.stands[0] and "/**/drafter" not in none.parameters
+
+
+def names_of(values: Any, given: dict[str, Any]) -> None:
+    """Each parameter is the navigator's, and in its range."""
+    for name, value in given.items():
+        if isinstance(value, dict):
+            names_of(getattr(values, name), value)
+        else:
+            replace(values, **{name: value})
+
+
+def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path) -> None:
+    report = report_of(Trial(Kinematic(slowest=(0.1, 0.2))).run().commission.recording, Settings())
+    path = write_parameters(report, tmp_path / "robot.yaml")
+    given = yaml.safe_load(path.read_text())["/**/navigator"]["ros__parameters"]
+    names_of(NavigatorSettings(), given)
+    assert given["limits"]["turn"]["slowest"] == 0.2 and given["drive"] == "continuous"
+    settings = GraphSettings(sim=False, robot=str(path))
+    assert settings.driving == ("continuous", "as it was given")
+    files = [a for a in command(NodeSpec("navigator", "navigator"), settings) if "yaml" in a]
+    assert files == [settings.parameter_file, str(path)], "what stands in the later one counts"
+    path.write_text("/**/navigater: {ros__parameters: {}}")
+    with pytest.raises(UserError, match="did you mean navigator"):
+        GraphSettings(robot=str(path))
+
+
+def test_what_is_refused_has_another_name_and_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    report = report_of(Trial(Kinematic(told=0.8)).run().commission.recording, Settings())
+    path = write_parameters(report, tmp_path / "robot.yaml")
+    assert path.name == "robot.refused.yaml" and "# refused: odometry" in path.read_text()
+    page = page_of(report, "a <robot>")
+    assert page.count("<svg") == 5 and "&lt;robot&gt;" in page and "0.80 m of a metre" in page
+    with pytest.raises(UserError, match="cannot be written"):
+        write_whole(tmp_path / "no" / "page.html", page)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name], "nothing half written"
+
+
+def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recording = Trial(Kinematic(0.2, 0.2, slowest=(0.1, 0.2))).run().commission.recording
+    write_bag(tmp_path / "drive", recording)
+    assert main(["commission", "--bag", "drive"]) == 0
+    said = capsys.readouterr().out
+    for line in ("moves: dead band                  0.100 m/s", "braking                    0.19"):
+        assert line in said
+    assert "not measured: camera: lag" in said and "0.6 m and more" in said
+    assert (tmp_path / "robot.html").is_file() and not (tmp_path / "robot.yaml").exists()
+    recording.commands.clear()
+    write_bag(tmp_path / "still", recording)
+    assert main(["commission", "--bag", "still"]) == 0
+    assert "not measured: turns: response" in capsys.readouterr().out
+    assert not runs_of(recording)
+
+
+def test_options_that_cannot_be_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["commission", "--speed", "9"]) == 2
+    assert "speed must be a number from 0.1 to 1.5" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""A kinematic base in virtual time under the trials of ``commission``, and a person who answers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry as OdometryMsg
+from rclpy.serialization import serialize_message
+from rosbags.rosbag2 import Writer
+
+from edge_cloud_spec.commission.camera import WIDE, Frame
+from edge_cloud_spec.commission.figures import Recording
+from edge_cloud_spec.commission.trials import (
+    Abort,
+    Answer,
+    Ask,
+    Commission,
+    Ended,
+    Event,
+    Halt,
+    Say,
+    Send,
+    Settings,
+)
+from edge_cloud_spec.nav.events import Odometry, Tick
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.observe.bag import VERSION, types
+
+DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
+EPOCH = 1_700_000_000.0
+
+
+@dataclass
+class Kinematic:
+    """Follows commands (m/s, rad/s) with a lag up and another down; ``told``: odometry's scale."""
+
+    response: float = 0.1
+    braking: float = 0.1
+    slowest: tuple[float, float] = (0.0, 0.0)
+    drift: tuple[float, float] = (0.0, 0.0)
+    told: float = 1.0
+    gain: float = 1.0
+    timeout: float = 0.5
+    follows: Callable[[float, float], tuple[float, float]] | None = None
+    x: float = 0.0
+    y: float = 0.0
+    yaw: float = 0.0
+    rates: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def move(self, command: tuple[float, float], dt: float) -> None:
+        given = self.follows(*command) if self.follows else command
+        for axis in (0, 1):
+            wanted = self.gain * given[axis] if abs(given[axis]) >= self.slowest[axis] else 0.0
+            wanted = wanted or self.drift[axis]
+            slows = abs(wanted) < abs(self.rates[axis])
+            keep = math.exp(-dt / (self.braking if slows else self.response))
+            self.rates[axis] = wanted + (self.rates[axis] - wanted) * keep
+        self.yaw += self.rates[1] * dt
+        self.x += self.rates[0] * math.cos(self.yaw) * dt
+        self.y += self.rates[0] * math.sin(self.yaw) * dt
+
+
+class Trial:
+    """One commission: ``run`` it; then what was said, sent and made is here."""
+
+    def __init__(
+        self,
+        base: Kinematic,
+        answer: Callable[[str, Trial], str | None] = lambda text, trial: trial.agree(text),
+        odometry: Callable[[Pose, float], Pose | None] = lambda pose, now: pose,
+        settings: Settings | None = None,
+        camera: tuple[float, float] | None = (0.15, 0.0),
+        seed: int = 0,
+    ) -> None:
+        self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
+        self.commission = Commission(settings or Settings())
+        self.random = random.Random(seed)
+        self.noise = np.random.default_rng(seed)
+        self.scene = self.noise.normal(size=4096)
+        self.now, self.steps = 100.0, 0
+        self.command, self.sent = (0.0, 0.0), -math.inf
+        self.halts = 0
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.problem: str | None = None
+        self.way = self.farthest = 0.0
+        self.marked = self.base.x, self.base.y
+        self.yaws = [0.0]
+
+    def agree(self, text: str) -> str:
+        """A person who says yes, and who has a tape."""
+        if "cm did" in text:
+            moved = math.dist(self.marked, (self.base.x, self.base.y))
+            return f"{100 * moved:.1f}"
+        self.marked = self.base.x, self.base.y
+        return "y"
+
+    def on(self, event: Event) -> None:
+        for effect in self.commission.on(event, self.now):
+            if isinstance(effect, Send):
+                self.command, self.sent = (effect.velocity.vx, effect.velocity.wz), self.now
+            elif isinstance(effect, Halt):
+                self.command, self.halts = (0.0, 0.0), self.halts + 1
+            elif isinstance(effect, Ask):
+                self.asked.append(effect.text)
+                if (text := self.answer(effect.text, self)) is not None:
+                    self.on(Answer(text))
+            elif isinstance(effect, Say):
+                self.said.append(effect.text)
+            elif isinstance(effect, Ended):
+                self.problem = effect.problem
+
+    def run(self, until: float = 2000.0, abort: float = math.inf) -> Trial:
+        """Until it has ended, and for two seconds more; Ctrl-C after ``abort`` s."""
+        begun, ended = self.now, math.inf
+        while self.now < begun + until and self.now < ended + 2.0:
+            self.now, self.steps = self.now + DT, self.steps + 1
+            if self.now - begun > abort and self.problem is None:
+                self.on(Abort("Ctrl-C"))
+            x, y = self.base.x, self.base.y
+            fresh = self.now - self.sent <= self.base.timeout
+            self.base.move(self.command if fresh else (0.0, 0.0), DT)
+            self.yaws.append(self.base.yaw)
+            self.way += math.hypot(self.base.x - x, self.base.y - y)
+            self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
+            if self.steps % ODOMETRY == 0:
+                self._tell()
+            if self.camera and self.steps % PICTURE == 0:
+                self._see(*self.camera)
+            if self.steps % TICK == 0:
+                self.on(Tick())
+            if self.problem is not None:
+                ended = min(ended, self.now)
+        return self
+
+    def _tell(self) -> None:
+        k = self.base.told
+        pose = self.odometry(Pose(k * self.base.x, k * self.base.y, self.base.yaw), self.now)
+        if pose is not None:
+            yaw = math.remainder(pose.yaw, 2 * math.pi)
+            stamp = round((EPOCH + self.now) * 1e9)
+            self.on(Odometry(Pose(pose.x, pose.y, yaw), stamp, 0.01))
+
+    def _see(self, lag: float, blur: float) -> None:
+        """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
+        yaw = self.yaws[-1 - min(len(self.yaws) - 1, round(lag / DT))]
+        at = (np.arange(WIDE) - yaw * 150.0) % 2000
+        columns = np.interp(at, np.arange(4096), self.scene)
+        sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
+        came = EPOCH + self.now
+        self.on(Frame(came, came, columns - columns.mean(), float(sharp)))
+
+
+def write_bag(path: Path, recording: Recording) -> None:
+    """Its commands, 20 a second while they last, and its odometry as a bag."""
+    rows: list[tuple[float, str, Any]] = []
+    for at, x, y, yaw in recording.poses:
+        odometry = OdometryMsg()
+        odometry.header.stamp.sec, part = divmod(round(at * 1e9), 10**9)
+        odometry.header.stamp.nanosec = part
+        odometry.pose.pose.position.x, odometry.pose.pose.position.y = x, y
+        turn = odometry.pose.pose.orientation
+        turn.z, turn.w = math.sin(yaw / 2), math.cos(yaw / 2)
+        rows.append((at, "/odom", odometry))
+    for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
+        if not math.isnan(given[0]):
+            twist = Twist()
+            twist.linear.x, twist.angular.z = given
+            rows += [(one, "/cmd_vel", twist) for one in np.arange(at, end, 0.05)]
+    kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
+    with Writer(path, version=VERSION) as bag:
+        known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}
+        for at, name, message in sorted(rows, key=lambda row: row[0]):
+            bag.write(known[name], round(at * 1e9), serialize_message(message))
