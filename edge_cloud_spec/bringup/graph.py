@@ -20,6 +20,7 @@ from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
+from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
 from ..share import read_yaml, share
@@ -61,7 +62,8 @@ class GraphSettings:
     are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
     model directories or hub names; empty means the embedded pair. A drafter ``openai:URL`` needs a
     checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
-    target's answers, for all that ask or read. ``drive`` is the navigator's.
+    target's answers, for all that ask or read. ``drive`` is the navigator's, and so are the topics
+    ``scan`` and ``points`` of lidars that it stops before.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``seed`` is
     the simulated room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps
     topics of the graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
@@ -77,6 +79,8 @@ class GraphSettings:
     model: str = ""
     dialect: str = ""
     drive: str = ""
+    scan: str = ""
+    points: str = ""
     sim: bool = True
     base: str = ""
     seed: int | None = None
@@ -162,6 +166,17 @@ class GraphSettings:
         )
 
     @property
+    def looking(self) -> str:
+        """What looks at the way, in a sentence."""
+        topics = [
+            getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
+            for source in SOURCES
+        ]
+        if not any(topics):
+            return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
+        return "the robot stops before what is seen on " + " and ".join(filter(None, topics))
+
+    @property
     def parameter_file(self) -> str:
         """The YAML file that every node reads its parameters from."""
         return self.parameters or str(share() / "config/go2_nav.yaml")
@@ -210,7 +225,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
     reading = _given({"dialect": settings.dialect_name})
-    navigator = _node("navigator", settings, drive=settings.driving[0], **reading)
+    lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
+    navigator = _node("navigator", settings, drive=settings.driving[0], **reading, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     specs.append(_node("stop_guard", settings, **_output(settings)))
     drafting = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..bounds import Bounded, bounded
@@ -107,6 +107,9 @@ class Steps(Bounded):
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
 
+
+Slower = Callable[[Velocity], Velocity]
+"""How fast the base may go at most along the arc of a velocity: all of it, part of it, or not."""
 
 Use = tuple[float, float, float]
 """Metres of path, of these sideways, and radians of turning to either side."""
@@ -255,9 +258,11 @@ class Motion:
         """Stand for this once, and go on from here with the next ``step``."""
         self._begin += now - self._now
         self._driven = STILL
-        return self._command(STILL, now)
+        return self._command(STILL, now, lambda wanted: wanted)
 
-    def step(self, now: float, pose: Pose | None = None) -> Step:
+    def step(
+        self, now: float, pose: Pose | None = None, slower: Slower = lambda wanted: wanted
+    ) -> Step:
         """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
         self._budget.count(now)
         time = now - self._begin
@@ -266,7 +271,7 @@ class Motion:
             if over or self._budget.used_up:
                 return Step(STILL, done=True, arrived=True)
             speed = self._profile.at(time + HALF)[1]
-            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now)
+            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
         problem = self._contradiction(pose)
         if problem:
             return Step(STILL, done=True, problem=problem)
@@ -291,7 +296,8 @@ class Motion:
         speed = min(speed, NEARING * max(0.0, left))
         if over and speed < self._axis.slowest:  # which the base would not follow
             speed = self._axis.slowest if error - rolls > self.tolerance else 0.0
-        return self._command(self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF), now)
+        wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
+        return self._command(wanted, now, slower)
 
     def _shortfall(self, made: float) -> str:
         """Why it ends at its bounds without being near; empty where it got about as far as it
@@ -301,12 +307,13 @@ class Motion:
             return ""
         return BLOCKED if made < PROGRESS * should else SHORT
 
-    def _command(self, velocity: Velocity, now: float) -> Step:
+    def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
         along = abs(self._given.wz if self._turns else self._given.vx)
         if along >= self._axis.slowest:
             self._followed += along * (now - self._given_at)
         self._now = now
-        self._given = self._budget.grant(self._eased(velocity, now - self._given_at), now)
+        granted = self._budget.grant(self._eased(velocity, now - self._given_at), now)
+        self._given = self._budget.grant(slower(granted), now)  # what is used is what is commanded
         self._given_at = now
         return Step(self._given, self.lasts)
 
