@@ -269,7 +269,9 @@ class Motion:
         over = time >= self._profile.duration
         if pose is None or self._last is None:
             if over or self._budget.used_up:
-                return Step(STILL, done=True, arrived=True)
+                made = self._budget.turn if self._turns else self._budget.path
+                problem = self._shortfall(made)  # of the commands, where something slowed it down
+                return Step(STILL, done=True, arrived=not problem, problem=problem)
             speed = self._profile.at(time + HALF)[1]
             return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
         problem = self._contradiction(pose)

@@ -173,6 +173,7 @@ class Navigator:
         self.obstacles = Obstacles(self.odometer, self._ledger)
         self.obstacles.settings = self.settings
         self._free_at = -math.inf  # when nothing in the way held the robot last
+        self._in_way = ""  # what was in the way of the motion under way
         self._decision_time = DecisionTime()
         self._given = Drive(STILL, 0.0)  # the last command
         self._resting = ("", -math.inf)  # the detail to show once the base rests, and since when
@@ -381,6 +382,7 @@ class Navigator:
             last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
             look_at = max(frame.taken + settings.look_period, last)
         before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
+        self._in_way = ""
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
@@ -471,6 +473,7 @@ class Navigator:
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
+        self._in_way = self.obstacles.why or self._in_way
         if not (self.obstacles.why and step.velocity == STILL):
             self._free_at = now
         elif now - self._free_at >= HELD_S:
@@ -488,8 +491,8 @@ class Navigator:
     def _not_arrived(self, run: Run, problem: str, now: float) -> list[Effect]:
         """It ends; what was seen in its way says more than that it did not get on."""
         self._refused["not_arrived"] += 1
-        if self.obstacles.why and problem in (BLOCKED, SHORT):
-            return self._finish(run, f"{run.action}: {self.obstacles.why}", now)
+        if self._in_way and problem in (BLOCKED, SHORT):
+            return self._finish(run, f"{run.action}: {self._in_way}", now)
         return self._finish(run, f"{run.action} {problem}", now)
 
     def _is_blocked(self, now: float) -> bool:

@@ -97,10 +97,9 @@ class Obstacles:
             age = max(FRESH, now - seen.taken)
             rate, keeps, lasts = footprint.stopping(wanted, limits, age)
             seconds = footprint.seconds_to(points, wanted, margin)
-            nearest = int(seconds.argmin()) if seconds.size else -1
-            allowed = (seconds[nearest] * rate - keeps) / (rate * lasts)
+            allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
             if allowed < share:
-                share, self.why = float(allowed), self._sentence(points[nearest])
+                share, self.why = allowed, self._sentence(points[seconds.argmin()])
         slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
         moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
         return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
