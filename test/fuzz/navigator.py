@@ -188,7 +188,7 @@ class Scene:
         """The lidar sees what is about, and tells of what it saw a little before."""
         random, here = self._random, self.truth
         if random.random() < 0.01:
-            far = random.choice((0.6, 1.5, 3.0))
+            far = random.choice((0.8, 1.5))
             self._things = [
                 (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
                 for _ in range(random.choice((0, 1, 3, 10)))
@@ -353,7 +353,7 @@ SLACK = 1e-6
 NOT_TEXT = ("", "\x00", "x" * 501)
 
 
-PART = 0.02  # s, of a way that is looked at
+PARTS = 40  # of a way that are looked at
 LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
 BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
 
@@ -602,10 +602,11 @@ class Checker:
             moves += limits.move.overshoot / velocity.speed
         elif not velocity.speed:
             turns += limits.turn.overshoot / abs(velocity.wz)
-        for part in range(math.ceil(max(moves, turns) / PART)):
-            goes, turned = part * PART < moves, part * PART < turns
+        lasts = max(moves, turns) / PARTS
+        for part in range(PARTS):
+            goes, turned = part * lasts < moves, part * lasts < turns
             going = Velocity(velocity.vx * goes, velocity.vy * goes, velocity.wz * turned)
-            pose = moved(pose, going, PART)
+            pose = moved(pose, going, lasts)
             meets = [at for at in things if within(body, seen_from(pose, at))]
             self._require(not meets, f"{velocity} towards {meets and seen_from(begin, meets[0])}")
 
