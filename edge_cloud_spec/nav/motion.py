@@ -38,6 +38,7 @@ PROGRESS = 0.5  # of what was commanded; a base that makes less is held by somet
 SHORT = (
     "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
 )
+IN_THE_WAY = "something is in the way at"
 BLOCKED = "did not get where it should; is the way blocked?"
 REMEMBERED = 400  # changes of the command: 20 s and more, where each tick makes one
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
-from .motion import DOUBT, FAR, Ledger
+from .motion import DOUBT, FAR, IN_THE_WAY, Ledger
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 from .settings import Settings
@@ -125,7 +125,7 @@ class Obstacles:
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
         where = "beside" if not ahead else "ahead" if x > 0.0 else "behind"
-        return f"something is in the way at {far:.2f} m {where}"
+        return f"{IN_THE_WAY} {far:.2f} m {where}"
 
 
 def _seen_from(points: Points, then: Pose, here: Pose) -> Points:

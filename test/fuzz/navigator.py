@@ -568,7 +568,8 @@ class Checker:
             goal = step.goal
             ahead = velocity.vx * goal.distance + velocity.wz * goal.angle
             self._require(ahead >= -SLACK, "a command against the step's direction")
-            if velocity != STILL and self.settings.obstacles.promised:
+            moves = max(velocity.speed, abs(velocity.wz)) > SLACK
+            if moves and self.settings.obstacles.promised:
                 self._clear(velocity, now)
         lasted = 0.0 if step.took_over else self._lasted(now)
         step.took_over = False
