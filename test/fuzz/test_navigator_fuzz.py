@@ -29,7 +29,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["steps"] > 60 and counts["commands"] > 800
     assert counts["unverified steps"] > 5 and counts["stops"] > 100
     assert counts["steps that took over"] > 10
-    assert counts["commands near a thing"] > 100 and counts["in the way"] > 0
+    assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
 
 
 def _forgets_to_wait(patch: Patch) -> None:
@@ -142,11 +142,14 @@ def _sees_only_what_is_nearest(patch: Patch) -> None:
         (_has_a_fresh_budget_at_each_replacement, "of a step that may"),
         (_carries_out_again, "carried out again"),
         ((Obstacles, "slowed", lambda self, wanted, now: wanted), "towards|without a scan"),
-        (_takes_a_scan_that_is_none, "towards"),
+        (_takes_a_scan_that_is_none, "towards|without a scan"),
         (_takes_an_old_scan, "without a scan"),
         (_stops_at_once, "towards"),
         (_sees_only_what_is_nearest, "towards"),
-        ((Obstacles, "_here", lambda self, seen, now: (seen.points, 0.0)), "towards"),
+        (
+            (Obstacles, "_here", lambda self, seen, now: (seen.points, 0.0)),
+            "towards|without a scan",
+        ),
     ],
 )
 def test_a_navigator_that_is_wrong_is_found_out(wrong: Any, what: str, monkeypatch: Patch) -> None:
