@@ -151,6 +151,8 @@ class Scene:
         self._lidar, self.truth = Clock(random, calm), Pose()
         self._things: list[tuple[float, float]] = []
         self._looks: deque[Look] = deque(maxlen=4)
+        self._frozen = Look(0, 0.0, Pose(), [])
+        self._fails_until, self._fault = -math.inf, ""
         self.looks: dict[int, Look] = {}  # by stamp, of those that were told of as they are
         self.lied_at = -math.inf  # when odometry was last wrong
 
@@ -166,8 +168,8 @@ class Scene:
             self._camera.step()
             self._base.step()
             self._lidar.step()
-            if self._random.random() < 0.7:
-                yield self._pass(self._random.uniform(0.0, 0.01), self._look())
+            if self._random.random() < 0.7 and (scan := self._look()) is not None:
+                yield self._pass(self._random.uniform(0.0, 0.01), scan)
             for _ in range(self._random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
             chance = 0.3 if self._calm else 0.04
@@ -185,7 +187,7 @@ class Scene:
         )
         return event
 
-    def _look(self) -> Scan:
+    def _look(self) -> Scan | None:
         """The lidar sees what is about, and tells of what it saw a little before."""
         random, here = self._random, self.truth
         if random.random() < 0.01:
@@ -197,6 +199,16 @@ class Scene:
         seen = [seen_from(here, thing) for thing in self._things]
         self._looks.append(Look(self._lidar.stamp(self.now), self.now, here, seen))
         look = self._looks[-1 if random.random() < 0.9 else 0]
+        if self.now > self._fails_until + 5.0 and random.random() < 0.01:
+            self._fails_until = self.now + random.uniform(0.3, 3.0)
+            self._fault = random.choice(("silent", "another frame", "frozen"))
+        if self.now < self._fails_until:
+            if self._fault == "silent":
+                return None
+            if self._fault == "another frame":
+                return Scan("scan", look.stamp, 0.0, problem="its frame is another")
+            look = self._frozen
+        self._frozen = look
         age = self.now - look.taken - self._lidar.ahead
         points, fault = np.array(look.seen).reshape(-1, 2), random.random()
         if fault < 0.01:
