@@ -18,6 +18,7 @@ from .settings import Settings
 
 NEAR = 4.0  # m; what is further away stops nobody
 FRESH = 0.15  # s; no scan counts as fresher, so that the speed does not jump with each
+FUTURE = 0.2  # s; a stamp that is further ahead of its clock is none
 UNSEEN = "what is in the way is not seen"
 
 
@@ -58,9 +59,12 @@ class Obstacles:
             self._clocks[source].hear(-scan.age, now)
             ahead = camera_clock(self._clocks[source].offset or 0.0, self._odometer.clock_offset)
             late, at = max(0.0, scan.age + ahead), scan.stamp - round(ahead * 1e9)
-            near = np.hypot(*scan.points.T) <= NEAR
-            points = scan.points[near & (self.settings.obstacles.beyond(scan.points) > 0.0)]
-            self._seen[source] = _Seen(points, scan.stamp, now - late, at)
+            if scan.age + ahead < -FUTURE:
+                problem = f"the stamp of {source} is ahead of its clock"
+            else:
+                near = np.hypot(*scan.points.T) <= NEAR
+                points = scan.points[near & (self.settings.obstacles.beyond(scan.points) > 0.0)]
+                self._seen[source] = _Seen(points, scan.stamp, now - late, at)
         self._problems[source] = problem
         return problem if problem != before else ""
 

@@ -66,7 +66,7 @@ def _goes_on_for_another_instruction(patch: Patch) -> None:
 
 def _goes_on_under_old_parameters(patch: Patch) -> None:
     def configure(self: Navigator, settings: Settings, now: float) -> list[Effect]:
-        self.settings = self.odometer.settings = settings
+        self.settings = self.odometer.settings = self.obstacles.settings = settings
         return []
 
     patch.setattr(Navigator, "configure", configure)
