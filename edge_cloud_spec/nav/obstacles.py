@@ -88,11 +88,11 @@ class Obstacles:
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
         """``wanted``, slowed down so far that the base stops before what was seen; or standing."""
-        self.why, footprint, limits = "", self.settings.obstacles, self.settings.limits
+        footprint, limits, self.why = self.settings.obstacles, self.settings.limits, ""
         if wanted == STILL or not footprint.promised:
             return wanted
-        if why := self.missing(now):
-            self.why = why
+        self.why = self.missing(now)
+        if self.why:
             return STILL
         share = 1.0
         for source in footprint.promised:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,9 +135,11 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
         if obstacles.scan:
-            self.create_subscription(LaserScan, obstacles.scan, self._on_scan, SENSOR_DATA)
+            on_scan = partial(self._on_lidar, "scan", points_of_scan)
+            self.create_subscription(LaserScan, obstacles.scan, on_scan, SENSOR_DATA)
         if obstacles.points:
-            self.create_subscription(PointCloud2, obstacles.points, self._on_points, SENSOR_DATA)
+            on_points = partial(self._on_lidar, "points", points_of_cloud)
+            self.create_subscription(PointCloud2, obstacles.points, on_points, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
@@ -201,12 +204,6 @@ class NavigatorNode(ManagedNode):
         stamp, pose = Time.from_msg(message.header.stamp).nanoseconds, (position.x, position.y, yaw)
         with self._lock:
             self._run(Odometry(Pose(*pose), stamp, self._age(stamp)))
-
-    def _on_scan(self, message: LaserScan) -> None:
-        self._on_lidar("scan", points_of_scan, message)
-
-    def _on_points(self, message: PointCloud2) -> None:
-        self._on_lidar("points", points_of_cloud, message)
 
     def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
         settings, points, problem = self._config.value, np.empty((0, 2)), ""
