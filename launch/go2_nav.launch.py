@@ -127,6 +127,7 @@ def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     processes = _Graph(settings)
     return [
         LogInfo(msg="drive: {}: {}".format(*settings.driving)),
+        LogInfo(msg=f"obstacles: {settings.looking}"),
         *(LogInfo(msg=f"{package} is not installed; starting without it") for package in missing),
         *(entity for spec in specs for entity in processes.start(spec)),
     ]

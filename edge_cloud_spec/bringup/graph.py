@@ -21,6 +21,7 @@ from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
+from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..presets import load_preset
 from ..share import read_yaml, share
@@ -62,9 +63,8 @@ class GraphSettings:
     are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
     model directories or hub names; empty means the embedded pair. A drafter ``openai:URL`` needs a
     checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
-    target's answers, for all that ask or read. ``drive`` is the navigator's.
-    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
-    one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
+    target's answers, for all that ask or read. ``drive`` is the navigator's, and so are the topics
+    ``scan`` and ``points`` of lidars that it stops before.
     ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
     one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
     room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps topics of the
@@ -81,6 +81,8 @@ class GraphSettings:
     model: str = ""
     dialect: str = ""
     drive: str = ""
+    scan: str = ""
+    points: str = ""
     sim: bool = True
     base: str = ""
     seed: int | None = None
@@ -168,6 +170,17 @@ class GraphSettings:
         )
 
     @property
+    def looking(self) -> str:
+        """What looks at the way, in a sentence."""
+        topics = [
+            getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
+            for source in SOURCES
+        ]
+        if not any(topics):
+            return "nothing looks at the way: give scan:=TOPIC or points:=TOPIC of a lidar"
+        return "the robot stops before what is seen on " + " and ".join(filter(None, topics))
+
+    @property
     def parameter_file(self) -> str:
         """The YAML file that every node reads its parameters from."""
         return self.parameters or str(share() / "config/go2_nav.yaml")
@@ -182,9 +195,13 @@ class GraphSettings:
         """The parameter files, read when these settings are made."""
         return tuple(ParameterFile.read(Path(file)) for file in self.parameter_files)
 
-    def _in_file(self, node: str, parameter: str, default: str) -> str:
+    def given(self, node: str) -> Mapping[str, Any]:
+        """What the files say for a node, by dotted name."""
         name = full_name(self.namespace, node)
-        return str(ChainMap(*(f.of(name) for f in reversed(self.files))).get(parameter, default))
+        return ChainMap(*(file.of(name) for file in reversed(self.files)))
+
+    def _in_file(self, node: str, parameter: str, default: str) -> str:
+        return str(self.given(node).get(parameter, default))
 
 
 @dataclass(frozen=True)
@@ -222,7 +239,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
     reading = _given({"dialect": settings.dialect_name})
-    navigator = _node("navigator", settings, drive=settings.driving[0], **reading)
+    lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
+    navigator = _node("navigator", settings, drive=settings.driving[0], **reading, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     specs.append(_node("stop_guard", settings, **_output(settings)))
     drafting = {
@@ -263,7 +281,7 @@ def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
 
 def _output(settings: GraphSettings) -> dict[str, Value]:
     """How the navigator commands the base, for who stops it in the navigator's place."""
-    given = settings.file.of(full_name(settings.namespace, "navigator"))
+    given = settings.given("navigator")
     return {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
 
 

@@ -67,6 +67,12 @@ ARGUMENTS = {
     ),
     "odom": ("", "the robot's nav_msgs/Odometry topic"),
     "cmd_vel": ("", "the robot's velocity topic"),
+    "scan": (
+        "",
+        "a lidar's sensor_msgs/LaserScan topic: the robot stops before what it shows; empty: the "
+        "file's, else none",
+    ),
+    "points": ("", "the same of a sensor_msgs/PointCloud2 topic"),
 }
 GO2 = "go2"  # the base that walks, of lab.sim.bases
 CAMERA = "camera/image_raw"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .answer import Action
 from .motion import Goal
@@ -50,6 +53,21 @@ class Odometry:
     age: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What a lidar saw: ``points`` [n, 2], m ahead of the base and to its left.
+
+    ``source``: of ``SOURCES``. ``stamp`` and ``age`` as those of odometry. ``problem``: why nothing
+    is known from it, in one sentence; empty: it is a scan.
+    """
+
+    source: str
+    stamp: int
+    age: float = 0.0
+    points: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
+    problem: str = ""
+
+
 @dataclass(frozen=True)
 class EStop:
     """The emergency stop was pressed (``on``) or released."""
@@ -80,7 +98,7 @@ class Tick:
     """Time went on; at 20 Hz."""
 
 
-Event = Words | Odometry | EStop | Instruction | Hold | Tick
+Event = Words | Odometry | Scan | EStop | Instruction | Hold | Tick
 
 
 @dataclass(frozen=True)

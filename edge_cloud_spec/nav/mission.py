@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..bounds import Bounded, bounded
 from ..instruction import normalized
 from .answer import Action
-from .motion import BLOCKED, SHORT, Steps
+from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from .status import Status
 
 ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
@@ -145,7 +145,9 @@ class Mission:
         self._detail = problem
         if arrived:
             self._blocked = 0
-        elif problem.endswith(HELD):  # else it was given up: odometry is missing, say
+        elif (
+            problem.endswith(HELD) or IN_THE_WAY in problem
+        ):  # else it was given up: odometry is missing, say
             self._blocked += 1
         if arrived == "search":
             self._searched += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..bounds import Bounded, bounded
@@ -38,6 +38,7 @@ PROGRESS = 0.5  # of what was commanded; a base that makes less is held by somet
 SHORT = (
     "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
 )
+IN_THE_WAY = "something is in the way at"
 BLOCKED = "did not get where it should; is the way blocked?"
 REMEMBERED = 400  # changes of the command: 20 s and more, where each tick makes one
 HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
@@ -107,6 +108,9 @@ class Steps(Bounded):
     turn_large: float = bounded(48.0, 1.0, 180.0, "turn large, degrees")
     search: float = bounded(48.0, -180.0, 180.0, "turn of a search, degrees, left positive")
 
+
+Slower = Callable[[Velocity], Velocity]
+"""How fast the base may go at most along the arc of a velocity: all of it, part of it, or not."""
 
 Use = tuple[float, float, float]
 """Metres of path, of these sideways, and radians of turning to either side."""
@@ -255,18 +259,22 @@ class Motion:
         """Stand for this once, and go on from here with the next ``step``."""
         self._begin += now - self._now
         self._driven = STILL
-        return self._command(STILL, now)
+        return self._command(STILL, now, lambda wanted: wanted)
 
-    def step(self, now: float, pose: Pose | None = None) -> Step:
+    def step(
+        self, now: float, pose: Pose | None = None, slower: Slower = lambda wanted: wanted
+    ) -> Step:
         """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
         self._budget.count(now)
         time = now - self._begin
         over = time >= self._profile.duration
         if pose is None or self._last is None:
             if over or self._budget.used_up:
-                return Step(STILL, done=True, arrived=True)
+                made = self._budget.turn if self._turns else self._budget.path
+                problem = self._shortfall(made)  # of the commands, where something slowed it down
+                return Step(STILL, done=True, arrived=not problem, problem=problem)
             speed = self._profile.at(time + HALF)[1]
-            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now)
+            return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
         problem = self._contradiction(pose)
         if problem:
             return Step(STILL, done=True, problem=problem)
@@ -291,7 +299,8 @@ class Motion:
         speed = min(speed, NEARING * max(0.0, left))
         if over and speed < self._axis.slowest:  # which the base would not follow
             speed = self._axis.slowest if error - rolls > self.tolerance else 0.0
-        return self._command(self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF), now)
+        wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
+        return self._command(wanted, now, slower)
 
     def _shortfall(self, made: float) -> str:
         """Why it ends at its bounds without being near; empty where it got about as far as it
@@ -301,12 +310,13 @@ class Motion:
             return ""
         return BLOCKED if made < PROGRESS * should else SHORT
 
-    def _command(self, velocity: Velocity, now: float) -> Step:
+    def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
         along = abs(self._given.wz if self._turns else self._given.vx)
         if along >= self._axis.slowest:
             self._followed += along * (now - self._given_at)
         self._now = now
-        self._given = self._budget.grant(self._eased(velocity, now - self._given_at), now)
+        granted = self._budget.grant(self._eased(velocity, now - self._given_at), now)
+        self._given = self._budget.grant(slower(granted), now)  # what is used is what is commanded
         self._given_at = now
         return Step(self._given, self.lasts)
 

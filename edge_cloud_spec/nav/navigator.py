@@ -22,6 +22,7 @@ from .events import (
     Instruction,
     Odometry,
     Report,
+    Scan,
     Show,
     Tick,
     Words,
@@ -32,6 +33,7 @@ from .motion import (
     LEFT,
     NOTHING,
     PERIOD,
+    SHORT,
     Goal,
     Ledger,
     Motion,
@@ -40,6 +42,7 @@ from .motion import (
     shortened,
 )
 from .motion import FAR as JUMP
+from .obstacles import Obstacles
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, Settings
@@ -50,6 +53,7 @@ SOONEST = 0.1  # s after a command's end, before which no watchdog stops the bas
 STALL = 0.5  # s without a tick, after which a motion is not taken up again
 PROGRESS_S = 2.0  # s in which a base that drives must make some way,
 PROGRESS = 0.25  # of what is commanded
+HELD_S = 1.0  # s that a motion waits where something is in its way
 YOUNG = 1.0  # s of driving since its frame, after which nothing begins on it
 QUICK = 0.45  # s; where decisions take longer, they begin when a motion is about to end:
 LAST = (0.15, 0.1)  # s before the end of a move, of a turn
@@ -166,6 +170,10 @@ class Navigator:
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: Run | None = None
         self._ledger = Ledger()
+        self.obstacles = Obstacles(self.odometer, self._ledger)
+        self.obstacles.settings = self.settings
+        self._free_at = -math.inf  # when nothing in the way held the robot last
+        self._in_way = ""  # what was in the way of the motion under way
         self._decision_time = DecisionTime()
         self._given = Drive(STILL, 0.0)  # the last command
         self._resting = ("", -math.inf)  # the detail to show once the base rests, and since when
@@ -201,7 +209,7 @@ class Navigator:
         """Take other settings; what began under others ends, a decision as well as a motion."""
         if settings == self.settings:
             return []
-        self.settings = self.odometer.settings = settings
+        self.settings = self.odometer.settings = self.obstacles.settings = settings
         self.holds.tally(now)
         if self._run is None:
             return self._show(self.status.state, self.status.detail)
@@ -226,6 +234,9 @@ class Navigator:
             return self._tick(now)
         if isinstance(event, Odometry):
             problem = self.odometer.add(event, now)
+            return [Report(problem)] if problem else []
+        if isinstance(event, Scan):
+            problem = self.obstacles.hear(event, now)
             return [Report(problem)] if problem else []
         if isinstance(event, Words):
             return self._hear(event, now)
@@ -371,6 +382,7 @@ class Navigator:
             last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
             look_at = max(frame.taken + settings.look_period, last)
         before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
+        self._in_way = ""
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
@@ -383,6 +395,7 @@ class Navigator:
             stop_by = min(self._given.stop_by, now + motion.lasts)
             return [*effects, replace(self._given, stop_by=stop_by)]
         self._ticked = self._set_off = now
+        self._free_at = now - HELD_S + PERIOD / 2  # what cannot begin ends with the next tick
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: Run, now: float) -> bool:
@@ -451,24 +464,36 @@ class Navigator:
         if run.closed_loop and self.odometer.track.falters(now):
             step = run.motion.wait(now)
         else:
-            step = run.motion.step(now, self.odometer.track.newest if run.closed_loop else None)
+            pose = self.odometer.track.newest if run.closed_loop else None
+            step = run.motion.step(now, pose, lambda wanted: self.obstacles.slowed(wanted, now))
         if step.done:
-            self._refused["not_arrived"] += not step.arrived
-            problem = "" if step.arrived else f"{run.action} {step.problem}"
-            return self._finish(run, problem, now)
+            if not step.arrived:
+                return self._not_arrived(run, step.problem, now)
+            return self._finish(run, "", now)
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
+        self._in_way = self.obstacles.why or self._in_way
+        if not (self.obstacles.why and step.velocity == STILL):
+            self._free_at = now
+        elif now - self._free_at >= HELD_S:
+            return self._not_arrived(run, BLOCKED, now)
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
         if run.look_at == math.inf:
             return [drive]
         if now - self._set_off >= PROGRESS_S and self._is_blocked(now):
-            self._refused["not_arrived"] += 1
-            return self._end(f"{run.action} {BLOCKED}")
+            return self._not_arrived(run, BLOCKED, now)
         effects = [drive, *self._count_steps(run)]
         if now >= run.look_at - PERIOD / 2:
             effects += self._show("ready", str(run.action))
         return effects
+
+    def _not_arrived(self, run: Run, problem: str, now: float) -> list[Effect]:
+        """It ends; what was seen in its way says more than that it did not get on."""
+        self._refused["not_arrived"] += 1
+        if self._in_way and problem in (BLOCKED, SHORT):
+            return self._finish(run, f"{run.action}: {self._in_way}", now)
+        return self._finish(run, f"{run.action} {problem}", now)
 
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of what is commanded; of motions that replace each other

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from ..bounds import Bounded, bounded, chosen, described
+from .footprint import ObstacleSettings
 from .motion import Goal, Limits, Steps
 
 DRIVES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
@@ -41,6 +42,7 @@ class Settings(Bounded):
 
     limits: Limits = field(default_factory=Limits)
     steps: Steps = field(default_factory=Steps)
+    obstacles: ObstacleSettings = field(default_factory=ObstacleSettings)
     allow_unverified: bool = described(
         False, "move on words that nobody has verified (preset edge_only)"
     )

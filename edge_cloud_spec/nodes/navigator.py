@@ -12,12 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import numpy as np
 from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.time import Time
+from sensor_msgs.msg import LaserScan, PointCloud2
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -37,10 +41,12 @@ from ..nav.events import (
     Instruction,
     Odometry,
     Report,
+    Scan,
     Show,
     Tick,
     Words,
 )
+from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
@@ -50,6 +56,7 @@ from ..nav.watchdog import REPEATS, Watchdog
 from ..throttle import Throttle, with_more
 from .base_output import Output, OutputSettings, make_output
 from .health import Health, Level, RecentProblem, worst_of
+from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
@@ -126,6 +133,13 @@ class NavigatorNode(ManagedNode):
         self._instructions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
+        obstacles = self._config.value.obstacles
+        if obstacles.scan:
+            on_scan = partial(self._on_lidar, "scan", points_of_scan)
+            self.create_subscription(LaserScan, obstacles.scan, on_scan, SENSOR_DATA)
+        if obstacles.points:
+            on_points = partial(self._on_lidar, "points", points_of_cloud)
+            self.create_subscription(PointCloud2, obstacles.points, on_points, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
@@ -190,6 +204,16 @@ class NavigatorNode(ManagedNode):
         stamp, pose = Time.from_msg(message.header.stamp).nanoseconds, (position.x, position.y, yaw)
         with self._lock:
             self._run(Odometry(Pose(*pose), stamp, self._age(stamp)))
+
+    def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
+        settings, points, problem = self._config.value, np.empty((0, 2)), ""
+        try:
+            points = read(message, settings.obstacles, settings.base_frame)
+        except ValueError as error:
+            problem = str(error)
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
+        with self._lock:
+            self._run(Scan(source, stamp, self._age(stamp), points, problem))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""
@@ -279,18 +303,21 @@ class NavigatorNode(ManagedNode):
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
+            unseen = navigator.obstacles.missing(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
             missing,
+            unseen,
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
             values={
                 **values,
                 "drive": self._config.value.drive,
+                "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
         )
@@ -349,6 +376,7 @@ def navigator_health(
     status: Status,
     topic: str,
     missing: str = "",
+    unseen: str = "",
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
@@ -357,8 +385,9 @@ def navigator_health(
     """The worst of what holds the robot, its odometry and its last problem.
 
     ``topic``: odometry's; ``missing``: why odometry that is needed does not tell where the base is,
-    empty where it does; ``timed``: odometry was never heard, and motions are timed. ``problem``:
-    the last one, while it is recent. ``parameters``: what is wrong with them.
+    empty where it does; ``unseen``: the same of what is in the way; ``timed``: odometry was never
+    heard, and motions are timed. ``problem``: the last one, while it is recent. ``parameters``:
+    what is wrong with them.
     """
     found = [Health(Level.OK, status.text, values=values or {})]
     if parameters:
@@ -375,6 +404,9 @@ def navigator_health(
         said = f"no odometry on {topic}: motions are timed, not measured"
         advice = "start it, launch with odom:=, or set the parameter odometry to off"
         found.append(Health(Level.WARN, said, advice, check="odometry"))
+    if unseen:
+        advice = "see the lidar's driver (obstacles.scan, obstacles.points); nothing moves without"
+        found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
     if problem:
         found.append(_problem(problem, topic))
     return worst_of(found)

@@ -50,6 +50,17 @@ def test_sim_go2_is_the_simulator_with_legs_and_true_is_as_it_was(
         assert settings.driving[0] == "continuous"
 
 
+def test_lidars_are_the_navigators_and_the_launch_says_whether_any_looks() -> None:
+    settings = settings_of(given(scan="/laser", points="cloud"))
+    parameters = {spec.name: dict(spec.parameters) for spec in graph(settings)}
+    lidars = {"obstacles.scan": "/laser", "obstacles.points": "cloud"}
+    assert lidars.items() <= parameters["navigator"].items()
+    assert settings.looking == "the robot stops before what is seen on /laser and cloud"
+    nothing = settings_of(given())
+    assert nothing.looking.startswith("nothing looks at the way: give scan:=TOPIC")
+    assert not any("obstacles" in name for spec in graph(nothing) for name, _ in spec.parameters)
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -13,6 +13,9 @@ promises are checked from what it heard and what it did, by none of its own logi
    where both are verified, and on a frame of the last second.
 5. What is commanded since a step's frame adds up to no more than the step may take, even where the
    watchdog has to stop it, and nothing is commanded against its direction.
+6. Where a lidar is promised, nothing is commanded without a fresh scan, nor from which the body
+   would meet a point of the newest before it stands, while odometry tells where that is. (Not: one
+   that was within 2 cm of it already, or 10 where nothing but the commands tell how it has moved.)
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
 
+import numpy as np
+
 from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
@@ -40,10 +45,13 @@ from edge_cloud_spec.nav.events import (
     Hold,
     Instruction,
     Odometry,
+    Scan,
+    Show,
     Tick,
     Words,
 )
-from edge_cloud_spec.nav.motion import BEND, PATH, Axis, Goal, Limits
+from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
@@ -99,6 +107,30 @@ class Clock:
         return random.choice((0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7)))
 
 
+@dataclass(frozen=True)
+class Look:
+    """The truth about a scan: when it was taken, from where, and the points, from the base."""
+
+    stamp: int
+    taken: float
+    pose: Pose
+    seen: list[tuple[float, float]]
+
+
+def moved(pose: Pose, velocity: Velocity, seconds: float) -> Pose:
+    """Where a base is that has moved so for a moment."""
+    way = complex(velocity.vx, velocity.vy) * seconds
+    way *= complex(math.cos(pose.yaw), math.sin(pose.yaw))
+    return Pose(pose.x + way.real, pose.y + way.imag, pose.yaw + velocity.wz * seconds)
+
+
+def seen_from(pose: Pose, thing: tuple[float, float]) -> tuple[float, float]:
+    """A place, from the base."""
+    way = complex(thing[0] - pose.x, thing[1] - pose.y)
+    way *= complex(math.cos(pose.yaw), -math.sin(pose.yaw))
+    return way.real, way.imag
+
+
 class Scene:
     """Draws the next event and what is true about it; ``heard`` tells it what came of the last.
 
@@ -116,6 +148,13 @@ class Scene:
         self._pieces: list[Words] = []
         self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
         self._waiting = self._moving = False
+        self._lidar, self.truth = Clock(random, calm), Pose()
+        self._things: list[tuple[float, float]] = []
+        self._looks: deque[Look] = deque(maxlen=4)
+        self._frozen = Look(0, 0.0, Pose(), [])
+        self._fails_until, self._fault = -math.inf, ""
+        self.looks: dict[int, Look] = {}  # by stamp, of those that were told of as they are
+        self.lied_at = -math.inf  # when odometry was last wrong
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
         """The navigator's count, whether it waits for an instruction, and what the base does."""
@@ -128,6 +167,9 @@ class Scene:
             yield self._pass(self._pause(), Tick())
             self._camera.step()
             self._base.step()
+            self._lidar.step()
+            if self._random.random() < 0.7 and (scan := self._look()) is not None:
+                yield self._pass(self._random.uniform(0.0, 0.01), scan)
             for _ in range(self._random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
             chance = 0.3 if self._calm else 0.04
@@ -140,10 +182,48 @@ class Scene:
 
     def _pass(self, seconds: float, event: Event | Settings) -> Event | Settings:
         self.now += seconds
-        go, turn = self._velocity.vx * seconds, self._velocity.wz * seconds
-        x, y, yaw = self._pose.x, self._pose.y, self._pose.yaw
-        self._pose = Pose(x + go * math.cos(yaw), y + go * math.sin(yaw), yaw + turn)
+        self._pose, self.truth = (
+            moved(pose, self._velocity, seconds) for pose in (self._pose, self.truth)
+        )
         return event
+
+    def _look(self) -> Scan | None:
+        """The lidar sees what is about, and tells of what it saw a little before."""
+        random, here = self._random, self.truth
+        if random.random() < 0.01:
+            far = random.choice((0.8, 1.5))
+            self._things = [
+                (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
+                for _ in range(random.choice((0, 1, 3, 10)))
+            ]
+        seen = [seen_from(here, thing) for thing in self._things]
+        self._looks.append(Look(self._lidar.stamp(self.now), self.now, here, seen))
+        look = self._looks[-1 if random.random() < 0.9 else 0]
+        if self.now > self._fails_until + 5.0 and random.random() < 0.01:
+            self._fails_until = self.now + random.uniform(0.3, 3.0)
+            self._fault = random.choice(("silent", "another frame", "frozen"))
+        if self.now < self._fails_until:
+            if self._fault == "silent":
+                return None
+            if self._fault == "another frame":
+                return Scan("scan", look.stamp, 0.0, problem="its frame is another")
+            look = self._frozen
+        self._frozen = look
+        age = self.now - look.taken - self._lidar.ahead
+        points, fault = np.array(look.seen).reshape(-1, 2), random.random()
+        if fault < 0.01:
+            return Scan(
+                "scan", look.stamp, age, problem=random.choice(("its frame is another", "x"))
+            )
+        if fault < 0.02:
+            return Scan("scan", look.stamp, random.choice((math.nan, math.inf, -1e300)), points)
+        if fault < 0.025:
+            shift = random.choice((-(10**9), 10**9))
+            look, age = replace(look, stamp=look.stamp + shift), age - shift / 1e9
+        elif fault < 0.05:
+            points = np.vstack([points, [[math.nan, 0.1], [math.inf, -math.inf]]])
+        self.looks[look.stamp] = look
+        return Scan("scan", look.stamp, age, points)
 
     def _odometry(self) -> Odometry:
         random, pose = self._random, self._pose
@@ -155,9 +235,10 @@ class Scene:
         elif fault < 0.008:
             stamp = random.choice((0, stamp - 10**9, stamp + 10**9))
         elif fault < 0.01:
-            self._pose = Pose()
+            self._pose = pose = Pose()
         elif fault < 0.012:
             age = random.choice((math.nan, math.inf, -1e300))
+        self.lied_at = self.now if fault < 0.012 else self.lied_at
         return Odometry(pose, stamp, age)
 
     def _disturbance(self) -> Event | Settings:
@@ -250,8 +331,21 @@ def settings(random: Random) -> Settings:
             turn_speed=random.choice((0.2, 1.2, 2.5)),
             acceleration=random.choice((0.5, 2.0)),
             stops_within=random.choice((0.0, 0.1)),
-            move=Axis(slowest=random.choice((0.0, 0.1, 0.3)), braking=random.choice((0.0, 0.3))),
-            turn=Axis(slowest=random.choice((0.0, 0.2))),
+            move=Axis(
+                slowest=random.choice((0.0, 0.1, 0.3)),
+                braking=random.choice((0.0, 0.3)),
+                overshoot=random.choice((0.0, 0.0, 0.1)),
+            ),
+            turn=Axis(
+                slowest=random.choice((0.0, 0.2)),
+                braking=random.choice((0.1, 0.3)),
+                overshoot=random.choice((0.0, 0.0, 0.2)),
+            ),
+        ),
+        obstacles=ObstacleSettings(
+            scan=random.choice(("", "scan", "scan")),
+            margin=random.choice((0.02, 0.05)),
+            clearance=random.choice((0.0, 0.15)),
         ),
         allow_unverified=random.random() < 0.6,
         unverified=Unverified(
@@ -270,6 +364,22 @@ def settings(random: Random) -> Settings:
 PERIOD, GRACE = 0.05, OVERRUN  # s that a command is valid, and after which the base must stand
 SLACK = 1e-6
 NOT_TEXT = ("", "\x00", "x" * 501)
+
+
+PARTS = 40  # of a way that are looked at
+LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
+BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
+
+
+def within(body: ObstacleSettings, at: tuple[float, float], more: float = 0.0) -> bool:
+    """Whether a place, from the base, is in its body, or so near to it."""
+    return -body.rear - more < at[0] < body.front + more and abs(at[1]) < body.side + more
+
+
+def place(pose: Pose, at: tuple[float, float]) -> tuple[float, float]:
+    """Where that is."""
+    way = complex(*at) * complex(math.cos(pose.yaw), math.sin(pose.yaw))
+    return pose.x + way.real, pose.y + way.imag
 
 
 class Broken(AssertionError):
@@ -297,9 +407,10 @@ class _Step:
 class Checker:
     """``saw`` every event with the effects that it had. Raises Broken."""
 
-    def __init__(self, settings: Settings, decisions: dict[str, Decision]) -> None:
+    def __init__(self, settings: Settings, scene: Scene) -> None:
         self.settings, self.counts = settings, Counter[str]()
-        self._decisions = decisions
+        self._scene, self._decisions = scene, scene.decisions
+        self._look: Look | None = None  # the newest
         self._held: set[str] = set()
         self._armed = True  # an instruction may move the robot
         self._since = -math.inf  # when that instruction came
@@ -334,9 +445,20 @@ class Checker:
             self._require(bool(effects) and isinstance(effects[0], Halt), "a stop without a halt")
         elif isinstance(event, Instruction):
             self._instructed(event.text, effects, now)
+        elif isinstance(event, Scan):
+            self._looked(event)
         if not isinstance(event, (Tick, Words)):
             self._require(not any(isinstance(e, Drive) for e in effects), "a command out of turn")
         self._carried_out(effects, now)
+
+    def _looked(self, scan: Scan) -> None:
+        """Keep the newest: one whose stamp goes on, or any where the last is old."""
+        last, new = self._look, self._scene.looks.get(scan.stamp)
+        if new is None or scan.problem or not abs(scan.age) < 1e11:
+            return
+        old = self.settings.obstacles.timeout
+        if last is None or new.stamp > last.stamp or self._now - last.taken > old:
+            self._look = new
 
     def _overdue(self, now: float) -> None:
         """Whatever the navigator does: the watchdog stops what is not renewed."""
@@ -404,6 +526,8 @@ class Checker:
                 self._announced(effect, now)
             elif isinstance(effect, Drive):
                 self._drove(effect, now)
+            elif isinstance(effect, Show) and "is in the way at" in effect.status.detail:
+                self.counts["in the way"] += 1
 
     def _announced(self, effect: Announce, now: float) -> None:
         self._require(not self._held, "a decision while the robot is held")
@@ -457,6 +581,9 @@ class Checker:
             goal = step.goal
             ahead = velocity.vx * goal.distance + velocity.wz * goal.angle
             self._require(ahead >= -SLACK, "a command against the step's direction")
+            moves = max(velocity.speed, abs(velocity.wz)) > SLACK
+            if moves and self.settings.obstacles.promised:
+                self._clear(velocity, now)
         lasted = 0.0 if step.took_over else self._lasted(now)
         step.took_over = False
         path, turn = step.used
@@ -469,6 +596,34 @@ class Checker:
         self._command(velocity, now)
         self._until, self._stop_by = effect.until, effect.stop_by
         self._watchdog.feed(effect.until, effect.stop_by)
+
+    def _clear(self, velocity: Velocity, now: float) -> None:
+        """It has seen, lately, that it stands before it meets something."""
+        look, scene, limits = self._look, self._scene, self.settings.limits
+        old = LATEST + self.settings.obstacles.timeout
+        self._require(look is not None and now - look.taken <= old, "a command without a scan")
+        assert look is not None
+        if look.taken - scene.lied_at < BELIEVED or now - scene.lied_at < BELIEVED:
+            return
+        begin, pose, body = scene.truth, scene.truth, self.settings.obstacles
+        near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
+        things = [place(look.pose, at) for at in look.seen if not within(body, at, near)]
+        things = [thing for thing in things if not within(body, seen_from(begin, thing))]
+        self.counts["commands near a thing"] += any(
+            math.hypot(x - pose.x, y - pose.y) < 1.0 for x, y in things
+        )
+        moves, turns = REACTION + limits.move.braking, REACTION + limits.turn.braking
+        if not velocity.wz:
+            moves += limits.move.overshoot / velocity.speed
+        elif not velocity.speed:
+            turns += limits.turn.overshoot / abs(velocity.wz)
+        lasts = max(moves, turns) / PARTS
+        for part in range(PARTS):
+            goes, turned = part * lasts < moves, part * lasts < turns
+            going = Velocity(velocity.vx * goes, velocity.vy * goes, velocity.wz * turned)
+            pose = moved(pose, going, lasts)
+            meets = [at for at in things if within(body, seen_from(pose, at))]
+            self._require(not meets, f"{velocity} towards {meets and seen_from(begin, meets[0])}")
 
     def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
         limits, slow = self.settings.limits, self.settings.unverified
@@ -513,9 +668,11 @@ def episode(seed: str, events: int) -> Counter[str]:
     """One navigator, and what it is sent."""
     random = Random(seed)
     scene = Scene(random, now=random.uniform(10.0, 1000.0), calm=random.random() < 0.5)
-    first = settings(random) if random.random() < 0.5 else Settings(allow_unverified=True)
+    sees = ObstacleSettings(scan=random.choice(("", "scan")))
+    first = Settings(allow_unverified=True, obstacles=sees)
+    first = settings(random) if random.random() < 0.5 else first
     navigator = Navigator(first, random.getrandbits(32))
-    checker = Checker(first, scene.decisions)
+    checker = Checker(first, scene)
     scene.heard(navigator.stops, False, False, checker.velocity)
     for event in islice(scene.events(), events):
         if isinstance(event, Settings):

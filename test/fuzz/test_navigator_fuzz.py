@@ -6,15 +6,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fuzz.navigator import Broken, run
 
 from edge_cloud_spec.nav import motion
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
-from edge_cloud_spec.nav.events import Effect, Instruction, Words
+from edge_cloud_spec.nav.events import Effect, Instruction, Scan, Words
+from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.motion import NOTHING, Motion
 from edge_cloud_spec.nav.navigator import Navigator
+from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.nav.status import Holds
 
@@ -26,6 +29,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["steps"] > 60 and counts["commands"] > 800
     assert counts["unverified steps"] > 5 and counts["stops"] > 100
     assert counts["steps that took over"] > 10
+    assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
 
 
 def _forgets_to_wait(patch: Patch) -> None:
@@ -62,7 +66,7 @@ def _goes_on_for_another_instruction(patch: Patch) -> None:
 
 def _goes_on_under_old_parameters(patch: Patch) -> None:
     def configure(self: Navigator, settings: Settings, now: float) -> list[Effect]:
-        self.settings = self.odometer.settings = settings
+        self.settings = self.odometer.settings = self.obstacles.settings = settings
         return []
 
     patch.setattr(Navigator, "configure", configure)
@@ -84,6 +88,42 @@ def _has_a_fresh_budget_at_each_replacement(patch: Patch) -> None:
     patch.setattr(Navigator, "_used_since", lambda self, frame, now: NOTHING)
 
 
+def _takes_a_scan_that_is_none(patch: Patch) -> None:
+    hear = Obstacles.hear
+
+    def believes(self: Obstacles, scan: Scan, now: float) -> str:
+        return hear(self, replace(scan, problem=""), now)
+
+    patch.setattr(Obstacles, "hear", believes)
+
+
+def _takes_an_old_scan(patch: Patch) -> None:
+    missing = Obstacles.missing
+
+    def ever(self: Obstacles, now: float) -> str:
+        return missing(self, now) if not self._seen else ""
+
+    patch.setattr(Obstacles, "missing", ever)
+
+
+def _stops_at_once(patch: Patch) -> None:
+    stopping = ObstacleSettings.stopping
+
+    def quick(self: ObstacleSettings, *given: Any) -> tuple[float, float, float]:
+        rate, _, lasts = stopping(self, *given)
+        return rate, 0.0, lasts / 3
+
+    patch.setattr(ObstacleSettings, "stopping", quick)
+
+
+def _sees_only_what_is_nearest(patch: Patch) -> None:
+    def nearest(self: ObstacleSettings, points: Any, *given: Any) -> Any:
+        return meets(self, points[np.hypot(*points.T).argsort()[:1]], *given[:-1], self.margin)
+
+    meets = ObstacleSettings.seconds_to
+    patch.setattr(ObstacleSettings, "seconds_to", nearest)
+
+
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
@@ -101,6 +141,15 @@ def _has_a_fresh_budget_at_each_replacement(patch: Patch) -> None:
         ((Motion, "lasts", math.inf), "of a step that may"),
         (_has_a_fresh_budget_at_each_replacement, "of a step that may"),
         (_carries_out_again, "carried out again"),
+        ((Obstacles, "slowed", lambda self, wanted, now: wanted), "towards|without a scan"),
+        (_takes_a_scan_that_is_none, "towards|without a scan"),
+        (_takes_an_old_scan, "without a scan"),
+        (_stops_at_once, "towards"),
+        (_sees_only_what_is_nearest, "towards"),
+        (
+            (Obstacles, "_here", lambda self, seen, now: (seen.points, 0.0)),
+            "towards|without a scan",
+        ),
     ],
 )
 def test_a_navigator_that_is_wrong_is_found_out(wrong: Any, what: str, monkeypatch: Patch) -> None:

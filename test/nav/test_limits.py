@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.motion import (
     GRACE,
     MORE,
@@ -46,6 +47,14 @@ RANGES: list[tuple[type[Any], str, float, float]] = [
     (Steps, "turn_medium", 1.0, 180.0),
     (Steps, "turn_large", 1.0, 180.0),
     (Steps, "search", -180.0, 180.0),
+    *((ObstacleSettings, name, 0.05, 2.0) for name in ("front", "rear")),
+    (ObstacleSettings, "side", 0.05, 1.0),
+    (ObstacleSettings, "margin", 0.02, 0.5),
+    (ObstacleSettings, "clearance", 0.0, 1.0),
+    (ObstacleSettings, "timeout", 0.1, 2.0),
+    *((ObstacleSettings, name, -2.0, 2.0) for name in ("lowest", "highest")),
+    *((Mount, name, -2.0, 2.0) for name in ("x", "y", "z")),
+    *((Mount, name, -3.15, 3.15) for name in ("roll", "pitch", "yaw")),
     (Unverified, "speed", 0.05, 1.5),
     (Unverified, "turn_speed", 0.1, 2.5),
     (Unverified, "move", 0.02, 3.0),
@@ -71,7 +80,7 @@ def test_a_parameter_is_taken_up_to_its_bounds_and_refused_beyond(
 
 def test_every_number_that_moves_the_robot_has_a_range_here() -> None:
     known = {(kind, name) for kind, name, _, _ in RANGES}
-    for kind in (Limits, Axis, Steps, Unverified, Settings):
+    for kind in (Limits, Axis, Steps, ObstacleSettings, Mount, Unverified, Settings):
         ranged = {field.name for field in fields(kind) if "range" in field.metadata}
         assert ranged == {name for each, name in known if each is kind}
 
@@ -80,7 +89,7 @@ def test_the_shipped_parameters_are_the_defaults() -> None:
     told = yaml.safe_load((share() / "config/go2_nav.yaml").read_text(encoding="utf-8"))
     shipped = told["/**/navigator"]["ros__parameters"]
     settings = Settings()
-    parts = ("limits", "steps", "unverified")
+    parts = ("limits", "steps", "obstacles", "unverified")
     for part in parts:
         for name, value in shipped[part].items():
             assert getattr(getattr(settings, part), name) == value

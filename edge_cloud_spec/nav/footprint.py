@@ -1,0 +1,166 @@
+"""The base's footprint, swept along the arc of a velocity: when it meets a point, and what it takes
+to stop before. Pure functions of points in the base's frame.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bounds import Bounded, bounded, described
+from .motion import REACTION, Limits
+from .pose import Velocity
+
+Points = NDArray[np.float64]
+"""[n, 2]: metres ahead of the base, and to its left."""
+
+SOURCES = ("scan", "points")
+STRAIGHT = 1e-4  # rad/s; an arc that turns less is a line
+TOUCH = 1e-9  # m, m/s; the arithmetic of a corner, and of standing
+APART = 1e-4  # m between the base and what it may go away from
+
+
+@dataclass(frozen=True)
+class Mount(Bounded):
+    """Where a lidar is on the base, as an ``origin`` of URDF: m, and rad of roll, pitch and yaw.
+
+    Raises ValueError naming a field that is out of its range.
+    """
+
+    frame: str = described("", "frame_id of its messages; empty: the base's (base_frame)", True)
+    x: float = bounded(0.0, -2.0, 2.0, "m ahead of the base's middle", True)
+    y: float = bounded(0.0, -2.0, 2.0, "m to its left", True)
+    z: float = bounded(0.0, -2.0, 2.0, "m above it", True)
+    roll: float = bounded(0.0, -3.15, 3.15, "about its x axis, rad (3.14159: it hangs)", True)
+    pitch: float = bounded(0.0, -3.15, 3.15, "then about y, rad, down positive", True)
+    yaw: float = bounded(0.0, -3.15, 3.15, "then about z, rad, left positive", True)
+
+    def to_base(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Its points [n, 3] in the base's frame."""
+        (a, b, c), (d, e, f) = (
+            [function(angle) for angle in (self.roll, self.pitch, self.yaw)]
+            for function in (math.cos, math.sin)
+        )
+        turned = np.array(
+            [
+                [b * c, d * e * c - a * f, a * e * c + d * f],
+                [b * f, d * e * f + a * c, a * e * f - d * c],
+                [-e, d * b, a * b],
+            ]
+        )
+        return np.asarray(points @ turned.T + (self.x, self.y, self.z))
+
+
+@dataclass(frozen=True)
+class ObstacleSettings(Bounded):
+    """The lidars that are promised, and what the base keeps from what they see.
+
+    Raises ValueError naming a field that is out of its range.
+    """
+
+    scan: str = described("", "topic of a LaserScan that it stops before; empty: none", True)
+    points: str = described("", "topic of a PointCloud2 that it stops before; empty: none", True)
+    front: float = bounded(0.35, 0.05, 2.0, "m from the base's middle to its front")
+    rear: float = bounded(0.35, 0.05, 2.0, "m to its rear")
+    side: float = bounded(0.155, 0.05, 1.0, "m to either side; points within are its own legs")
+    margin: float = bounded(0.05, 0.02, 0.5, "m that it keeps to all sides")
+    clearance: float = bounded(0.15, 0.0, 1.0, "m more that it keeps ahead of a move")
+    timeout: float = bounded(0.5, 0.1, 2.0, "a scan that is older counts as an obstacle, s")
+    lowest: float = bounded(-0.2, -2.0, 2.0, "m from the base's middle, from which points count")
+    highest: float = bounded(0.4, -2.0, 2.0, "m from it, up to which they do")
+    scan_at: Mount = field(default_factory=Mount)
+    points_at: Mount = field(default_factory=Mount)
+
+    @property
+    def promised(self) -> tuple[str, ...]:
+        """The sources without which nothing moves."""
+        return tuple(source for source in SOURCES if getattr(self, source))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Theirs."""
+        return tuple(getattr(self, source) for source in self.promised)
+
+    @property
+    def reach(self) -> float:
+        """From the base's middle to the farthest corner of its footprint, m."""
+        return math.hypot(max(self.front, self.rear) + self.margin, self.side + self.margin)
+
+    def beyond(self, points: Points) -> NDArray[np.float64]:
+        """Metres [n] by which the body would have to be wider to touch them; negative: within."""
+        x, y = points[:, 0], points[:, 1]
+        return np.maximum(np.maximum(x - self.front, -self.rear - x), np.abs(y) - self.side)
+
+    def seconds_to(
+        self, points: Points, velocity: Velocity, margin: NDArray[np.float64] | float
+    ) -> NDArray[np.float64]:
+        """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets them.
+
+        Infinite: it never does. What is within it already must not come any deeper: for that the
+        body is only as wide as leaves it outside.
+        """
+        wide = np.minimum(margin, self.beyond(points) - APART)
+        low = np.stack([-self.rear - wide, -self.side - wide])  # [2, n]
+        high = np.stack([self.front + wide, self.side + wide])
+        if abs(velocity.wz) < STRAIGHT:
+            return _along_line(points.T, low, high, velocity)
+        return _along_arc(points.T, low, high, velocity)
+
+    def stopping(
+        self, velocity: Velocity, limits: Limits, age: float
+    ) -> tuple[float, float, float]:
+        """(m/s of the body's farthest corner at most, m before a point to stop at, s to stop).
+
+        ``age``: s, of what was seen; it adds to the reaction. A mixture of a move and a turn keeps
+        and takes what they do, each by its part of the corner's speed.
+        """
+        corner = abs(velocity.wz) * self.reach
+        rate = velocity.speed + corner
+        turning = corner / rate if rate else 0.0
+        move, turn = limits.move, limits.turn
+        keeps = (1 - turning) * (self.clearance + move.overshoot)
+        keeps += turning * self.reach * turn.overshoot
+        lasts = REACTION + age + (1 - turning) * move.braking + turning * turn.braking
+        return rate, keeps, lasts
+
+
+def _along_line(
+    at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
+) -> NDArray[np.float64]:
+    """Seconds until points [2, n] come into their boxes as the base moves straight on."""
+    enters, leaves = np.full(at.shape[1], 0.0), np.full(at.shape[1], math.inf)
+    for axis, speed in enumerate((velocity.vx, velocity.vy)):
+        if abs(speed) > TOUCH:
+            ends = (at[axis] - low[axis]) / speed, (at[axis] - high[axis]) / speed
+            enters = np.maximum(enters, np.minimum(*ends))
+            leaves = np.minimum(leaves, np.maximum(*ends))
+        else:
+            beside = (at[axis] <= low[axis]) | (at[axis] >= high[axis])
+            leaves = np.where(beside, -math.inf, leaves)
+    return np.where(enters < leaves, enters, math.inf)
+
+
+def _along_arc(
+    at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
+) -> NDArray[np.float64]:
+    """The same as it turns about a centre: they go round that the other way, until the first side
+    of their boxes."""
+    centre = np.array([[-velocity.vy], [velocity.vx]]) / velocity.wz
+    at, low, high = at - centre, low - centre, high - centre
+    (x, y), (left, below), (right, above) = at, low, high
+    with np.errstate(invalid="ignore"):  # the root of what is negative: it never gets there
+        ups = [np.sqrt(x**2 + y**2 - side**2) for side in (left, right)]
+        acrosses = [np.sqrt(x**2 + y**2 - side**2) for side in (below, above)]
+    met = np.array(  # [2, 8, n]: where the circle meets the lines of the four sides
+        [
+            [left, left, right, right, *acrosses, *(-across for across in acrosses)],
+            [ups[0], -ups[0], ups[1], -ups[1], below, above, below, above],
+        ]
+    )
+    inside = (met >= low[:, None] - TOUCH) & (met <= high[:, None] + TOUCH)
+    turned = math.copysign(1.0, velocity.wz) * (np.arctan2(y, x) - np.arctan2(met[1], met[0]))
+    turned = np.where(inside.all(0), np.mod(turned, 2 * math.pi), math.inf)
+    return np.asarray(turned.min(0) / abs(velocity.wz))

@@ -1,0 +1,139 @@
+"""What is in the way: the newest scan of each lidar, and how fast the base may go before it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
+from .events import Scan
+from .footprint import SOURCES, Points
+from .motion import DOUBT, FAR, IN_THE_WAY, Ledger
+from .odometer import Odometer
+from .pose import STILL, Pose, Velocity, wrap
+from .settings import Settings
+
+NEAR = 4.0  # m; what is further away stops nobody
+FRESH = 0.15  # s; no scan counts as fresher, so that the speed does not jump with each
+FUTURE = 0.2  # s; a stamp that is further ahead of its clock is none
+UNSEEN = "what is in the way is not seen"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A scan: its points, and when it was taken, in steady s and in ns of our ROS clock."""
+
+    points: Points
+    stamp: int
+    taken: float
+    at: int
+
+
+class Obstacles:
+    """The newest scan of each source, and how fast the base may go before what it shows.
+
+    It may go as fast as it still stops before that, by the arc of its velocity. The speed falls
+    steadily with the distance, so nothing chatters. ``why`` is a sentence while the last command
+    was slowed down; else it is empty.
+    """
+
+    def __init__(self, odometer: Odometer, ledger: Ledger) -> None:
+        self.settings = Settings()
+        self.why = ""
+        self._odometer, self._ledger = odometer, ledger
+        self._seen: dict[str, _Seen] = {}
+        self._problems: dict[str, str] = {}  # of the newest message of a source
+        self._behind: dict[str, int] = {}  # the last stamp that went back
+        self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
+
+    def hear(self, scan: Scan, now: float) -> str:
+        """A scan came; a sentence for people where there is something new to say."""
+        before, source = self._problems.get(scan.source, ""), scan.source
+        problem = scan.problem
+        if not abs(scan.age) <= FARTHEST_CLOCK:
+            problem = f"the stamp of {source} is no time"
+        elif not problem and self._is_news(scan, now):
+            self._clocks[source].hear(-scan.age, now)
+            ahead = camera_clock(self._clocks[source].offset or 0.0, self._odometer.clock_offset)
+            late, at = max(0.0, scan.age + ahead), scan.stamp - round(ahead * 1e9)
+            if scan.age + ahead < -FUTURE:
+                problem = f"the stamp of {source} is ahead of its clock"
+            else:
+                near = np.hypot(*scan.points.T) <= NEAR
+                points = scan.points[near & (self.settings.obstacles.beyond(scan.points) > 0.0)]
+                self._seen[source] = _Seen(points, scan.stamp, now - late, at)
+        self._problems[source] = problem
+        return problem if problem != before else ""
+
+    def _is_news(self, scan: Scan, now: float) -> bool:
+        """Whether its stamp has gone on; a driver that began anew is heard once the last is old."""
+        last = self._seen.get(scan.source)
+        if last is None or scan.stamp > last.stamp:
+            return True
+        before, self._behind[scan.source] = self._behind.get(scan.source), scan.stamp
+        is_old = now - last.taken > self.settings.obstacles.timeout
+        return is_old and before is not None and before < scan.stamp < last.stamp
+
+    def missing(self, now: float) -> str:
+        """Why nothing is known of what is in the way, where it was promised; else empty."""
+        for source in self.settings.obstacles.promised:
+            seen = self._seen.get(source)
+            if seen is None or not now - seen.taken <= self.settings.obstacles.timeout:
+                old = "" if seen is None else f" for {now - seen.taken:.1f} s"
+                return f"{UNSEEN}: {self._problems.get(source) or f'no {source} has come{old}'}"
+        return ""
+
+    def slowed(self, wanted: Velocity, now: float) -> Velocity:
+        """``wanted``, slowed down so far that the base stops before what was seen; or standing."""
+        footprint, limits, self.why = self.settings.obstacles, self.settings.limits, ""
+        if wanted == STILL or not footprint.promised:
+            return wanted
+        self.why = self.missing(now)
+        if self.why:
+            return STILL
+        share = 1.0
+        for source in footprint.promised:
+            seen = self._seen[source]
+            points, margin = self._here(seen, now)
+            age = max(FRESH, now - seen.taken)
+            rate, keeps, lasts = footprint.stopping(wanted, limits, age)
+            seconds = footprint.seconds_to(points, wanted, margin)
+            allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
+            if allowed < share:
+                share, self.why = allowed, self._sentence(points[seconds.argmin()])
+        slower = Velocity(wanted.vx * share, wanted.vy * share, wanted.wz * share)
+        moves = slower.speed >= limits.move.slowest or abs(slower.wz) >= limits.turn.slowest
+        return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
+
+    def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
+        """Its points as the base stands now, and the margin to keep of them: where odometry does
+        not tell how the base has moved since then, as much more as it can have."""
+        margin = self.settings.obstacles.margin
+        path, _, turn = self._ledger.since(seen.taken, now, self.settings.limits)
+        track = self._odometer.track
+        then = track.at(seen.at) if self._odometer.locates(now) else None
+        if then is not None:
+            here = track.newest
+            moved = math.hypot(here.x - then.x, here.y - then.y)
+            turned = wrap(here.yaw - then.yaw)
+            if moved <= DOUBT * path + FAR[0] and abs(turned) <= DOUBT * turn + FAR[1]:
+                return _seen_from(seen.points, then, here), margin
+        return seen.points, margin + path + turn * np.hypot(*seen.points.T)
+
+    def _sentence(self, point: Points) -> str:
+        """What is in the way, and where, from the sides of the body."""
+        footprint, (x, y) = self.settings.obstacles, point
+        ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
+        far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
+        where = "beside" if not ahead else "ahead" if x > 0.0 else "behind"
+        return f"{IN_THE_WAY} {far:.2f} m {where}"
+
+
+def _seen_from(points: Points, then: Pose, here: Pose) -> Points:
+    """Points in the frame of one pose, in that of another."""
+    (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
+    in_odometry = points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
+    return np.asarray(in_odometry @ np.array([[cb, -sb], [sb, cb]]))

@@ -1,0 +1,218 @@
+"""A robot that stops before what a lidar sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.drill import Drill, drives, words
+
+from edge_cloud_spec.lab.bench.motion import Base
+from edge_cloud_spec.nav.answer import action_of
+from edge_cloud_spec.nav.events import Effect, EStop, Halt, Odometry, Scan, Show, Tick
+from edge_cloud_spec.nav.footprint import ObstacleSettings
+from edge_cloud_spec.nav.mission import Mission, MissionSettings
+from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD
+from edge_cloud_spec.nav.obstacles import UNSEEN
+from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
+from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.status import Status
+
+SEES = ObstacleSettings(scan="scan")
+FAR_OFF = (0.0, 3.0)  # something to see
+
+
+class Room:
+    """A navigator, a base, and the points that a lidar sees of them at 10 Hz."""
+
+    def __init__(
+        self, *things: tuple[float, float], odometry: bool = True, settings: ObstacleSettings = SEES
+    ) -> None:
+        self.drill = Drill(Settings(obstacles=settings))
+        self.base = Base(0.1, self.drill.now)
+        self.things = [*things, FAR_OFF]
+        self.odometry, self.scans, self.ticks = odometry, True, 0
+        self.effects: list[Effect] = []
+        self.nearest = math.inf  # m from the body that something ever was
+        self.run(0.2)
+
+    @property
+    def status(self) -> str:
+        return self.drill.status
+
+    def on(self, *args: object) -> list[Effect]:
+        effects = self.drill.on(*args)  # type: ignore[arg-type]
+        for effect in effects:
+            self.base.obey(effect)
+        self.effects += effects
+        return effects
+
+    def seen(self) -> np.ndarray:
+        """The things from the base."""
+        pose, things = self.base.pose, np.array(self.things)
+        dx, dy = (things - (pose.x, pose.y)).T
+        cos, sin = math.cos(pose.yaw), math.sin(pose.yaw)
+        return np.stack([cos * dx + sin * dy, cos * dy - sin * dx], 1)
+
+    def scan(self, late: float = 0.0, **changes: object) -> Scan:
+        stamp = round((self.drill.now - late) * 1e9)
+        return replace(Scan("scan", stamp, late, self.seen()), **changes)  # type: ignore[arg-type]
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / PERIOD)):
+            self.drill.now += PERIOD
+            self.ticks += 1
+            for _ in self.base.run(self.drill.now):
+                pass
+            self.nearest = min(self.nearest, SEES.beyond(self.seen()).min())
+            if self.odometry:
+                self.on(Odometry(self.base.pose, round(self.drill.now * 1e9)))
+            if self.scans and self.ticks % 2 == 0:
+                self.on(self.scan())
+            self.on(Tick())
+
+    def act(self, text: str, seconds: float = 4.0) -> list[Velocity]:
+        """Decide it, and let time pass; what was commanded."""
+        before = len(self.effects)
+        stamp = round(self.drill.now * 1e9)
+        self.on(words(f"action: {text};", f"r{self.ticks}", stamp=stamp, age=0.0))
+        self.run(seconds)
+        return drives(self.effects[before:])
+
+
+@pytest.mark.parametrize("odometry", [True, False])
+@pytest.mark.parametrize("at", [0.6, 0.8, 1.0, 1.2])
+def test_it_stops_before_what_stands_ahead(at: float, odometry: bool) -> None:
+    room = Room((at, 0.0), odometry=odometry)
+    room.act("move forward large")
+    assert room.nearest >= SEES.margin, "it touches nothing"
+    assert "move forward large: something is in the way at 0." in room.status, room.status
+    assert room.status.endswith("m ahead") and not room.drill.navigator.moving
+    assert odometry is False or room.nearest < SEES.margin + SEES.clearance + 0.1, "and gets near"
+
+
+def test_it_slows_down_once_and_does_not_chatter() -> None:
+    speeds = [velocity.vx for velocity in Room((1.0, 0.05)).act("move forward large")]
+    fastest = speeds.index(max(speeds))
+    assert max(speeds) > 0.2 and speeds[:fastest] == sorted(speeds[:fastest])
+    assert speeds[fastest:] == sorted(speeds[fastest:], reverse=True) and speeds[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("action", "thing", "where"),
+    [
+        ("move backward large", (-0.6, 0.1), "behind"),
+        ("turn left large", (0.3, 0.25), "m beside"),
+        ("turn right large", (-0.42, 0.1), "behind"),
+    ],
+)
+def test_moves_back_and_turns_are_held_and_say_where(
+    action: str, thing: tuple[float, float], where: str
+) -> None:
+    room = Room(thing)
+    room.act(action)
+    assert f"{action}: {IN_THE_WAY} 0." in room.status and where in room.status, room.status
+    assert room.nearest > 0.0
+
+
+def test_what_is_too_near_is_left_but_not_pushed() -> None:
+    near = (0.35 + 0.02, 0.0)
+    ahead = Room(near)
+    assert set(ahead.act("move forward large", 0.2)) == {STILL}, "it says so at once"
+    assert f"{IN_THE_WAY} 0.02 m ahead" in ahead.status
+    back = Room(near)
+    back.act("move backward medium")
+    assert "done: move backward medium" in back.status
+
+
+def test_a_way_that_is_free_again_within_a_second_is_gone_on_with() -> None:
+    room = Room((0.8, 0.0))
+    room.act("move forward large", 1.4)
+    assert room.base.stands and room.drill.navigator.moving
+    room.things = [FAR_OFF]
+    room.run(3.0)
+    assert "done: move forward large" in room.status
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["silent", "frozen", "late", "empty of numbers", "no time"],
+)
+def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
+    room = Room()
+    frozen = room.scan()
+    changes: dict[str, dict[str, object]] = {
+        "late": {"late": 0.8},
+        "empty of numbers": {"problem": "no range of the scan is a number"},
+        "no time": {"age": math.nan},
+    }
+    room.act("move forward large", 0.4)
+    room.scans = False
+    begun = room.drill.now
+    while room.drill.now < begun + 0.7:
+        room.run(PERIOD)
+        if fault != "silent":
+            room.on(frozen if fault == "frozen" else room.scan(**changes[fault]))  # type: ignore[arg-type]
+    assert drives(room.effects)[-1] == STILL, "within the timeout and a tick"
+    room.run(1.5)
+    assert f"move forward large: {UNSEEN}: " in room.status and not room.drill.navigator.moving
+    assert set(room.act("turn left small", 0.2)) == {STILL}, "nor does another begin"
+    assert UNSEEN in room.status
+    room.scans = True
+    room.run(1.0)
+    room.act("turn left small", 2.0)
+    assert "done: turn left small" in room.status, "and goes on when it sees again"
+
+
+def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
+    room = Room((0.8, 0.0))
+    for _ in range(20):
+        room.act("move forward large", 0.2)
+    assert room.nearest >= SEES.margin
+    ends = [str(e.status) for e in room.effects if isinstance(e, Show)]
+    assert sum(IN_THE_WAY in end for end in ends) >= 2, ends
+
+
+def test_a_stop_is_a_stop_before_an_obstacle_too() -> None:
+    room = Room((0.8, 0.0))
+    room.act("move forward large", 1.2)
+    assert isinstance(room.on(EStop(True))[0], Halt) and room.status.endswith("e_stop is on")
+
+
+def test_scans_and_odometry_of_another_clock_are_of_one_moment() -> None:
+    """The base's clock is 3 s behind; points that are 0.1 s old are moved as it has turned."""
+    room = Room()
+    navigator, now = room.drill.navigator, room.drill.now
+    for tick in range(40):
+        now += 0.05
+        stamp = round((now - 3.0) * 1e9)
+        navigator.on(Odometry(Pose(0.1 * tick, 0.0, 0.0), stamp, 3.0), now)
+        scan = Scan("scan", stamp - 100_000_000, 3.1, np.array([[1.0, 0.0]]))
+        navigator.on(scan, now)
+    points, margin = navigator.obstacles._here(navigator.obstacles._seen["scan"], now)
+    assert points[0] == pytest.approx(
+        [1.0 - 0.2, 0.0], abs=0.01
+    ) and not navigator.obstacles.missing(now)
+    assert np.all(margin >= SEES.margin)
+
+
+def test_three_in_a_row_end_the_mission_as_blocked_with_the_place() -> None:
+    blocked, unseen = Mission(), Mission()
+    for mission, why in ((blocked, f"{IN_THE_WAY} 0.60 m ahead"), (unseen, f"{UNSEEN}: no scan")):
+        mission.follow("find it", 0.0)
+        for number in range(3):
+            request = f"r{number}"
+            mission.begin(request)
+            mission.conclude(request, action_of("action: move forward large;"))
+            mission.on_status(Status("moving", request, "move forward large"))
+            mission.on_status(Status("idle", request, f"move forward large: {why}"))
+    assert str(blocked.end(MissionSettings(), 1.0)).endswith("in the way at 0.60 m ahead")
+    assert unseen.end(MissionSettings(), 1.0) is None, "a lidar that fails blocks no way"
+
+
+def test_without_a_lidar_it_goes_on_as_ever() -> None:
+    room = Room((0.6, 0.0), settings=ObstacleSettings())
+    room.act("move forward large")
+    assert room.nearest < 0.0 and "done: move forward large" in room.status

@@ -1,0 +1,158 @@
+"""A navigator node that is promised a lidar, over real topics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.navigator_bench import Bench
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import LaserScan, PointCloud2, PointField
+
+from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
+from edge_cloud_spec.nodes.lidar import points_of_cloud, points_of_scan
+
+SETTINGS = ObstacleSettings()
+HANGING = ObstacleSettings(
+    scan_at=Mount("laser", x=0.2, roll=math.pi), points_at=Mount("l1", x=0.3, z=-0.05, pitch=2.88)
+)
+
+
+def a_scan(ranges: list[float], frame: str = "base_link") -> LaserScan:
+    message = LaserScan(angle_min=-math.pi, angle_increment=math.pi / 180, range_min=0.05)
+    message.range_max, message.header.frame_id = 12.0, frame
+    message.ranges = ranges
+    return message
+
+
+def a_cloud(
+    places: Any, frame: str = "base_link", kind: str = "<f4", spare: int = 4
+) -> PointCloud2:
+    """Points [n, 3] as drivers pack them: other fields between, and bytes that mean nothing."""
+    places = np.asarray(places, float).reshape(-1, 3)
+    size = np.dtype(kind).itemsize
+    layout = np.dtype(
+        {
+            "names": ["x", "y", "z"],
+            "formats": [kind] * 3,
+            "offsets": [spare + size * axis for axis in range(3)],
+            "itemsize": spare + 3 * size + 5,
+        }
+    )
+    packed = np.zeros(len(places), layout)
+    for axis, name in enumerate("xyz"):
+        packed[name] = places[:, axis]
+    numbers = {"4": PointField.FLOAT32, "8": PointField.FLOAT64}
+    fields = [
+        PointField(name=name, offset=layout.fields[name][1], datatype=numbers[kind[-1]], count=1)
+        for name in "xyz"
+    ]
+    fields.append(PointField(name="ring", offset=0, datatype=PointField.UINT16, count=1))
+    message = PointCloud2(height=1, width=len(places), point_step=layout.itemsize, fields=fields)
+    message.row_step, message.is_bigendian = layout.itemsize * len(places), kind[0] == ">"
+    message.data = packed.tobytes()
+    message.header.frame_id = frame
+    return message
+
+
+def test_a_scan_is_points_about_the_base() -> None:
+    ranges = [math.inf] * 360
+    ranges[180], ranges[270], ranges[0], ranges[90] = 2.0, 1.0, math.nan, -math.inf
+    near, left, ahead = sorted(points_of_scan(a_scan(ranges), SETTINGS, "base_link").tolist())
+    assert ahead == pytest.approx([2.0, 0.0]) and left == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert near == pytest.approx([0.0, -0.05], abs=1e-6), "too near to be measured is near"
+    (ahead, left, _) = sorted(
+        points_of_scan(a_scan(ranges, "laser"), HANGING, "base_link").tolist()
+    )[::-1]
+    assert ahead == pytest.approx([2.2, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", ">f8"])
+def test_points_count_in_their_band_of_heights(kind: str) -> None:
+    places = [(1.0, 0.5, 0.0), (1.0, 0.0, -0.3), (2.0, 0.0, 0.5), (math.nan, 0.0, 0.0)]
+    points = points_of_cloud(a_cloud(places, kind=kind), SETTINGS, "base_link")
+    assert points.tolist() == [[1.0, 0.5]]
+
+
+def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
+    """The place of each point by rotations about x, y and z, one after another (URDF's rpy)."""
+    rng = np.random.default_rng(3)
+    mount = Mount("l", 0.3, -0.1, 0.05, *rng.uniform(-3, 3, 3))
+    points = rng.uniform(-2, 2, (20, 3))
+    expected = []
+    for x, y, z in points:
+        r, p, w = mount.roll, mount.pitch, mount.yaw
+        y, z = y * math.cos(r) - z * math.sin(r), y * math.sin(r) + z * math.cos(r)
+        x, z = x * math.cos(p) + z * math.sin(p), z * math.cos(p) - x * math.sin(p)
+        x, y = x * math.cos(w) - y * math.sin(w), x * math.sin(w) + y * math.cos(w)
+        expected.append((x + 0.3, y - 0.1, z + 0.05))
+    assert np.allclose(mount.to_base(points), expected)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (a_scan([1.0], "odom"), "its frame is 'odom', not 'base_link'; obstacles.scan_at must say"),
+        (a_scan([math.nan] * 9), "no range of the scan is a number"),
+        (a_scan([]), "no range"),
+        (a_scan([math.inf, 0.0, 13.0]), "no range"),
+        (a_cloud([(1.0, 0.0, 0.0)], "utlidar_lidar"), "not 'base_link'; obstacles.points_at"),
+        (a_cloud([(math.nan, 0.0, 0.0)]), "none of the points is a number"),
+        (a_cloud([]), "none of the points"),
+        (PointCloud2(), "its frame is ''"),
+    ],
+)
+def test_what_tells_nothing_is_refused_in_a_sentence(message: Any, why: str) -> None:
+    read = points_of_scan if isinstance(message, LaserScan) else points_of_cloud
+    with pytest.raises(ValueError, match=why):
+        read(message, SETTINGS, "base_link")
+
+
+def test_a_cloud_that_is_cut_or_lies_about_its_size_is_refused() -> None:
+    changes = {"data": b"1234", "width": 9, "height": 4, "point_step": 3, "fields": []}
+    for name, value in changes.items():
+        message = a_cloud([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0)])
+        setattr(message, name, value)
+        with pytest.raises(ValueError, match="the points"):
+            points_of_cloud(message, SETTINGS, "base_link")
+
+
+def test_a_node_stops_before_what_its_scan_shows_and_without_one(bench: Bench, start: Any) -> None:
+    start("-p", "obstacles.scan:=/laser", "-p", "obstacles.points:=/cloud")
+    lasers = bench.create_publisher(LaserScan, "/laser", qos_profile_sensor_data)
+    clouds = bench.create_publisher(PointCloud2, "/cloud", qos_profile_sensor_data)
+    free, ahead = [3.0] * 360, [3.0] * 360
+    ahead[170:190] = [0.5] * 20
+    show = {"ranges": free, "frame": "base_link"}
+
+    def look() -> None:
+        message, cloud = a_scan(**show), a_cloud([(3.0, 0.0, 0.0)])  # type: ignore[arg-type]
+        now = bench.get_clock().now().to_msg()
+        message.header.stamp = cloud.header.stamp = now
+        lasers.publish(message)
+        clouds.publish(cloud)
+
+    bench.say("action: move forward small;", "r1")
+    bench.until(lambda: bench.said("idle", "r1", "move forward small: what is in the way is not"))
+    assert not any(twist.linear.x > 0.01 for twist in bench.twists)
+    looking = bench.create_timer(0.05, look)
+    bench.until(lambda: lasers.get_subscription_count() and clouds.get_subscription_count())
+
+    def tries(request: str, *expected: str) -> bool:
+        bench.say("action: move forward small;", request)
+        bench.until(lambda: bench.state.request == request and bench.state.state == "idle")
+        return any(text in bench.state.detail for text in expected)
+
+    bench.until(lambda: tries(f"free{len(bench.states)}", "done: move forward small"))
+    show["ranges"] = ahead
+    there = "move forward small: something is in the way at 0.1"
+    bench.until(lambda: tries(f"ahead{len(bench.states)}", there))
+    bench.until(lambda: bench.still)
+    bench.say("action: move backward small;", "back")
+    bench.until(lambda: bench.said("idle", "back", "done: move backward small"))
+    show.update(ranges=free, frame="camera")
+    other = "what is in the way is not seen: its frame is 'camera', not 'base_link'"
+    bench.until(lambda: tries(f"other{len(bench.states)}", other))
+    looking.cancel()
