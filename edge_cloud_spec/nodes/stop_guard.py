@@ -78,8 +78,11 @@ class StopGuardNode(Node):
             self._ring_in(PERIOD)
         if self._repeat == 0:
             self._fired += 1
-            said = f"the robot moved and the navigator was silent for {self._silence:g} s"
-            self._problem.report(f"{said}: the guard stopped it", time.monotonic())
+            self._problem.report(
+                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
+                "stopped it",
+                time.monotonic(),
+            )
         self._repeat += 1
         if self._repeat == REPEATS:
             self._timer.cancel()

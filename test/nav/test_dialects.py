@@ -24,6 +24,7 @@ from edge_cloud_spec.lab.harness.mission.virtual_base import VirtualBase, stamp_
 from edge_cloud_spec.lab.harness.virtual_time import Timeline
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.lab.sim.world import World
 from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, NotAnAction, parse_action
 from edge_cloud_spec.nav.decision_loop import (
     NONE,
@@ -392,7 +393,7 @@ class CannedRobot:
         self.loop: DecisionLoop[float] = DecisionLoop(LoopSettings(NONE, dialect=self.dialect))
         self.base = VirtualBase(
             self.timeline,
-            Scene(make_room(3)),
+            World(Scene(make_room(3))),
             Settings(drive=drive),
             self._hear,
             lambda: self._hear(Seen(self.timeline.now)),
