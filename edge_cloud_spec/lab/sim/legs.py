@@ -22,7 +22,7 @@ from .world import TIMEOUT, Odometer, OdometryReading, checked
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
 
-RESTS_S = 2.0
+RESTS_S = 1.0
 """Seconds from the last command that moves, after which it rests as much as it ever does."""
 
 _SETTLING = 200  # ticks until it stands on its feet
