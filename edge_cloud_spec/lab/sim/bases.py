@@ -21,6 +21,9 @@ RAYS = 360
 HEIGHTS = (0.1, 0.25, 0.4)
 """Rays of a scan, and metres above the floor at which they leave."""
 
+ANGLES = -math.pi + np.arange(RAYS) * (2 * math.pi / RAYS)
+"""Of the rays, rad from ahead, to the left positive (ROS REP 103)."""
+
 NEAREST, FARTHEST = 0.05, 12.0
 """Metres between which a scan sees something."""
 
@@ -82,11 +85,10 @@ def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Bas
 def scan(base: Base) -> np.ndarray:
     """Distances float32 [RAYS] in metres from the base; infinite: nothing is there.
 
-    Ray i leaves at ``-pi + i * 2 pi / RAYS`` from ahead, to the left where that is positive
-    (ROS REP 103). Of the HEIGHTS the nearest counts, as where a lidar's points are made flat. All
-    that is solid or seen is met, but not the robot itself.
+    Of the HEIGHTS the nearest counts, as where a lidar's points are made flat. All that is solid or
+    seen is met, but not the robot itself.
     """
-    angles = base.pose.yaw - math.pi + np.arange(RAYS) * (2 * math.pi / RAYS)
+    angles = base.pose.yaw + ANGLES
     directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(RAYS)], 1)
     nearest = np.full(RAYS, np.inf)
     for height in HEIGHTS:
@@ -95,3 +97,10 @@ def scan(base: Base) -> np.ndarray:
         seen = (met >= NEAREST) & (met <= FARTHEST)
         nearest = np.minimum(nearest, np.where(seen, met, np.inf))
     return nearest.astype(np.float32)
+
+
+def scanned_points(base: Base) -> np.ndarray:
+    """What a scan meets, [n, 2]: m ahead of the base and to its left."""
+    distances = scan(base)
+    points = distances[:, None] * np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)
+    return np.asarray(points[np.isfinite(distances)], np.float64)

@@ -13,6 +13,10 @@ from .go2_sim import go2_sim
 from .room import Room
 from .thing import Part, Thing
 
+WAYS = FREE, PILLAR, PERSON = "free", "pillar", "person"
+"""What a way may have in it: nothing, a pillar half-way, somebody who walks to and fro across."""
+
+HALF_WAY = 0.5  # of the way to the target
 _CLEARANCE = 0.28  # m from a person's middle to all that stands there
 _ATTEMPTS = 400  # ways that are drawn for a person
 _STRETCH = (0.4, 2.0)  # m that a way goes to either side of the robot's

@@ -118,7 +118,7 @@ class World:
     """The physics of one room; owned by one thread. Time is simulated seconds since the start.
 
     At rest (``resting``) nothing but time goes on, and all phases begin anew: what comes next does
-    not depend on how long it stood. With people in the scene it never rests.
+    not depend on how long it stood. With people in the scene time goes on for all.
 
     ``drift`` and ``seed`` are the odometer's.
     """
@@ -131,7 +131,7 @@ class World:
         self.gait = Gait()
         self._ticks = 0
         self._people = people_in(scene.room, scene.people)
-        self.resting = self._people is None
+        self._frozen = self._people is None
         self.model, self.data = scene.model, mujoco.MjData(scene.model)
         if self._people is not None:
             place_people(self._people, self.data)
@@ -152,7 +152,7 @@ class World:
         """
         self._wanted = checked(vx, vy, wz)
         self._commanded = self.time
-        self.resting = self.resting and not self._wanted.any()
+        self._frozen = self._frozen and not self._wanted.any()
 
     @property
     def time(self) -> float:
@@ -165,7 +165,7 @@ class World:
             self._people.step(dt, np.array([self.pose.x, self.pose.y]))
             place_people(self._people, self.data)
         end = self._ticks + round(dt / STEP)
-        while self._ticks < end and not self.resting:
+        while self._ticks < end and not self._frozen:
             self._tick()
         self._ticks = end
 
@@ -199,7 +199,13 @@ class World:
         self._odometer.pose = np.round(self._odometer.pose / GRID) * GRID
         data.qvel[:] = data.qacc_warmstart[:] = self._reference[:] = 0.0
         self.gait = Gait()
-        self.resting = True
+        self._frozen = True
+
+    @property
+    def resting(self) -> bool:
+        """Whether it stands as it was told to."""
+        walked_about = self._people is not None and not self._wanted.any()
+        return self._frozen or (walked_about and max(map(abs, self.velocity)) < self.still)
 
     @property
     def pose(self) -> Pose:

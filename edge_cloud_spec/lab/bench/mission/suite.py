@@ -14,7 +14,7 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,7 @@ def measure(
     }
 
 
-VARIED = ("rule", "explain", "drive", "lookup", "grammar", "look", "base")  # of a preset
+VARIED = tuple(f.name for f in fields(Variant) if f.name not in ("preset", "link"))
 NUMBERS = ("look",)  # among them
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ....nav.events import Announce, Drive, Effect, Event, Halt, Odometry, Show, Tick
+from ....nav.events import Announce, Drive, Effect, Event, Halt, Odometry, Scan, Show, Tick
 from ....nav.navigator import Navigator
 from ....nav.pose import Pose
 from ....nav.settings import Settings
 from ....nav.status import Status
-from ...sim.bases import Base
+from ...sim.bases import Base, scanned_points
 from ...sim.episode import CYCLE
 from ..virtual_time import Timeline
 
@@ -104,6 +104,8 @@ class VirtualBase:
         reading = self.world.odometry
         pose = Pose(reading.x, reading.y, reading.yaw)
         self.navigator.on(Odometry(pose, stamp_of(now)), now)
+        if self.navigator.settings.obstacles.scan:
+            self.navigator.on(Scan("scan", stamp_of(now), points=scanned_points(self.world)), now)
 
     def _carry_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:

@@ -32,6 +32,7 @@ from ....nav.decision_loop import (
 )
 from ....nav.decision_loop import Event as LoopEvent
 from ....nav.events import Instruction, Words
+from ....nav.footprint import ObstacleSettings
 from ....nav.mission import End, MissionSettings
 from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
@@ -40,6 +41,7 @@ from ....presets import load_preset
 from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg
 from ...sim.episode import thing_in_front
+from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
 from ...sim.room import Pose, make_room
 from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
@@ -61,7 +63,8 @@ class Variant:
 
     ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
     draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
-    shipped. ``base``: of BASES. Raises UserError.
+    shipped. ``base``: of BASES; ``way``: what is in it, which no picture
+    shows; ``scan``: whether a lidar does. Raises UserError.
     """
 
     preset: str
@@ -73,6 +76,8 @@ class Variant:
     grammar: str = "none"
     look: float = 1.0
     base: str = IDEAL
+    way: str = FREE
+    scan: str = "off"
 
     def __post_init__(self) -> None:
         _ = self.loaded_preset
@@ -83,6 +88,8 @@ class Variant:
             ("grammar", self.grammar, GRAMMARS),
             ("drive", self.drive, DRIVES),
             ("base", self.base, BASES),
+            ("way", self.way, WAYS),
+            ("scan", self.scan, ("off", "on")),
         ):
             if value not in known:
                 choices = ", ".join(filter(None, known))
@@ -108,6 +115,7 @@ class Variant:
         exact = self.loaded_preset.exact and other.loaded_preset.exact
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
         alike = self.base == other.base == IDEAL  # no step of legs is like another
+        alike = alike and (self.way, self.scan) == (other.way, other.scan)
         return exact and same and alike and self.rule != "rejection" and self.stops and other.stops
 
     @property
@@ -266,10 +274,12 @@ class VirtualRobot:
         self._end: End | None = None
         self._request = ""
         begun = len(self._trace.cloud), self._cloud.busy.total, self._busy.total
+        room = with_pillar(seen.room, HALF_WAY) if self.variant.way == PILLAR else seen.room
+        lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
-            make_base(self.variant.base, seen.room),
-            Settings(drive=self.variant.drive),
+            make_base(self.variant.base, room, people=int(self.variant.way == PERSON)),
+            Settings(drive=self.variant.drive, obstacles=lidar),
             self._on_status,
             self._on_cycle,
         )
