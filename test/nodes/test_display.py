@@ -13,6 +13,7 @@ import yaml
 from rclpy.time import Time
 
 from edge_cloud_spec.bringup.graph import GraphSettings, graph
+from edge_cloud_spec.lab.sim.world import World
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings, camera_transform
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec.share import share
@@ -133,7 +134,7 @@ def test_the_descriptions_camera_is_where_the_simulators_is() -> None:
     origin = joint.find("origin").attrib
     place = [float(value) for value in origin["xyz"].split()]
     roll, pitch, yaw = (float(value) / 2 for value in origin["rpy"].split())
-    transform = camera_transform("base_link", "camera_optical_frame", Time()).transform
+    transform = camera_transform("base_link", "camera_optical_frame", Time(), World.mount).transform
     ours = transform.translation
     assert place == pytest.approx([ours.x, ours.y, ours.z])
     q = transform.rotation

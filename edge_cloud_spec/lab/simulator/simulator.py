@@ -173,8 +173,7 @@ class RoomTopics:
     def publish_mount(self, base: Base, now: Time) -> None:
         """Where the camera is on the base, once; config/go2.urdf says the same of the ideal one."""
         if self._transforms is not None:
-            fixed = _transform(self._base, self._settings.camera_frame, now, *base.mount)
-            fixed.transform.rotation = OPTICAL
+            fixed = camera_transform(self._base, self._settings.camera_frame, now, base.mount)
             self._fixed.publish(self._tf_message(transforms=[fixed]))
 
     def update(self, base: Base) -> None:
@@ -291,6 +290,15 @@ def quaternion(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternion:
         z=sy * cp * cr - cy * sp * sr,
         w=cy * cp * cr + sy * sp * sr,
     )
+
+
+def camera_transform(
+    base: str, camera: str, now: Time, mount: tuple[float, float, float]
+) -> TransformStamped:
+    """Where the camera is on the base, and that it looks ahead."""
+    fixed = _transform(base, camera, now, *mount)
+    fixed.transform.rotation = OPTICAL
+    return fixed
 
 
 def _transform(
