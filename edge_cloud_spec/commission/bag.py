@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import UserError
+from ..nav.pose import yaw_of
 from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag
 from .camera import Frame, frame_of
@@ -68,11 +67,6 @@ def frame_from(message: Any, came: float) -> Frame:
     """The frame of a message with a picture."""
     jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
     return frame_of(jpeg, _stamp(message), came)
-
-
-def yaw_of(q: Any) -> float:
-    """Of a quaternion."""
-    return float(np.arctan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z)))
 
 
 def _stamp(message: Any) -> float:

@@ -25,8 +25,6 @@ from .figures import (
     Recording,
     Run,
     axis_figures,
-    drift_of,
-    noise_of,
     obeys_zero,
     odometry_of,
     rate_of,
@@ -122,9 +120,8 @@ def _tell_axis(report: Report, axis: int, name: str) -> None:
 
 
 def _tell_base(report: Report, recording: Recording) -> None:
-    drift = (drift_of(recording) or (0.0, 0.0))[TURN]
     timeout = timeout_of(recording, report.axes)
-    report.tell("zero commands", obeys_zero(recording, drift), "it stands {:.2f} s after the first")
+    report.tell("zero commands", obeys_zero(recording), "it stands {:.2f} s after the first")
     said = "none" if timeout == math.inf else "{:.2f} s after the last command"
     report.tell("the base's own time-out", timeout, said)
     if timeout == math.inf:
@@ -143,7 +140,6 @@ def _tell_odometry(report: Report, recording: Recording) -> None:
     report.tell("odometry: rate", rate, "{:.0f} Hz")
     report.tell("odometry: delay, by its stamps", delay, "{:.3f} s")
     report.tell("odometry: longest step", max(steps, default=None), "{:.3f} m")
-    report.tell("odometry: noise at rest", noise_of(recording), "{:.4f} m, {:.4f} rad")
     report.tell("odometry: of a metre by the tape", scale, "{:.3f} m")
     if abs((scale or 1.0) - 1.0) > SCALE:
         report.refused.append(
@@ -349,7 +345,7 @@ def _shares(runs: Sequence[Run]) -> list[Curve]:
         (
             COLOURS[run.sign < 0],
             [run.speed - most / 90, run.speed + most / 90],
-            [run.stands(0.0) / run.commanded] * 2,
+            [run.stands / run.commanded] * 2,
         )
         for run in runs
     ]

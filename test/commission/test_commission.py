@@ -17,8 +17,9 @@ from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
-from edge_cloud_spec.commission.trials import CIRCLE, EStop, Settings
+from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
 
@@ -91,9 +92,9 @@ def test_another_base_is_not_taken_for_it() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(seed: int) -> None:
     abort = random.Random(seed).uniform(0.0, 125.0)
-    trial = Trial(Kinematic(0.2, 0.2), seed=seed).run(abort=abort)
+    trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
     assert trial.problem == "Ctrl-C" and trial.halts >= 11
-    assert trial.command == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
+    assert trial.velocity == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
     str(report_of(trial.commission.recording, Settings()))  # what there is can be told
 
 
@@ -143,7 +144,7 @@ def test_a_base_or_odometry_that_lies_ends_it_within_its_circle(
 ) -> None:
     trial = Trial(replace(base), odometry=odometry or (lambda pose, now: pose)).run()
     assert trial.problem is not None and any(one in trial.problem for one in why.split("|"))
-    assert trial.command == (0.0, 0.0) and trial.halts >= 11
+    assert trial.velocity == (0.0, 0.0) and trial.halts >= 11
     assert trial.farthest < CIRCLE or base.follows, "what goes by itself is not to be held"
 
 
@@ -156,10 +157,9 @@ def test_only_yes_moves_it(says: str, why: str) -> None:
 
 
 def test_who_says_nothing_is_waited_for_standing_and_an_e_stop_ends_it() -> None:
-    trial = Trial(Kinematic(), lambda text, trial: None).run(60.0)
-    assert trial.problem is None and trial.sent == -math.inf
-    trial.on(EStop(True))
-    assert trial.problem == "the e_stop was pressed"
+    trial = Trial(Kinematic(), lambda text, trial: None).run([(60.0, EStop(True))])
+    assert trial.problem == "the e_stop was pressed" and trial.sent == -math.inf
+    assert 160.0 <= trial.now < 163.0 and len(trial.asked) == 1
 
 
 def test_what_the_tape_says_is_asked_again_and_may_be_left_out() -> None:
