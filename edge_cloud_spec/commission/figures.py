@@ -169,6 +169,11 @@ def runs_of(recording: Recording) -> list[Run]:
     return found
 
 
+def is_still(speed: float, turn: float) -> bool:
+    """Whether this command (m/s, rad/s) tells a base to stand."""
+    return abs(speed) < NONE[MOVE] and abs(turn) < NONE[TURN]
+
+
 def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
     """Commands that follow each other, and whether they tell it to stand.
 
@@ -178,7 +183,7 @@ def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
         return []
     ends = [*[at for at, _, _ in recording.commands[1:]], recording.poses[-1][0]]
     spans = [(at, end, v, w) for (at, v, w), end in zip(recording.commands, ends, strict=False)]
-    grouped = groupby(spans, lambda one: abs(one[2]) < NONE[MOVE] and abs(one[3]) < NONE[TURN])
+    grouped = groupby(spans, lambda one: is_still(one[2], one[3]))
     return [(stands, np.array(list(group))) for stands, group in grouped]
 
 
@@ -293,7 +298,7 @@ def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | Non
             return math.inf
         made = (run.stands - run.drift * (run.end - run.begin)) / speed
         found.append(max(0.0, made - driven + (of.response or 0.0) - (of.braking or 0.0)))
-    return float(np.median(found)) if found else None
+    return median(found)
 
 
 def obeys_zero(recording: Recording) -> float | None:
@@ -307,10 +312,15 @@ def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
     return stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]
 
 
-def rate_of(times: Sequence[float]) -> float | None:
+def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
     """Messages a second, by their stamps."""
     steps = np.diff(np.unique(times))
     return float(1.0 / np.median(steps)) if len(steps) > 2 else None
+
+
+def median(values: Sequence[float] | np.ndarray) -> float | None:
+    """The median; None of nothing."""
+    return float(np.median(values)) if len(values) else None
 
 
 def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:

@@ -7,7 +7,7 @@ hears; whatever goes wrong meanwhile raises ``Stop``, and the base is told to st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -186,12 +186,17 @@ class Commission:
         if away + AHEAD * self._velocity.speed > CIRCLE:
             raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}")
 
+    def _periods(self, seconds: float) -> Iterator[float]:
+        """For so long: the caller's turn, which gets the seconds until then, and a period."""
+        begun = self._now
+        while self._now < begun + seconds:
+            yield self._now - begun
+            self._wait()
+
     def _hold(self, seconds: float, velocity: Velocity) -> None:
         """Command this for so long."""
-        until = self._now + seconds
-        while self._now < until:
+        for _ in self._periods(seconds):
             self._send(velocity)
-            self._wait()
 
     def _send(self, velocity: Velocity) -> None:
         self._stops, self._sent, self._velocity = 0, self._now, velocity
@@ -200,11 +205,9 @@ class Commission:
 
     def _halt(self, seconds: float) -> None:
         """Send a stop, then nothing, for so long."""
-        until = self._now + seconds
-        while self._now < until:
+        for _ in self._periods(seconds):
             if self._stops < REPEATS:
                 self._send_stop()
-            self._wait()
 
     def _send_stop(self) -> None:
         self.robot.stop(min(self._stops, REPEATS - 1))  # the last one is a true zero
@@ -257,29 +260,34 @@ class Commission:
 
     def _drive(self, axis: int, speed: float, seconds: float) -> None:
         """One command; then a stop, and until it stands."""
-        before, begun = self.recording.poses[-1], self._now
+        before, sign = self.recording.poses[-1], math.copysign(1.0, speed)
         velocity = Velocity(speed) if axis == MOVE else Velocity(wz=speed)
-        while self._now < begun + seconds:
+        for since in self._periods(seconds):
+            self._check(axis, sign * self._since(before)[axis], abs(speed), since)
             self._send(velocity)
-            self._wait()
-            made = math.copysign(1.0, speed) * self._since(before)[axis]
-            self._check(axis, made, abs(speed) * (self._now - begun), self._now - begun)
+        self._check(axis, sign * self._since(before)[axis], abs(speed), seconds)
         self._rest()
 
-    def _check(self, axis: int, made: float, commanded: float, seconds: float) -> None:
+    def _check(self, axis: int, made: float, speed: float, seconds: float) -> None:
         """Raise Stop where the base does not do as it is commanded; m or rad."""
-        drifts = abs(self._drift[axis]) * seconds
-        if made < -AGAINST[axis] - drifts:
-            raise Stop(
-                "it moves against its commands, as odometry has it: look at the signs of both"
-            )
-        if made > 2 * commanded + FAR[axis] + drifts:
-            raise Stop("it moves by more than twice its commands, as odometry has it")
-        if commanded > SHOULD[axis] + drifts and made < FOLLOWS * commanded:
-            raise Stop(
+        commanded, drifts = speed * seconds, abs(self._drift[axis]) * seconds
+        for is_wrong, why in (
+            (
+                made < -AGAINST[axis] - drifts,
+                "it moves against its commands, as odometry has it: look at the signs of both",
+            ),
+            (
+                made > 2 * commanded + FAR[axis] + drifts,
+                "it moves by more than twice its commands, as odometry has it",
+            ),
+            (
+                commanded > SHOULD[axis] + drifts and made < FOLLOWS * commanded,
                 "it does not follow its commands, as odometry has it: is the base's motion on, "
-                "is cmd_vel its topic, is the way free?"
-            )
+                "is cmd_vel its topic, is the way free?",
+            ),
+        ):
+            if is_wrong:
+                raise Stop(why)
 
     def _easy(self, axis: int, speed: float) -> float:
         """This speed, or more where the base would hardly follow it."""
@@ -311,11 +319,10 @@ class Commission:
 
     def _find_odometry(self) -> None:
         self._wait()
-        begun = self._now
-        while not self.recording.poses:
-            if self._now - begun > APPEARS:
-                raise Stop("there is no odometry: name its topic (--odom)")
-            self._wait()
+        for _ in self._periods(APPEARS):
+            if self.recording.poses:
+                return
+        raise Stop("there is no odometry: name its topic (--odom)")
 
     def _stand(self) -> None:
         self._hold(4.5, STILL)
@@ -361,9 +368,8 @@ class Commission:
             self._hold(1.5, turn)
             self.robot.keep_silent(SILENCE)
             self.recording.command(self._sent, SILENT, SILENT)
-            until = self._now + SILENCE
-            while self._now < until:
-                self._wait()
+            for _ in self._periods(SILENCE):
+                pass
             self._rest()
         self._home()
 
