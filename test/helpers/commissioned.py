@@ -159,8 +159,11 @@ class Trial:
         self.pending.append(Frame(came, came, columns - columns.mean(), float(sharp)))
 
 
-def write_bag(path: Path, recording: Recording) -> None:
-    """Its commands, 20 a second while they last, and its odometry as a bag."""
+def write_bag(path: Path, recording: Recording, nudge: float = 0.0) -> None:
+    """Its commands, 20 a second while they last, and its odometry as a bag.
+
+    ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.
+    """
     rows: list[tuple[float, str, Any]] = []
     for at, x, y, yaw in recording.poses:
         odometry = OdometryMsg()
@@ -172,9 +175,10 @@ def write_bag(path: Path, recording: Recording) -> None:
         rows.append((at, "/odom", odometry))
     for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
         if not math.isnan(given[0]):
-            twist = Twist()
-            twist.linear.x, twist.angular.z = given
-            rows += [(one, "/cmd_vel", twist) for one in np.arange(at, end, 0.05)]
+            for number, one in enumerate(np.arange(at, end, 0.05)):
+                twist = Twist()
+                twist.linear.x, twist.angular.z = given if any(given) else (number % 2 * nudge, 0.0)
+                rows.append((one, "/cmd_vel", twist))
     kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
     with Writer(path, version=VERSION) as bag:
         known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}
