@@ -1,4 +1,4 @@
-"""The command ``commission``: its options, the terminal, and ROS around the trials."""
+"""The command ``commission``: its options, and what is measured and written."""
 
 from __future__ import annotations
 

@@ -61,12 +61,15 @@ class Report:
     parameters: dict[str, Any] = field(default_factory=dict)
     lags: Lags | None = None
 
-    def tell(self, what: str, value: Any, text: str) -> None:
-        """A figure (a number or some) in these words, or that it is not known."""
+    def tell(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
+        """A figure (a number or some) in these words, or that it is not known.
+
+        ``each``: how many of the text's unit are one of the figure's.
+        """
         if value is None:
             self.missing.append(what)
         else:
-            self.lines.append((what, text.format(*np.atleast_1d(value))))
+            self.lines.append((what, text.format(*(each * np.atleast_1d(value)))))
 
     @property
     def sentences(self) -> list[str]:
@@ -97,26 +100,21 @@ def report_of(recording: Recording, settings: Settings) -> Report:
 def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> None:
     """``each``: how many of the unit are a metre, or a radian."""
     found = report.axes[axis]
-    shown = {
-        what: value if value is None else each * value
-        for what in ("slowest", "overshoot", "drift")
-        for value in [getattr(found, what)]
-    }
-    for what, value, text in (
-        ("dead band", shown["slowest"], unit + "/s" if found.slowest else "none"),
-        ("response", found.response, "{:.3f} s"),
-        ("braking", found.braking, "{:.3f} s"),
-        ("speed over commanded", found.ratio, "{:.3f}"),
-        ("executed", found.executed, "{:.2f} of the commanded (from {:.2f} to {:.2f})"),
-        ("overshoot, at most", shown["overshoot"], unit),
-        ("drift at zero", shown["drift"], unit + "/s"),
+    for what, value, text, scale in (
+        ("dead band", found.slowest, unit + "/s" if found.slowest else "none", each),
+        ("response", found.response, "{:.3f} s", 1.0),
+        ("braking", found.braking, "{:.3f} s", 1.0),
+        ("speed over commanded", found.ratio, "{:.3f}", 1.0),
+        ("executed", found.executed, "{:.2f} of the commanded (from {:.2f} to {:.2f})", 1.0),
+        ("overshoot, at most", found.overshoot, unit, each),
+        ("drift at zero", found.drift, unit + "/s", each),
     ):
-        report.tell(f"{name}: {what}", value, text)
+        report.tell(f"{name}: {what}", value, text, scale)
     for speed, far, took in found.stopping:
         at = f"{name}: stops from {unit}/s".format(each * speed)
         report.tell(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
     if (found.drift or 0.0) > DRIFTS[axis]:
-        moving = unit.format(shown["drift"])
+        moving = unit.format(each * (found.drift or 0.0))
         report.refused.append(
             f"it moves though it is told to stand, {moving}/s: trim it, or have its driver stand"
         )
