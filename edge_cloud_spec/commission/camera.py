@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -49,13 +51,34 @@ def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
     return Frame(taken, came, columns - columns.mean(), float(np.sqrt(across / (along + 1e-9))))
 
 
-def lag_of(
-    frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray
-) -> tuple[float, float, np.ndarray]:
-    """The lag in s, the correlation under it, and that under each of LAGS.
+class Lags(NamedTuple):
+    """The lag of pictures, s: the best and its correlation, of LAGS each and its correlation; the
+    least and the most of the whole time and its thirds, as far as it can be told in these."""
 
-    ``at``, ``yaw``: odometry's, s and rad, unwrapped. Raises UserError where none can be told.
+    lag: float
+    fit: float
+    fits: tuple[np.ndarray, np.ndarray]
+    least: float
+    most: float
+
+
+def lags_of(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Lags:
+    """The lag; ``at``, ``yaw``: odometry's, s and rad, unwrapped.
+
+    Raises UserError where none can be told.
     """
+    fits = _fits(frames, at, yaw)
+    lags = [float(LAGS[np.argmax(fits)])]
+    for third in np.array_split(np.arange(len(at)), 3):
+        begin, end = at[third[0]], at[third[-1]]
+        seen = [frame for frame in frames if begin <= frame.taken <= end]
+        with suppress(UserError):
+            lags.append(float(LAGS[np.argmax(_fits(seen, at[third], yaw[third]))]))
+    return Lags(lags[0], float(fits.max()), (LAGS, fits), min(lags), max(lags))
+
+
+def _fits(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
+    """How pictures fit odometry under each of LAGS; raises UserError where none is believed."""
     if len(frames) < FEWEST or len(at) < FEWEST:
         raise UserError("there are too few pictures or too little odometry: record 20 seconds")
     if np.abs(np.diff(yaw)).sum() < TURNED:
@@ -64,15 +87,15 @@ def lag_of(
     moved = _moved(np.array([frame.columns for frame in frames]))
     inside = taken[1:] - LAGS[-1] > at[0]  # of the same pictures for every lag, where there are any
     inside = inside if inside.sum() > FEWEST else np.ones(len(moved), bool)
+    turned = [np.diff(np.interp(taken - lag, at, yaw))[inside] for lag in LAGS]
     with np.errstate(invalid="ignore", divide="ignore"):
-        fits = np.array([_fit(moved[inside], taken - lag, at, yaw, inside) for lag in LAGS])
-    best = int(np.argmax(fits))
-    if fits[best] < FITS:
+        fits = np.nan_to_num([np.corrcoef(moved[inside], one)[0, 1] for one in turned])
+    if fits.max() < FITS:
         raise UserError(
-            f"the pictures fit odometry to {fits[best]:.2f} only: turn left and right, slower, "
+            f"the pictures fit odometry to {fits.max():.2f} only: turn left and right, slower, "
             "and where there is more to see"
         )
-    return float(LAGS[best]), float(fits[best]), fits
+    return np.asarray(fits)
 
 
 def blur_of(
@@ -87,13 +110,6 @@ def blur_of(
     if min(stands.sum(), turns.sum()) < 5:
         return None
     return float(np.median(sharp[turns]) / np.median(sharp[stands])), float(np.median(rate[turns]))
-
-
-def _fit(
-    moved: np.ndarray, taken: np.ndarray, at: np.ndarray, yaw: np.ndarray, inside: np.ndarray
-) -> float:
-    turned = np.diff(np.interp(taken, at, yaw))[inside]
-    return float(np.nan_to_num(np.corrcoef(moved, turned))[0, 1])
 
 
 def _moved(columns: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class Run:
 
     ``times``, ``covered``: odometry's, from ``begin`` to ``rest``, when the next began. ``speed``
     is the last that was commanded, for ``held`` s; ``silent``: since when nothing was sent.
+    ``drift``: of the base when it is told to stand.
     """
 
     axis: int
@@ -88,40 +89,51 @@ class Run:
     held: float
     commanded: float
     silent: float
+    drift: float
     times: np.ndarray
     covered: np.ndarray
 
-    def at(self, time: float) -> float:
+    def at(self, time: float | np.ndarray) -> Any:
         """Covered by then."""
-        return float(np.interp(time, self.times, self.covered))
+        return np.interp(time, self.times, self.covered)
 
-    def stands(self, drift: float) -> float:
-        """Where it came to stand, without what it drifts since, at ``drift`` m/s or rad/s."""
-        late = self.times >= self.rest - LATE
-        beyond = self.sign * drift * (self.times[late] - self.end)
-        return float(np.mean(self.covered[late] - beyond))
+    @property
+    def executed(self) -> np.ndarray:
+        """What it covered, without what it has drifted since the command's end."""
+        return self.covered - self.drift * np.maximum(0.0, self.times - self.end)
 
-    def farthest(self, drift: float) -> float:
-        """How far it got after the command's end, if only for a moment, without what it drifts."""
-        after = self.times >= self.end
-        beyond = self.sign * drift * (self.times[after] - self.end)
-        return float(np.max(self.covered[after] - beyond))
+    @property
+    def stands(self) -> float:
+        """Where it came to stand."""
+        return float(np.mean(self.executed[self.times >= self.rest - LATE]))
 
-    def steady(self, drift: float) -> Steady | None:
+    @property
+    def farthest(self) -> float:
+        """How far it got after the command's end, if only for a moment."""
+        return float(np.max(self.executed[self.times >= self.end]))
+
+    @property
+    def took(self) -> float:
+        """Seconds from the command's end until it stood."""
+        away = np.abs(self.executed - self.stands) > NEAR[self.axis]
+        return float(max([0.0, *(self.times[away] - self.end)]))
+
+    @property
+    def moves(self) -> bool:
+        """Whether the base made about as much of it as was commanded."""
+        return self.stands >= MOVED * self.commanded
+
+    @property
+    def steady(self) -> Steady | None:
         """What it did of a command that was held; None where none was."""
-        begin, end = self.end - self.held, self.end
-        window = (self.times >= begin + SETTLE) & (self.times <= end)
+        since = self.end - self.held + SETTLE
+        window = (self.times >= since) & (self.times <= self.end)
         if self.held < HELD or window.sum() < 5 or math.isfinite(self.silent):
             return None
-        speed, at_end = np.polyfit(self.times[window] - end, self.covered[window], 1)
-        ratio = speed / self.speed
-        moving = float(speed - self.sign * drift)
-        behind, rolls = self.commanded * ratio - at_end, self.farthest(drift) - at_end
-        return Steady(moving, float(ratio), float(behind), float(rolls), self.held - SETTLE)
-
-    def moves_not(self, drift: float) -> bool:
-        """Whether the base made well less of it than was commanded."""
-        return self.stands(drift) < MOVED * self.commanded
+        speed, at_end = np.polyfit(self.times[window] - self.end, self.covered[window], 1)
+        behind = self.commanded * speed / self.speed - at_end
+        rolls, moving = self.farthest - at_end, speed - self.drift
+        return Steady(moving, speed / self.speed, behind, rolls, self.held - SETTLE)
 
 
 @dataclass(frozen=True)
@@ -146,54 +158,57 @@ class AxisFigures:
 
 def runs_of(recording: Recording) -> list[Run]:
     """All runs, in order."""
-    if len(recording.poses) < 2 or not recording.commands:
-        return []
-    poses, ends = np.array(recording.poses), [*recording.commands[1:], (recording.poses[-1][0],)]
-    spans = [(*one, end[0]) for one, end in zip(recording.commands, ends, strict=True)]
+    groups, poses, drift = _groups(recording), np.array(recording.poses), drift_of(recording)
     found: list[Run] = []
-    group: list[tuple[float, float, float, float]] = []
     stood = math.inf
-    for span in spans:
-        if abs(span[1]) < NONE[0] and abs(span[2]) < NONE[1]:
-            lasted = span[3] - span[0]
-            if group and stood >= BEFORE and lasted >= STOOD:
-                found += _run(group, span[3], poses)
-            stood = lasted + (0.0 if group else stood)
-            group = []
-        else:
-            group.append(span)
+    for (stands, group), (_, then) in pairwise(groups):
+        if stands:
+            stood = group[-1, 1] - group[0, 0]
+        elif stood >= BEFORE and then[-1, 1] - then[0, 0] >= STOOD:
+            found += _run(group, then[-1, 1], poses, drift or (0.0, 0.0, 0.0))
     return found
 
 
+def is_still(speed: float, turn: float) -> bool:
+    """Whether this command (m/s, rad/s) tells a base to stand."""
+    return abs(speed) < NONE[MOVE] and abs(turn) < NONE[TURN]
+
+
+def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
+    """Commands that follow each other, and whether they tell it to stand.
+
+    [n, 4]: since and until when, m/s, rad/s.
+    """
+    if len(recording.poses) < 2:
+        return []
+    ends = [*[at for at, _, _ in recording.commands[1:]], recording.poses[-1][0]]
+    spans = [(at, end, v, w) for (at, v, w), end in zip(recording.commands, ends, strict=False)]
+    grouped = groupby(spans, lambda one: is_still(one[2], one[3]))
+    return [(stands, np.array(list(group))) for stands, group in grouped]
+
+
 def _run(
-    group: list[tuple[float, float, float, float]], rest: float, poses: np.ndarray
+    group: np.ndarray, rest: float, poses: np.ndarray, drift: tuple[float, float, float]
 ) -> list[Run]:
-    given = np.array(group)
-    sent = given[~np.isnan(given[:, 1])]
-    if not len(sent):
-        return []
-    lasted = sent[:, 3] - sent[:, 0]
-    sums = sent[:, 1:3].T @ lasted
-    most = np.abs(sent[:, 1:3]).max(axis=0)
+    """The run that a group is; none where it is along both axes, to and fro or without odometry."""
+    sent = group[~np.isnan(group[:, 2])]
+    most = np.abs(sent[:, 2:]).max(axis=0)
     axis = MOVE if most[MOVE] >= NONE[MOVE] and most[TURN] <= ASIDE[TURN] else TURN
-    if (axis == TURN and most[MOVE] > ASIDE[MOVE]) or abs(sums[axis]) < 0.99 * np.abs(
-        sent[:, 1 + axis]
-    ) @ lasted:
+    along, lasted = sent[:, 2 + axis], sent[:, 1] - sent[:, 0]
+    total = float(along @ lasted)
+    begin, end, rest = sent[0, 0], group[-1, 1], min(rest, group[-1, 1] + 2.0)
+    times, x, y, yaw = poses[(poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)].T
+    to_and_fro = abs(total) < 0.99 * np.abs(along) @ lasted
+    both = axis == TURN and most[MOVE] > ASIDE[MOVE]
+    if to_and_fro or both or len(times) < 5 or times[-1] < end:
         return []
-    begin, end, sign = sent[0, 0], given[-1, 3], math.copysign(1.0, sums[axis])
-    silent = float(sent[-1, 3]) if len(sent) < len(given) else math.inf
-    rest = min(rest, end + 2.0)
-    inside = (poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)
-    if inside.sum() < 5 or poses[inside][-1, 0] < end:
-        return []
-    times, x, y, yaw = poses[inside].T
-    way = yaw if axis == TURN else _ahead(x, y, yaw)
-    covered = sign * (way - float(np.interp(begin, times, way)))
-    same = sent[:, 1 + axis] == sent[-1, 1 + axis]
-    first = len(same) - int(np.argmin(same[::-1])) if not same.all() else 0
-    held, speed = float(sent[-1, 3] - sent[first, 0]), abs(float(sent[-1, 1 + axis]))
-    total = abs(float(sums[axis]))
-    return [Run(axis, sign, begin, end, rest, speed, held, total, silent, times, covered)]
+    way, sign = yaw if axis == TURN else _ahead(x, y, yaw), math.copysign(1.0, total)
+    covered = sign * (way - np.interp(begin, times, way))
+    changes = np.flatnonzero(np.diff(along))
+    held = float(sent[-1, 1] - sent[changes[-1] + 1 if len(changes) else 0, 0])
+    silent = float(sent[-1, 1]) if len(sent) < len(group) else math.inf
+    values = abs(float(along[-1])), held, abs(total), silent, sign * drift[axis]
+    return [Run(axis, sign, begin, end, rest, *values, times, covered)]
 
 
 def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
@@ -206,61 +221,47 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 def drift_of(recording: Recording) -> tuple[float, float, float] | None:
     """(m/s ahead, rad/s to the left, m/s over ground) of a base that is told to stand."""
-    if len(recording.poses) < 2:
-        return None
-    times, x, y, yaw = np.array(recording.poses).T
-    commands = recording.commands or [(times[0] - 1.0, 0.0, 0.0)]
     sums = np.zeros(4)
-    for (begin, speed, turn), end in zip(
-        commands, [*[one[0] for one in commands[1:]], times[-1]], strict=True
-    ):
-        begin, end = max(begin + 1.0, times[0]), min(end, times[-1])
-        if abs(speed) < NONE[0] and abs(turn) < NONE[1] and end - begin >= DRIFTS:
-            dx, dy, turned = (
-                np.diff(np.interp([begin, end], times, one))[0] for one in (x, y, yaw)
-            )
-            heading = float(np.interp((begin + end) / 2, times, yaw))
+    for stands, group in _groups(recording):
+        times, x, y, yaw = np.array(recording.poses).T
+        begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
+        if stands and end - begin >= DRIFTS:
+            (dx, dy, turned) = (np.diff(np.interp([begin, end], times, o))[0] for o in (x, y, yaw))
+            heading = np.interp((begin + end) / 2, times, yaw)
             ahead = math.cos(heading) * dx + math.sin(heading) * dy
             sums += ahead, turned, math.hypot(dx, dy), end - begin
-    if not sums[3]:
-        return None
-    ahead, turned, ground = sums[:3] / sums[3]
-    return float(ahead), float(turned), float(ground)
+    ahead, turned, ground = (sums[:3] / (sums[3] or 1.0)).tolist()
+    return (ahead, turned, ground) if sums[3] else None
 
 
 def axis_figures(recording: Recording, axis: int) -> AxisFigures:
     """The figures of one axis, as far as they are in it."""
     runs = tuple(run for run in runs_of(recording) if run.axis == axis)
     drifts = drift_of(recording)
-    drift = drifts[axis] if drifts else 0.0
     heard = [run for run in runs if math.isinf(run.silent)]
-    follows = [run for run in heard if not run.moves_not(drift) and run.speed > LOWEST[axis]]
-    steady = [(run, found) for run in follows if (found := run.steady(drift))]
+    follows = [run for run in heard if run.moves and run.speed > LOWEST[axis]]
     stops = [run for run in follows if run.end != recording.zeroed]
+    steady = [(run, found) for run in follows if (found := run.steady)]
     ratios = [(run.speed, found.ratio) for run, found in steady]
-    shares = [run.stands(drift) / run.commanded for run in follows]
-    beyond = [
-        run.farthest(drift) - run.commanded * max(1.0, near(ratios, run.speed)) for run in follows
-    ]
+    shares = [run.stands / run.commanded for run in follows]
+    beyond = [run.farthest - run.commanded * max(1.0, near(ratios, run.speed)) for run in follows]
+    stopping: dict[float, list[Run]] = {}
+    for run in sorted(stops, key=lambda one: one.speed):
+        stopping.setdefault(round(run.speed, 2), []).append(run)
     return AxisFigures(
         runs=runs,
-        slowest=slowest_of(heard, axis, drift),
+        slowest=slowest_of(heard, axis),
         response=_slope([(found.speed, found.behind, found.sure) for _, found in steady]),
         braking=_slope(
             [(found.speed, found.rolls, found.sure) for run, found in steady if run in stops]
         ),
         overshoot=max([0.0, *beyond]) if beyond else None,
-        drift=abs(drifts[2] if axis == MOVE else drift) if drifts else None,
+        drift=drifts and abs(drifts[2] if axis == MOVE else drifts[TURN]),
         ratio=_slope([(run.speed, found.ratio * run.speed, found.sure) for run, found in steady]),
         executed=(float(np.median(shares)), min(shares), max(shares)) if shares else None,
         stopping=tuple(
-            (
-                speed,
-                max(run.farthest(drift) - run.at(run.end) for run in at),
-                max(_took(run, drift) for run in at),
-            )
-            for speed in sorted({round(run.speed, 2) for run in stops})
-            if (at := [run for run in stops if round(run.speed, 2) == speed])
+            (speed, max(run.farthest - run.at(run.end) for run in at), max(run.took for run in at))
+            for speed, at in stopping.items()
         ),
     )
 
@@ -271,13 +272,13 @@ def near(ratios: Sequence[tuple[float, float]], speed: float) -> float:
     return float(np.mean([r for at, r in ratios if abs(at - speed) <= least + 0.01] or [1.0]))
 
 
-def slowest_of(runs: Sequence[Run], axis: int, drift: float) -> float | None:
+def slowest_of(runs: Sequence[Run], axis: int) -> float | None:
     """The slowest speed from which on it moves; 0 where it moves at LOWEST; None: not tried."""
     shares: dict[tuple[float, float], list[float]] = {}
     for run in runs:
         if run.held > max(1.0, 0.9 * (run.end - run.begin)):
             of = shares.setdefault((round(run.speed, 3), run.sign), [])
-            of.append(run.stands(drift) / run.commanded)
+            of.append(run.stands / run.commanded)
     still = [speed for (speed, _), made in shares.items() if np.mean(made) < MOVED]
     moves = [speed for speed, _ in shares if speed > max(still, default=0.0)]
     if not moves or (not still and min(moves) > LOWEST[axis]):
@@ -287,24 +288,22 @@ def slowest_of(runs: Sequence[Run], axis: int, drift: float) -> float | None:
 
 def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | None:
     """Seconds after its last command at which a base stops by itself; infinite: it does not."""
-    drifts, found = drift_of(recording) or (0.0, 0.0, 0.0), []
+    found = []
     for run in runs_of(recording):
-        made, drift, driven = axes[run.axis], run.sign * drifts[run.axis], run.silent - run.begin
+        of, driven = axes[run.axis], run.silent - run.begin
         if math.isinf(run.silent) or driven < HELD:
             continue
-        speed = run.speed * (made.ratio or 1.0) - drift
-        if run.at(run.end) - run.at(run.end - 0.8) > 0.8 * (drift + 0.5 * speed):
+        speed = run.speed * (of.ratio or 1.0) - run.drift
+        if run.at(run.end) - run.at(run.end - 0.8) > 0.8 * (run.drift + 0.5 * speed):
             return math.inf
-        rolled = run.stands(0.0) - drift * (run.rest - LATE / 2 - run.begin)
-        lags = (made.response or 0.0) - (made.braking or 0.0)
-        found.append(max(0.0, rolled / speed - driven + lags))
-    return _median(found)
+        made = (run.stands - run.drift * (run.end - run.begin)) / speed
+        found.append(max(0.0, made - driven + (of.response or 0.0) - (of.braking or 0.0)))
+    return median(found)
 
 
-def obeys_zero(recording: Recording, drift: float) -> float | None:
+def obeys_zero(recording: Recording) -> float | None:
     """Seconds until it stood after zero commands without more."""
-    found = [run for run in runs_of(recording) if run.end == recording.zeroed]
-    return _took(found[0], drift) if found else None
+    return next((run.took for run in runs_of(recording) if run.end == recording.zeroed), None)
 
 
 def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
@@ -313,27 +312,15 @@ def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
     return stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]
 
 
-def noise_of(recording: Recording) -> tuple[float, float] | None:
-    """(m, rad): deviation of odometry from a line while the base is told to stand."""
-    for (begin, *given), (end, *_) in pairwise([*recording.commands, (math.inf, 0.0, 0.0)]):
-        poses = np.array([one for one in recording.poses if begin + 1.0 <= one[0] < end])
-        if not any(given) and len(poses) > 20:
-            at = poses[:, 0] - begin
-            rests = [one - np.polyval(np.polyfit(at, one, 1), at) for one in poses.T[1:]]
-            return float(np.hypot(rests[0].std(), rests[1].std())), float(rests[2].std())
-    return None
-
-
-def rate_of(times: Sequence[float]) -> float | None:
+def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
     """Messages a second, by their stamps."""
     steps = np.diff(np.unique(times))
     return float(1.0 / np.median(steps)) if len(steps) > 2 else None
 
 
-def _took(run: Run, drift: float) -> float:
-    beyond = run.covered - run.sign * drift * np.maximum(0.0, run.times - run.end)
-    away = run.times[(np.abs(beyond - run.stands(drift)) > NEAR[run.axis]) & (run.times > run.end)]
-    return float(away[-1] - run.end) if len(away) else 0.0
+def median(values: Sequence[float] | np.ndarray) -> float | None:
+    """The median; None of nothing."""
+    return float(np.median(values)) if len(values) else None
 
 
 def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:
@@ -341,7 +328,3 @@ def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:
     count most, of which noise and sway are the least part."""
     x, y, sure = np.array(points).reshape(-1, 3).T
     return float(x @ (y * sure**2) / (x @ (x * sure**2))) if len(x) else None
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if values else None

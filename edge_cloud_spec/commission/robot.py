@@ -1,11 +1,15 @@
-"""The robot under trial: its topics as events, commands as its driver takes them."""
+"""The robot under trial and the person at the terminal: topics and answers as events, commands as
+its driver takes them."""
 
 from __future__ import annotations
 
 import argparse
-import math
+import queue
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,10 @@ from std_msgs.msg import Bool
 
 from ..bringup.graph import ParameterFile, full_name
 from ..errors import UserError
-from ..nav.events import EStop, Odometry
-from ..nav.pose import Pose
+from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
+from ..nav.motion import PERIOD
+from ..nav.pose import Pose, Velocity, yaw_of
+from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, OutputSettings, make_output
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
 from ..nodes.runtime.node_thread import NodeThread
@@ -29,13 +35,18 @@ from .trials import Event
 SIMULATED = "sim/outcome"  # what simulators publish, and no robot
 FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
 MORE_S = 1.5  # s more, to find who else is there
+GRACE_S = 0.3  # s after a command that this program did not renew, until it is stopped
 
 
 class Robot:
-    """``hear`` gets each event, from any thread. Raises UserError where it must not be driven."""
+    """A ``trials.Robot``. Raises UserError where it must not be driven.
 
-    def __init__(self, args: argparse.Namespace, hear: Callable[[Event], None]) -> None:
-        self._hear, self._kind = hear, ""
+    ``interrupted`` is set when the program must end.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.interrupted, self._yes, self._kind = threading.Event(), args.yes, ""
+        self._events: queue.SimpleQueue[tuple[float, Event]] = queue.SimpleQueue()
         given = {"cmd_vel": args.cmd_vel, "odom": args.odom, COMPRESSED: args.camera}
         if args.camera and not args.camera.endswith("/compressed"):
             given |= {COMPRESSED: args.camera + "/compressed", RAW: args.camera}
@@ -47,7 +58,7 @@ class Robot:
             said = file.of(full_name(args.namespace, "navigator")) if file else {}
             output = {k[7:]: v for k, v in said.items() if k.startswith("output.")}
             self.output = make_output(node, OutputSettings(**output), "base_link")
-            self._check_alone(args.yes)
+            self._check_alone()
         except (TypeError, ValueError) as error:
             raise UserError(f"{args.parameters}: output: {error}") from None
         self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
@@ -55,16 +66,52 @@ class Robot:
         self._pictures.subscribe(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)
         self._pictures.subscribe(Image, RAW, self._on_picture, SENSOR_DATA)
         node.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
-        for thread in (self._thread, self._stops, self._pictures):
+        self._watchdog = Watchdog(self.output.stop, GRACE_S)
+        if not self._yes:
+            threading.Thread(target=self._listen, name="terminal", daemon=True).start()
+        for thread in (self._watchdog, self._thread, self._stops, self._pictures):
             thread.start()
 
     def close(self) -> None:
         """Hear nothing any more."""
-        self._stops.close()
-        self._pictures.close()
-        self._thread.close()
+        for thread in (self._stops, self._pictures, self._thread, self._watchdog):
+            thread.close()
 
-    def _check_alone(self, yes: bool) -> None:
+    def command(self, velocity: Velocity) -> None:
+        self._watchdog.feed(time.monotonic() + PERIOD)
+        self.output.command(velocity)
+
+    def stop(self, repeat: int) -> None:
+        self._watchdog.calm()
+        self.output.stop(repeat)
+
+    def keep_silent(self, seconds: float) -> None:
+        self._watchdog.feed(time.monotonic() + seconds)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def ask(self, text: str) -> None:
+        print(text, end="" if not self._yes else "y\n", flush=True)
+        if self._yes:
+            self._hear(Instruction("" if "tape" in text else "y"))
+
+    def period(self) -> Iterator[tuple[float, Event]]:
+        end = time.monotonic() + PERIOD
+        while (left := end - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                yield self._events.get(timeout=left)
+        yield time.monotonic(), Hold("it was interrupted") if self.interrupted.is_set() else Tick()
+
+    def _hear(self, event: Event) -> None:
+        self._events.put((time.monotonic(), event))
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            self._hear(Instruction(line))
+        self._hear(Hold("nobody can answer: its input has ended"))
+
+    def _check_alone(self) -> None:
         """Nobody else commands the base; and who says yes to all has a simulator."""
         node = self._node
         for _ in range(LOOKS):
@@ -78,7 +125,7 @@ class Robot:
                 raise UserError(
                     f"another node publishes {topic}: stop the launch and all that drives the robot"
                 )
-        if yes and not node.count_publishers(node.resolve_topic_name(SIMULATED)):
+        if self._yes and not node.count_publishers(node.resolve_topic_name(SIMULATED)):
             raise UserError(f"--yes is for a simulation: nobody publishes {SIMULATED}")
 
     def _now(self) -> float:
@@ -90,8 +137,7 @@ class Robot:
         self._hear(EStop(message.data))
 
     def _on_odometry(self, message: OdometryMsg) -> None:
-        at, q = message.pose.pose.position, message.pose.pose.orientation
-        yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
+        at, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         self._hear(Odometry(Pose(at.x, at.y, yaw), stamp, self._now() - stamp / 1e9))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 FARTHEST = 1e6  # m or rad; no robot gets there, and sums beyond lose the centimetres
 
@@ -52,3 +53,8 @@ def between(one: Pose, other: Pose, share: float) -> Pose:
 def wrap(angle: float) -> float:
     """The angle (rad) from -pi to pi."""
     return math.atan2(math.sin(angle), math.cos(angle))
+
+
+def yaw_of(q: Any) -> float:
+    """The yaw (rad) of a quaternion with x, y, z and w."""
+    return math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))

@@ -49,7 +49,7 @@ from ..nav.events import (
 from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
-from ..nav.pose import Pose
+from ..nav.pose import Pose, yaw_of
 from ..nav.settings import Settings
 from ..nav.status import START, Status
 from ..nav.watchdog import REPEATS, Watchdog
@@ -199,11 +199,10 @@ class NavigatorNode(ManagedNode):
         )
 
     def _on_odometry(self, message: OdometryMsg) -> None:
-        position, q = message.pose.pose.position, message.pose.pose.orientation
-        yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
-        stamp, pose = Time.from_msg(message.header.stamp).nanoseconds, (position.x, position.y, yaw)
+        position, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
         with self._lock:
-            self._run(Odometry(Pose(*pose), stamp, self._age(stamp)))
+            self._run(Odometry(Pose(position.x, position.y, yaw), stamp, self._age(stamp)))
 
     def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
         settings, points, problem = self._config.value, np.empty((0, 2)), ""

@@ -12,6 +12,7 @@ import rerun as rr
 from PIL import Image
 
 from ..errors import UserError
+from ..nav.pose import yaw_of
 from ..nav.status import Status
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import (
@@ -201,9 +202,9 @@ class Floor:
         }
 
     def _on_odometry(self, message: Any, now: float) -> Iterator[Entity]:
-        place, q = message.pose.pose.position, message.pose.pose.orientation
+        place = message.pose.pose.position
         self._x, self._y = place.x, place.y
-        self._yaw = math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
+        self._yaw = yaw_of(message.pose.pose.orientation)
         if now < self._next:
             return
         self._next = now + PERIOD

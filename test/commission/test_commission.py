@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,12 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.commission.bag import recording_of
 from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
-from edge_cloud_spec.commission.trials import CIRCLE, EStop, Settings
+from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
 
@@ -91,9 +95,9 @@ def test_another_base_is_not_taken_for_it() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(seed: int) -> None:
     abort = random.Random(seed).uniform(0.0, 125.0)
-    trial = Trial(Kinematic(0.2, 0.2), seed=seed).run(abort=abort)
+    trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
     assert trial.problem == "Ctrl-C" and trial.halts >= 11
-    assert trial.command == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
+    assert trial.velocity == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
     str(report_of(trial.commission.recording, Settings()))  # what there is can be told
 
 
@@ -143,7 +147,7 @@ def test_a_base_or_odometry_that_lies_ends_it_within_its_circle(
 ) -> None:
     trial = Trial(replace(base), odometry=odometry or (lambda pose, now: pose)).run()
     assert trial.problem is not None and any(one in trial.problem for one in why.split("|"))
-    assert trial.command == (0.0, 0.0) and trial.halts >= 11
+    assert trial.velocity == (0.0, 0.0) and trial.halts >= 11
     assert trial.farthest < CIRCLE or base.follows, "what goes by itself is not to be held"
 
 
@@ -156,10 +160,9 @@ def test_only_yes_moves_it(says: str, why: str) -> None:
 
 
 def test_who_says_nothing_is_waited_for_standing_and_an_e_stop_ends_it() -> None:
-    trial = Trial(Kinematic(), lambda text, trial: None).run(60.0)
-    assert trial.problem is None and trial.sent == -math.inf
-    trial.on(EStop(True))
-    assert trial.problem == "the e_stop was pressed"
+    trial = Trial(Kinematic(), lambda text, trial: None).run([(60.0, EStop(True))])
+    assert trial.problem == "the e_stop was pressed" and trial.sent == -math.inf
+    assert 160.0 <= trial.now < 163.0 and len(trial.asked) == 1
 
 
 def test_what_the_tape_says_is_asked_again_and_may_be_left_out() -> None:
@@ -213,12 +216,16 @@ def test_what_is_refused_has_another_name_and_a_file_is_whole_or_as_it_was(tmp_p
     assert [one.name for one in tmp_path.iterdir()] == [path.name], "nothing half written"
 
 
+@pytest.mark.parametrize("nudge", [0.0, 0.001])
 def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    nudge: float,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recording = Trial(Kinematic(0.2, 0.2, slowest=(0.1, 0.2))).run().commission.recording
-    write_bag(tmp_path / "drive", recording)
+    write_bag(tmp_path / "drive", recording, nudge)
     assert main(["commission", "--bag", "drive"]) == 0
     said = capsys.readouterr().out
     for line in ("moves: dead band                  0.100 m/s", "braking                    0.19"):
@@ -228,8 +235,48 @@ def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
     recording.commands.clear()
     write_bag(tmp_path / "still", recording)
     assert main(["commission", "--bag", "still"]) == 0
-    assert "not measured: turns: response" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not measured: turns: response" in said
+    assert "not measured: turns: drift at zero" in said, "it moved, and nobody knows what for"
     assert not runs_of(recording)
+
+
+def make_bag(path: Path, *options: str) -> None:
+    """A simulated robot that turns, as ``examples/make_bag.py`` has it."""
+    example = Path(__file__).parents[2] / "examples" / "make_bag.py"
+    subprocess.run([sys.executable, example, path, "--seed", "4", *options], check=True)
+
+
+@pytest.mark.parametrize(("lag", "raw"), [("0.0", ()), ("0.4", ()), ("1.2", ("--raw", "bgr8"))])
+def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
+    lag: str, raw: tuple[str, ...], tmp_path: Path
+) -> None:
+    make_bag(tmp_path / "turns", "--lag", lag, "--seconds", "14", *raw)
+    lags = report_of(recording_of(tmp_path / "turns"), Settings()).lags
+    assert lags and abs(lags.lag - float(lag)) <= 0.03 and abs(lags.most - float(lag)) <= 0.03
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "why"),
+    [
+        (["--seconds", "14"], [], "turn left and right, slower"),  # at one speed: no lag shows
+        (["--seconds", "2"], [], "record 20 seconds"),
+        (["--seconds", "2"], ["--camera", "/cam"], "--camera must name a topic"),
+    ],
+)
+def test_a_bag_from_which_no_lag_can_be_told_says_so_in_a_sentence(
+    made: list[str],
+    asked: list[str],
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_bag(tmp_path / "bag", *made)
+    out = ["--out", str(tmp_path / "robot.yaml")]
+    done = main(["commission", "--bag", str(tmp_path / "bag"), *asked, *out])
+    said, refused = capsys.readouterr()
+    assert why in (refused if asked else said) and (done == 2) == bool(asked)
+    assert asked or "stands to decide: the camera's lag is not known" in said
 
 
 def test_options_that_cannot_be_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from helpers.graph.ros_domain import ros_domain
 from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool, String
 
+from edge_cloud_spec.commission.command import add_commission_arguments
+from edge_cloud_spec.commission.robot import GRACE_S, Robot
+from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 
@@ -60,6 +64,25 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end, "never"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_its_own_watchdog_lets_a_base_time_out_and_stops_it_otherwise(
+    base: Base, silent: bool
+) -> None:
+    """Else the base's own time-out is never seen; while it is meant to drive, the watchdog acts."""
+    parser = argparse.ArgumentParser()
+    add_commission_arguments(parser)
+    robot = Robot(parser.parse_args(["--yes", "--cmd-vel", "go"]))
+    try:
+        robot.command(Velocity(0.2))
+        if silent:
+            robot.keep_silent(60.0)
+        until(lambda: (0.2, 0.0) in base.heard)
+        time.sleep(GRACE_S + 1.0)
+        assert ((0.0, 0.0) in base.heard[2:]) != silent, base.heard
+    finally:
+        robot.close()
 
 
 @pytest.mark.parametrize("cause", ["Ctrl-C", "e_stop", "nobody answers", "another drives"])

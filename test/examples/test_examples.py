@@ -91,35 +91,6 @@ def test_the_examples_preset_decodes_to_the_words_of_another_preset(
     assert answers["--seed", "3"] != answers["--rule", "coupled"]
 
 
-@pytest.mark.parametrize(("lag", "raw"), [("0.0", ()), ("0.4", ()), ("1.2", ("--raw", "bgr8"))])
-def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
-    lag: str, raw: tuple[str, ...], tmp_path: Path
-) -> None:
-    turns = str(tmp_path / "turns")
-    made = example("make_bag.py", turns, "--lag", lag, "--seconds", "14", "--seed", "4", *raw)
-    assert made.returncode == 0, made.stderr
-    done = example("camera_lag.py", turns)
-    measured = re.match(r"camera_lag: (\d\.\d\d) ", done.stdout)
-    assert measured is not None and abs(float(measured[1]) - float(lag)) <= 0.03, done
-
-
-@pytest.mark.parametrize(
-    ("made", "asked", "why"),
-    [
-        (["--seconds", "14"], [], "turn left and right, slower"),  # at one speed: no lag shows
-        (["--seconds", "2"], [], "record 20 seconds"),
-        (["--seconds", "2"], ["--camera", "/cam"], "--camera must name a topic"),
-    ],
-)
-def test_a_bag_from_which_no_lag_can_be_told_is_refused_in_a_sentence(
-    made: list[str], asked: list[str], why: str, tmp_path: Path
-) -> None:
-    bag = str(tmp_path / "bag")
-    assert example("make_bag.py", bag, *made).returncode == 0
-    done = example("camera_lag.py", bag, *asked)
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and why in done.stderr
-
-
 @pytest.fixture
 def start(
     monkeypatch: pytest.MonkeyPatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,20 +18,9 @@ from rosbags.rosbag2 import Writer
 
 from edge_cloud_spec.commission.camera import WIDE, Frame
 from edge_cloud_spec.commission.figures import Recording
-from edge_cloud_spec.commission.trials import (
-    Abort,
-    Answer,
-    Ask,
-    Commission,
-    Ended,
-    Event,
-    Halt,
-    Say,
-    Send,
-    Settings,
-)
-from edge_cloud_spec.nav.events import Odometry, Tick
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.commission.trials import Commission, Event, Settings
+from edge_cloud_spec.nav.events import Instruction, Odometry, Tick
+from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.observe.bag import VERSION, types
 
 DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
@@ -81,16 +70,18 @@ class Trial:
         seed: int = 0,
     ) -> None:
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
-        self.commission = Commission(settings or Settings())
+        self.commission = Commission(self, settings or Settings())
         self.random = random.Random(seed)
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
-        self.command, self.sent = (0.0, 0.0), -math.inf
+        self.velocity, self.sent = (0.0, 0.0), -math.inf
         self.halts = 0
         self.said: list[str] = []
         self.asked: list[str] = []
         self.problem: str | None = None
+        self.pending: list[Event] = []
+        self.given: list[tuple[float, Event]] = []
         self.way = self.farthest = 0.0
         self.marked = self.base.x, self.base.y
         self.yaws = [0.0]
@@ -103,43 +94,52 @@ class Trial:
         self.marked = self.base.x, self.base.y
         return "y"
 
-    def on(self, event: Event) -> None:
-        for effect in self.commission.on(event, self.now):
-            if isinstance(effect, Send):
-                self.command, self.sent = (effect.velocity.vx, effect.velocity.wz), self.now
-            elif isinstance(effect, Halt):
-                self.command, self.halts = (0.0, 0.0), self.halts + 1
-            elif isinstance(effect, Ask):
-                self.asked.append(effect.text)
-                if (text := self.answer(effect.text, self)) is not None:
-                    self.on(Answer(text))
-            elif isinstance(effect, Say):
-                self.said.append(effect.text)
-            elif isinstance(effect, Ended):
-                self.problem = effect.problem
+    def command(self, velocity: Velocity) -> None:
+        self.velocity, self.sent = (velocity.vx, velocity.wz), self.now
 
-    def run(self, until: float = 2000.0, abort: float = math.inf) -> Trial:
-        """Until it has ended, and for two seconds more; Ctrl-C after ``abort`` s."""
-        begun, ended = self.now, math.inf
-        while self.now < begun + until and self.now < ended + 2.0:
-            self.now, self.steps = self.now + DT, self.steps + 1
-            if self.now - begun > abort and self.problem is None:
-                self.on(Abort("Ctrl-C"))
-            x, y = self.base.x, self.base.y
-            fresh = self.now - self.sent <= self.base.timeout
-            self.base.move(self.command if fresh else (0.0, 0.0), DT)
-            self.yaws.append(self.base.yaw)
-            self.way += math.hypot(self.base.x - x, self.base.y - y)
-            self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
-            if self.steps % ODOMETRY == 0:
-                self._tell()
-            if self.camera and self.steps % PICTURE == 0:
-                self._see(*self.camera)
-            if self.steps % TICK == 0:
-                self.on(Tick())
-            if self.problem is not None:
-                ended = min(ended, self.now)
+    def stop(self, repeat: int) -> None:
+        self.velocity, self.halts = (0.0, 0.0), self.halts + 1
+
+    def keep_silent(self, seconds: float) -> None:
+        """As it is."""
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self, text: str) -> None:
+        self.asked.append(text)
+        if (answer := self.answer(text, self)) is not None:
+            self.pending.append(Instruction(answer))
+
+    def period(self) -> Iterator[tuple[float, Event]]:
+        for _ in range(TICK):
+            self._step()
+            while self.pending:
+                yield self.now, self.pending.pop(0)
+        yield self.now, Tick()
+
+    def run(self, events: Sequence[tuple[float, Event]] = ()) -> Trial:
+        """Until it has ended, and for two seconds more, with these events after so many s."""
+        self.given = [(self.now + after, event) for after, event in events]
+        self.problem = self.commission.run()
+        for _ in range(round(2.0 / DT)):
+            self._step()
         return self
+
+    def _step(self) -> None:
+        self.now, self.steps = self.now + DT, self.steps + 1
+        x, y = self.base.x, self.base.y
+        fresh = self.now - self.sent <= self.base.timeout
+        self.base.move(self.velocity if fresh else (0.0, 0.0), DT)
+        self.yaws.append(self.base.yaw)
+        self.way += math.hypot(self.base.x - x, self.base.y - y)
+        self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
+        self.pending += [event for at, event in self.given if at <= self.now]
+        self.given = [one for one in self.given if one[0] > self.now]
+        if self.steps % ODOMETRY == 0:
+            self._tell()
+        if self.camera and self.steps % PICTURE == 0:
+            self._see(*self.camera)
 
     def _tell(self) -> None:
         k = self.base.told
@@ -147,7 +147,7 @@ class Trial:
         if pose is not None:
             yaw = math.remainder(pose.yaw, 2 * math.pi)
             stamp = round((EPOCH + self.now) * 1e9)
-            self.on(Odometry(Pose(pose.x, pose.y, yaw), stamp, 0.01))
+            self.pending.append(Odometry(Pose(pose.x, pose.y, yaw), stamp, 0.01))
 
     def _see(self, lag: float, blur: float) -> None:
         """A picture of a strip; ``lag`` s older than stamped, less sharp by ``blur`` a rad/s."""
@@ -156,11 +156,14 @@ class Trial:
         columns = np.interp(at, np.arange(4096), self.scene)
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now
-        self.on(Frame(came, came, columns - columns.mean(), float(sharp)))
+        self.pending.append(Frame(came, came, columns - columns.mean(), float(sharp)))
 
 
-def write_bag(path: Path, recording: Recording) -> None:
-    """Its commands, 20 a second while they last, and its odometry as a bag."""
+def write_bag(path: Path, recording: Recording, nudge: float = 0.0) -> None:
+    """Its commands, 20 a second while they last, and its odometry as a bag.
+
+    ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.
+    """
     rows: list[tuple[float, str, Any]] = []
     for at, x, y, yaw in recording.poses:
         odometry = OdometryMsg()
@@ -172,9 +175,10 @@ def write_bag(path: Path, recording: Recording) -> None:
         rows.append((at, "/odom", odometry))
     for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
         if not math.isnan(given[0]):
-            twist = Twist()
-            twist.linear.x, twist.angular.z = given
-            rows += [(one, "/cmd_vel", twist) for one in np.arange(at, end, 0.05)]
+            for number, one in enumerate(np.arange(at, end, 0.05)):
+                twist = Twist()
+                twist.linear.x, twist.angular.z = given if any(given) else (number % 2 * nudge, 0.0)
+                rows.append((one, "/cmd_vel", twist))
     kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
     with Writer(path, version=VERSION) as bag:
         known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}

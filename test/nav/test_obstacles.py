@@ -38,10 +38,6 @@ class Room:
         self.nearest = math.inf  # m from the body that something ever was
         self.run(0.2)
 
-    @property
-    def status(self) -> str:
-        return self.drill.status
-
     def on(self, *args: object) -> list[Effect]:
         effects = self.drill.on(*args)  # type: ignore[arg-type]
         for effect in effects:
@@ -88,8 +84,10 @@ def test_it_stops_before_what_stands_ahead(at: float, odometry: bool) -> None:
     room = Room((at, 0.0), odometry=odometry)
     room.act("move forward large")
     assert room.nearest >= SEES.margin, "it touches nothing"
-    assert "move forward large: something is in the way at 0." in room.status, room.status
-    assert room.status.endswith("m ahead") and not room.drill.navigator.moving
+    assert "move forward large: something is in the way at 0." in room.drill.status, (
+        room.drill.status
+    )
+    assert room.drill.status.endswith("m ahead") and not room.drill.navigator.moving
     assert odometry is False or room.nearest < SEES.margin + SEES.clearance + 0.1, "and gets near"
 
 
@@ -113,7 +111,9 @@ def test_moves_back_and_turns_are_held_and_say_where(
 ) -> None:
     room = Room(thing)
     room.act(action)
-    assert f"{action}: {IN_THE_WAY} 0." in room.status and where in room.status, room.status
+    assert f"{action}: {IN_THE_WAY} 0." in room.drill.status and where in room.drill.status, (
+        room.drill.status
+    )
     assert room.nearest > 0.0
 
 
@@ -121,10 +121,10 @@ def test_what_is_too_near_is_left_but_not_pushed() -> None:
     near = (0.35 + 0.02, 0.0)
     ahead = Room(near)
     assert set(ahead.act("move forward large", 0.2)) == {STILL}, "it says so at once"
-    assert f"{IN_THE_WAY} 0.02 m ahead" in ahead.status
+    assert f"{IN_THE_WAY} 0.02 m ahead" in ahead.drill.status
     back = Room(near)
     back.act("move backward medium")
-    assert "done: move backward medium" in back.status
+    assert "done: move backward medium" in back.drill.status
 
 
 def test_a_way_that_is_free_again_within_a_second_is_gone_on_with() -> None:
@@ -133,7 +133,7 @@ def test_a_way_that_is_free_again_within_a_second_is_gone_on_with() -> None:
     assert room.base.stands and room.drill.navigator.moving
     room.things = [FAR_OFF]
     room.run(3.0)
-    assert "done: move forward large" in room.status
+    assert "done: move forward large" in room.drill.status
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,15 @@ def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
             room.on(frozen if fault == "frozen" else room.scan(**changes[fault]))  # type: ignore[arg-type]
     assert drives(room.effects)[-1] == STILL, "within the timeout and a tick"
     room.run(1.5)
-    assert f"move forward large: {UNSEEN}: " in room.status and not room.drill.navigator.moving
+    assert (
+        f"move forward large: {UNSEEN}: " in room.drill.status and not room.drill.navigator.moving
+    )
     assert set(room.act("turn left small", 0.2)) == {STILL}, "nor does another begin"
-    assert UNSEEN in room.status
+    assert UNSEEN in room.drill.status
     room.scans = True
     room.run(1.0)
     room.act("turn left small", 2.0)
-    assert "done: turn left small" in room.status, "and goes on when it sees again"
+    assert "done: turn left small" in room.drill.status, "and goes on when it sees again"
 
 
 def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
@@ -178,7 +180,7 @@ def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
 def test_a_stop_is_a_stop_before_an_obstacle_too() -> None:
     room = Room((0.8, 0.0))
     room.act("move forward large", 1.2)
-    assert isinstance(room.on(EStop(True))[0], Halt) and room.status.endswith("e_stop is on")
+    assert isinstance(room.on(EStop(True))[0], Halt) and room.drill.status.endswith("e_stop is on")
 
 
 def test_scans_and_odometry_of_another_clock_are_of_one_moment() -> None:
@@ -215,4 +217,4 @@ def test_three_in_a_row_end_the_mission_as_blocked_with_the_place() -> None:
 def test_without_a_lidar_it_goes_on_as_ever() -> None:
     room = Room((0.6, 0.0), settings=ObstacleSettings())
     room.act("move forward large")
-    assert room.nearest < 0.0 and "done: move forward large" in room.status
+    assert room.nearest < 0.0 and "done: move forward large" in room.drill.status

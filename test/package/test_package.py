@@ -386,7 +386,7 @@ COMMANDS = {  # and what each needs, of what not every machine has
     "bench stop": ("rclpy", "edge_cloud_spec.msg"),
     "bench pipelines --out REPORT": ("matplotlib",),
     "bench fleet": ("greenlet",),
-    "camera_lag.py BAG": ("rosbags",),
+    "commission --bag BAG": ("rosbags",),
     "make_bag.py BAG": ("rosbags", "mujoco"),
     "watch_decisions.py": ("rclpy", "edge_cloud_spec.msg"),
     "EXECUTABLE nodes.navigator": ("rclpy", "nav_msgs"),
