@@ -290,14 +290,15 @@ def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | Non
     """Seconds after its last command at which a base stops by itself; infinite: it does not."""
     found = []
     for run in runs_of(recording):
-        of, driven = axes[run.axis], run.silent - run.begin
-        if math.isinf(run.silent) or driven < HELD:
+        before = (run.times >= run.begin + SETTLE) & (run.times <= run.silent)
+        if math.isinf(run.silent) or run.silent - run.begin < HELD or before.sum() < 5:
             continue
-        speed = run.speed * (of.ratio or 1.0) - run.drift
+        own, at_silence = np.polyfit(run.times[before] - run.silent, run.covered[before], 1)
+        speed = own - run.drift
         if run.at(run.end) - run.at(run.end - 0.8) > 0.8 * (run.drift + 0.5 * speed):
             return math.inf
-        made = (run.stands - run.drift * (run.end - run.begin)) / speed
-        found.append(max(0.0, made - driven + (of.response or 0.0) - (of.braking or 0.0)))
+        made = run.stands - at_silence - run.drift * (run.end - run.silent)
+        found.append(max(0.0, made / speed - (axes[run.axis].braking or 0.0)))
     return median(found)
 
 
@@ -314,8 +315,8 @@ def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
 
 def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
     """Messages a second, by their stamps."""
-    steps = np.diff(np.unique(times))
-    return float(1.0 / np.median(steps)) if len(steps) > 2 else None
+    known = np.unique(times)
+    return float((len(known) - 1) / np.ptp(known)) if len(known) > 3 else None
 
 
 def median(values: Sequence[float] | np.ndarray) -> float | None:

@@ -188,14 +188,19 @@ def _tell_camera(report: Report, recording: Recording) -> None:
 
 def _parameters(report: Report, settings: Settings) -> dict[str, Any]:
     """Of navigator and drafter, by node; may add to what is refused."""
+    moves = report.axes[MOVE]
     move, turn = (_axis(found) for found in report.axes)
     limits = {
         "speed": settings.speed,
         "turn_speed": settings.turn_speed,
         "stops_within": settings.stops_within,
     }
+    tried = min(settings.speed, tried_within(moves, settings))
+    # What it needed at the speeds that it may have, so that Axis.stopping is never less.
+    ways = [far - speed * (moves.braking or 0.0) for speed, far, _ in moves.stopping]
+    slow = [way for way, (speed, *_) in zip(ways, moves.stopping, strict=True) if speed <= tried]
+    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *slow])):.3f}")
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
-    tried = tried_within(report.axes[MOVE], settings)
     top = math.floor(100 * min(fastest.top_speed, tried) + 1e-6) / 100
     if top < settings.speed:
         report.slower.append(

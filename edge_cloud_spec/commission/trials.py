@@ -358,14 +358,14 @@ class Commission:
         return len(last) == 2 and all(run.moves for run in last)
 
     def _let_go(self) -> None:
-        """Once only zeros end a turn, twice nothing does."""
+        """Once only zeros end a turn, four times nothing does."""
         slow = Velocity(wz=self._easy(TURN, EASY[TURN]))
         self._hold(1.5, slow)
         self.recording.zeroed = self._now
         self._hold(2.0, STILL)
         self._rest()
-        for turn in (Velocity(wz=-slow.wz), slow):
-            self._hold(1.5, turn)
+        for turn in 2 * (Velocity(wz=-slow.wz), slow):
+            self._hold(2.0, turn)
             self.robot.keep_silent(SILENCE)
             self.recording.command(self._sent, SILENT, SILENT)
             for _ in self._periods(SILENCE):
