@@ -63,7 +63,7 @@ class ObstacleSettings(Bounded):
 
     scan: str = described("", "topic of a LaserScan that it stops before; empty: none", True)
     points: str = described("", "topic of a PointCloud2 that it stops before; empty: none", True)
-    front: float = bounded(0.35, 0.05, 2.0, "m from the base's middle to its front")
+    front: float = bounded(0.42, 0.05, 2.0, "m from the base's middle to its front, head and all")
     rear: float = bounded(0.35, 0.05, 2.0, "m to its rear")
     side: float = bounded(0.155, 0.05, 1.0, "m to either side; points within are its own legs")
     margin: float = bounded(0.05, 0.02, 0.5, "m that it keeps to all sides")

@@ -84,8 +84,9 @@ class Limits(Bounded):
     stops_within: float = bounded(
         0.0, 0.0, 5.0, "m; slower, so that it stands within so far of a fault; 0: no bound"
     )
-    move: Axis = field(default_factory=lambda: Axis(slowest=0.1))  # as a base with legs, which
-    turn: Axis = field(default_factory=lambda: Axis(slowest=0.2))  # takes no step for less
+    # As a base with legs, which takes no step for less, and does not stand at once.
+    move: Axis = field(default_factory=lambda: Axis(slowest=0.1, overshoot=0.1))
+    turn: Axis = field(default_factory=lambda: Axis(slowest=0.2, overshoot=0.2))
 
     @property
     def top_speed(self) -> float:

@@ -177,6 +177,7 @@ class Navigator:
         self._decision_time = DecisionTime()
         self._given = Drive(STILL, 0.0)  # the last command
         self._resting = ("", -math.inf)  # the detail to show once the base rests, and since when
+        self._unseen = ""  # why it is not seen what is in the way; empty: it is
         self._drifts = False  # whether it was told that the base moves by itself
         self._set_off = -math.inf  # when the robot last began to move from standing
         self._here = Pose()  # at the last tick
@@ -343,6 +344,8 @@ class Navigator:
             return ""  # that harms nobody, whenever it was decided
         if self._run is not None and not (settled.verified and self._drives_on(self._run, now)):
             return "the robot moves, and nothing else is decided now"
+        if self._run is None and (unseen := self.obstacles.missing(now)):
+            return unseen
         if self._instruction not in (None, normalized(settled.words.instruction)):
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == normalized(settled.words.instruction):
@@ -444,6 +447,7 @@ class Navigator:
         waits = self.status.state not in ("idle", "stopped")
         if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
             effects = self._show("idle", detail)
+        effects += self._say_what_is_unseen(now)
         stands = now - self._ledger.changed >= 2 * STANDS_S and self.odometer.locates(now)
         made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
         drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
@@ -457,6 +461,16 @@ class Navigator:
             )
         self._drifts = drifts
         return effects
+
+    def _say_what_is_unseen(self, now: float) -> list[Effect]:
+        """No decision is welcome while a promised lidar is missing: it could only be held."""
+        if self.holds.why:
+            return []
+        before, missing = self._unseen, self.obstacles.missing(now)
+        self._unseen = missing and (before or missing)  # as it was when it went missing
+        if missing:
+            return [] if self.status.state == "stopped" else self._show("stopped", self._unseen)
+        return self._show("idle", "what is in the way is seen again") if before else []
 
     def _go_on(self, run: Run, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):

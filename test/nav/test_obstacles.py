@@ -11,16 +11,27 @@ from helpers.drill import Drill, drives, words
 
 from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.answer import action_of
-from edge_cloud_spec.nav.events import Effect, EStop, Halt, Odometry, Scan, Show, Tick
+from edge_cloud_spec.nav.decision_loop import DecisionLoop, Seen
+from edge_cloud_spec.nav.events import (
+    Effect,
+    EStop,
+    Halt,
+    Instruction,
+    Odometry,
+    Scan,
+    Show,
+    Tick,
+)
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.mission import Mission, MissionSettings
-from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD
+from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD, Axis, Limits
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 
-SEES = ObstacleSettings(scan="scan")
+SEES = ObstacleSettings(scan="scan", front=0.35)
+MEASURED = Limits(move=Axis(slowest=0.1), turn=Axis(slowest=0.2))  # a base that overshoots nothing
 FAR_OFF = (0.0, 3.0)  # something to see
 
 
@@ -30,7 +41,7 @@ class Room:
     def __init__(
         self, *things: tuple[float, float], odometry: bool = True, settings: ObstacleSettings = SEES
     ) -> None:
-        self.drill = Drill(Settings(obstacles=settings))
+        self.drill = Drill(Settings(limits=MEASURED, obstacles=settings))
         self.base = Base(0.1, self.drill.now)
         self.things = [*things, FAR_OFF]
         self.odometry, self.scans, self.ticks = odometry, True, 0
@@ -157,15 +168,42 @@ def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
             room.on(frozen if fault == "frozen" else room.scan(**changes[fault]))  # type: ignore[arg-type]
     assert drives(room.effects)[-1] == STILL, "within the timeout and a tick"
     room.run(1.5)
-    assert (
-        f"move forward large: {UNSEEN}: " in room.drill.status and not room.drill.navigator.moving
-    )
-    assert set(room.act("turn left small", 0.2)) == {STILL}, "nor does another begin"
-    assert UNSEEN in room.drill.status
+    ended = [e.status for e in room.effects if isinstance(e, Show) and e.status.state == "idle"]
+    assert f"move forward large: {UNSEEN}: " in str(ended[-1]) and not room.drill.navigator.moving
+    waits = room.drill.navigator.status
+    assert waits.state == "stopped" and UNSEEN in waits.detail, "no decision is welcome meanwhile"
+    assert not room.act("turn left small", 0.2), "nor does another begin"
+    assert room.drill.navigator.status.state == "stopped"
     room.scans = True
     room.run(1.0)
+    assert room.drill.navigator.status.welcomes_decision
     room.act("turn left small", 2.0)
     assert "done: turn left small" in room.drill.status, "and goes on when it sees again"
+
+
+def test_a_lidar_that_is_away_for_long_costs_no_decision_and_ends_no_mission() -> None:
+    room, loop = Room(), DecisionLoop[int]()
+    loop.on(Instruction("find it"), room.drill.now)
+    shown = len(room.effects)
+    room.scans = False
+    for _ in range(600):
+        room.run(0.1)
+        for effect in room.effects[shown:]:
+            if isinstance(effect, Show):
+                loop.on(effect.status, room.drill.now)
+        shown = len(room.effects)
+        loop.on(Seen(room.ticks), room.drill.now)
+        if room.ticks > 20:
+            assert loop.take(f"r{room.ticks}", room.drill.now) is None
+        loop.on(Tick(), room.drill.now)
+    assert loop.instruction == "find it"
+    room.scans = True
+    room.run(0.3)
+    for effect in room.effects[shown:]:
+        if isinstance(effect, Show):
+            loop.on(effect.status, room.drill.now)
+    loop.on(Seen(room.ticks), room.drill.now)
+    assert loop.take("again", room.drill.now) is not None, "it goes on by itself"
 
 
 def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
