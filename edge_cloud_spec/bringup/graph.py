@@ -124,6 +124,11 @@ class GraphSettings:
                 f"{self.parameter_file}: when_lost: creep moves nothing unless the navigator's "
                 "allow_unverified is true; set it too, or when_lost to stop"
             )
+        if self.robot and not self.files[-1].of(full_name(self.namespace, "navigator")):
+            raise UserError(
+                f"{self.robot} says nothing of the navigator: give robot:= the file that "
+                "edge-cloud-spec commission has written (robot.yaml)"
+            )
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed}")
 

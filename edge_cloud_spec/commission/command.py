@@ -101,7 +101,9 @@ def _drive(args: argparse.Namespace, settings: Settings) -> tuple[Recording, str
 
 def main() -> int:
     """``ros2 run edge_cloud_spec commission``, whose ``--ros-args`` rename topics, too."""
-    parser = argparse.ArgumentParser(prog="commission", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="commission", description="Measures a base, its odometry and its camera."
+    )
     add_commission_arguments(parser)
     cut = sys.argv.index("--ros-args") if "--ros-args" in sys.argv else len(sys.argv)
     args = parser.parse_args(sys.argv[1:cut])

@@ -102,7 +102,7 @@ def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> 
     found = report.axes[axis]
     for what, value, text, scale in (
         ("dead band", found.slowest, unit + "/s" if found.slowest else "none", each),
-        ("response", found.response, "{:.3f} s", 1.0),
+        ("response", found.response and max(0.0, found.response), "{:.3f} s", 1.0),
         ("braking", found.braking, "{:.3f} s", 1.0),
         ("speed over commanded", found.ratio, "{:.3f}", 1.0),
         ("executed", found.executed, "{:.2f} of the commanded (from {:.2f} to {:.2f})", 1.0),

@@ -83,7 +83,8 @@ class Obstacles:
             seen = self._seen.get(source)
             if seen is None or not now - seen.taken <= self.settings.obstacles.timeout:
                 old = "" if seen is None else f" for {now - seen.taken:.1f} s"
-                return f"{UNSEEN}: {self._problems.get(source) or f'no {source} has come{old}'}"
+                why = self._problems.get(source) or f"nothing came on {source}{old}"
+                return f"{UNSEEN}: {why}"
         return ""
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:

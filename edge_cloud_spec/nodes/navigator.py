@@ -404,7 +404,7 @@ def navigator_health(
         advice = "start it, launch with odom:=, or set the parameter odometry to off"
         found.append(Health(Level.WARN, said, advice, check="odometry"))
     if unseen:
-        advice = "see the lidar's driver (obstacles.scan, obstacles.points); nothing moves without"
+        advice = "see the driver of the lidar; nothing moves without it"
         found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
     if problem:
         found.append(_problem(problem, topic))

@@ -197,6 +197,9 @@ def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path)
     names_of(NavigatorSettings(), given)
     assert given["limits"]["turn"]["slowest"] == 0.2 and given["drive"] == "continuous"
     settings = GraphSettings(sim=False, robot=str(path))
+    (other := path.with_name("other.yaml")).write_text("other_node: {ros__parameters: {a: 1}}")
+    with pytest.raises(UserError, match="says nothing of the navigator"):
+        GraphSettings(robot=str(other))
     assert settings.driving == ("continuous", "as it was given")
     files = [a for a in command(NodeSpec("navigator", "navigator"), settings) if "yaml" in a]
     assert files == [settings.parameter_file, str(path)], "what stands in the later one counts"
