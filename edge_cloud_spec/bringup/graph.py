@@ -245,7 +245,11 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
     reading = _given({"dialect": settings.dialect_name})
     lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
-    navigator = _node("navigator", settings, drive=settings.driving[0], **reading, **lidars)
+    guarded: dict[str, Value] = {"guarded": True}
+    if "guarded" in settings.given("navigator"):
+        guarded = {}
+    driving = settings.driving[0]
+    navigator = _node("navigator", settings, drive=driving, **guarded, **reading, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     specs.append(_node("stop_guard", settings, **_output(settings)))
     drafting = {

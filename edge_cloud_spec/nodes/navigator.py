@@ -63,6 +63,9 @@ from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 INACTIVE = "the navigator is not active"
+GUARD = "stop_guard"  # the node that stops the base when this one is silent
+ALONE_S = 10.0  # that it has to be found
+UNGUARDED = "nothing moves: no stop guard hears the pulse; start it, or set guarded to false"
 ACTIVE = "active"  # cause of the hold of a navigator that is not
 ACTIONS = {
     "stop": NavCommand.STOP,
@@ -83,6 +86,7 @@ class NodeSettings(Settings):
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     dialect: str = described(CLAUSES_FORM, "of the answers, as the drafter's", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
+    guarded: bool = described(False, "move nothing before a stop guard hears the pulse", True)
     listen: float = bounded(
         1.0, 0.0, 60.0, "stand so long after the drafter was found, to hear an e_stop, s", True
     )
@@ -107,6 +111,7 @@ class NavigatorNode(ManagedNode):
         self._reports = Reports(self.get_logger().warning)
         self.hear_e_stop(self._on_e_stop)
         self._listening_since = time.monotonic()
+        self._alone_until = self._listening_since + ALONE_S
 
     def load(self) -> None:
         """Make what commands and reports go out on; raises UserError."""
@@ -230,13 +235,21 @@ class NavigatorNode(ManagedNode):
         """Let the robot move once an e_stop that is on would have been heard.
 
         The time counts from when somebody is found who could move it: a machine or a network that
-        is slow to find them is slow to find whoever published the e_stop, too.
+        is slow to find them is slow to find whoever published the e_stop, too. A stop guard must
+        hear the pulse before: two processes may need seconds to find each other.
         """
         if not self._navigator.holds.starting:
             return
-        if not self.count_publishers(self.resolve_topic_name("verified_tokens")):
-            self._listening_since = time.monotonic()
-        if time.monotonic() >= self._listening_since + self._config.value.listen:
+        found = self.count_publishers(self.resolve_topic_name("verified_tokens"))
+        hearers = self.get_subscriptions_info_by_topic(self.resolve_topic_name("pulse"))
+        heard = not self._config.value.guarded or any(one.node_name == GUARD for one in hearers)
+        now = time.monotonic()
+        if not (heard and found):
+            self._listening_since = now
+        if not heard and now >= self._alone_until:
+            self._alone_until = now + LIFETIME_S
+            self._reports.add(UNGUARDED, now)
+        if now >= self._listening_since + self._config.value.listen:
             self._run(Hold("", START))
 
     def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:

@@ -165,7 +165,7 @@ def test_a_robot_drives_on_only_where_it_is_known_how_old_a_picture_is(
     path.write_text(text)
     settings = GraphSettings(parameters=str(path), **given)
     assert settings.driving[0] == drive and settings.driving[1].startswith(why)
-    assert dict(specs_of(settings)["navigator"].parameters) == {"drive": drive}
+    assert dict(specs_of(settings)["navigator"].parameters) == {"drive": drive, "guarded": True}
 
 
 def test_the_guard_stops_the_base_in_the_way_in_which_the_navigator_commands_it(

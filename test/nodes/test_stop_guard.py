@@ -192,7 +192,9 @@ def moving(bench: Bench, start: Any, launch: Any) -> Callable[..., subprocess.Po
         bench.hear_diagnostics()
         launch(GUARD)
         bench.until(lambda: fired(bench) == 0)
-        navigator: subprocess.Popen[str] = start("-p", "steps.turn_large:=180.0", *arguments)
+        navigator: subprocess.Popen[str] = start(
+            "-p", "steps.turn_large:=180.0", "-p", "guarded:=true", *arguments
+        )
         bench.until(lambda: bench.count_subscribers("pulse"))
         bench.until(lambda: {"/stop_guard"} <= publishers(bench, "cmd_vel"))
         turn(bench)
@@ -232,6 +234,17 @@ def test_a_killed_navigator_is_stopped_by_the_guard(bench: Bench, moving: Any) -
     bench.until(lambda: zeros(bench) == REPEATS)
     bench.until(lambda: fired(bench) >= 1)
     assert "silent" in bench.last["/stop_guard"].message
+
+
+def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
+    bench: Bench, start: Any
+) -> None:
+    bench.hear_diagnostics()
+    start("-p", "guarded:=true", ready=False)
+    bench.spin(4.0)  # it would have listened for one
+    bench.say("action: turn left large;", "r1")
+    bench.until(lambda: "no stop guard" in getattr(bench.last.get("/navigator"), "message", ""))
+    assert not bench.twists or zeros(bench) == len(bench.twists)
 
 
 def test_without_a_guard_nobody_stops_what_a_killed_navigator_commanded(

@@ -81,7 +81,7 @@ def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
         rig.settings = replace(rig.settings, drafter=str(drafter))
         stop = _EStop(rig)
         rig.start_verifier(target=str(target), max_tokens=str(TOKENS))
-        for node in ("simulator", "cloud_bridge", "navigator"):
+        for node in ("simulator", "cloud_bridge", "stop_guard", "navigator"):
             rig.start(node, rig.node_command(node))
         argv = rig.node_command("drafter", retry=0.1, max_tokens=TOKENS, **ENDLESS)
         remapped = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
