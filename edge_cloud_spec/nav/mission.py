@@ -32,6 +32,9 @@ class MissionSettings(Bounded):
         frames_all_around(Steps().search), 2, 1000, "searches in a row that end it as not found"
     )
     blocked_after: int = bounded(3, 1, 1000, "motions in a row that do not arrive: it is blocked")
+    blocked_seconds: float = bounded(
+        5.0, 0.0, 600.0, "for as long, at least: who walks through the way leaves it again, s"
+    )
     failed_after: int = bounded(
         30, 1, 10_000, "decisions in a row that are no action, or are refused: it is given up"
     )
@@ -78,6 +81,7 @@ class Mission:
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
         self._running: Status | None = None  # the navigator's, while it moves
         self._detail = ""  # of the last motion that did not arrive, or of the last refusal
+        self._free_at = now  # when no motion had failed to arrive since the last that did
         self._found = False
 
     def begin(self, request: str) -> None:
@@ -156,6 +160,8 @@ class Mission:
 
     def end(self, settings: MissionSettings, now: float) -> End | None:
         """How the instruction has ended at ``now``, said once; None: it has not."""
+        if not self._blocked:
+            self._free_at = now
         end = self._end(settings, now) if self.instruction else None
         if end is not None:
             self.follow("", now)
@@ -168,7 +174,8 @@ class Mission:
         if self._searched >= settings.search_frames:
             why = f"not seen on {self._searched} frames all around"
             return End("not_found", self.instruction, why)
-        if self._blocked >= settings.blocked_after:
+        blocked_for = now - self._free_at
+        if self._blocked >= settings.blocked_after and blocked_for >= settings.blocked_seconds:
             why = f"{self._blocked} motions in a row did not arrive{after}{self._detail}"
             return End("blocked", self.instruction, why)
         if self._failed >= settings.failed_after:

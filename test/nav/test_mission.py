@@ -22,7 +22,7 @@ from edge_cloud_spec.nav.mission import (
     MissionSettings,
     frames_all_around,
 )
-from edge_cloud_spec.nav.motion import BLOCKED, SHORT, Steps
+from edge_cloud_spec.nav.motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import STATES, Status
 
@@ -34,14 +34,15 @@ SEEN = frames_all_around(Steps().search)
 class Story:
     """A mission that hears of one decision after the other, and of the navigator's statuses."""
 
-    def __init__(self, settings: MissionSettings | None = None) -> None:
+    def __init__(self, settings: MissionSettings | None = None, step: float = 1.0) -> None:
         self.mission, self.now, self.ends = Mission(), 50.0, list[str]()
+        self.step = step  # s from one event to the next
         self.settings = settings or MissionSettings()
         self._requests = count()
         self.mission.follow(BALL, self.now)
 
-    def end(self, after: float = 1.0) -> None:
-        self.now += after
+    def end(self, after: float | None = None) -> None:
+        self.now += self.step if after is None else after
         end = self.mission.end(self.settings, self.now)
         self.ends += [] if end is None else [str(end)]
 
@@ -273,7 +274,7 @@ SEQUENCE = st.lists(
 def test_whatever_happens_an_instruction_ends_once_and_within_its_limits(
     events: list[tuple[Any, ...]],
 ) -> None:
-    limits = MissionSettings(3, 2, 4, 12, 60.0)
+    limits = MissionSettings(3, 2, 4.0, 4, 12, 60.0)
     mission, followed, begun = Mission(), "", 0.0
     for now, (tell, *said) in enumerate(events):
         if tell is Mission.follow:
@@ -296,6 +297,20 @@ def test_whatever_is_decided_a_mission_ends_by_its_decisions(
     for action, arrives in decisions:
         story.decide(str(action), f"done: {action}" if arrives else "did not arrive")
     assert len(story.ends) == 1
+
+
+def test_somebody_who_walks_through_the_way_does_not_block_it() -> None:
+    story, held = (
+        Story(MissionSettings(max_decisions=1000), 0.03),
+        f"{FORWARD}: {IN_THE_WAY} 0.31 m ahead",
+    )
+    for answer in (held, f"done: {FORWARD}", held):
+        for _ in range(40):  # what cannot begin ends at once, and is decided on again
+            story.decide(FORWARD, answer)
+    assert story.ends == []
+    for _ in range(20):
+        story.decide(FORWARD, held)
+    assert story.ends[0].startswith(f"blocked {BALL}: 5") and story.ends[0].endswith(held)
 
 
 @pytest.mark.parametrize(("held", "state"), [(False, "not_found"), (True, "blocked")])
