@@ -34,7 +34,7 @@ from edge_cloud_spec.nav.settings import Settings
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 CAMERA = 2  # ticks between frames
 BOX = "find the box"
-ENDLESS = MissionSettings(1000, 1000, 10_000, 100_000, 86_400.0)
+ENDLESS = MissionSettings(1000, 1000, 600.0, 10_000, 100_000, 86_400.0)
 
 
 @dataclass(frozen=True)
