@@ -1,4 +1,4 @@
-"""Fleets of real clients: processes, recorded drafts, and hostile neighbours."""
+"""Fleets of real clients: processes and recorded drafts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from edge_cloud_spec.lab.bench.fleet.embedded import (
     record_robots,
 )
 from edge_cloud_spec.lab.bench.fleet.figures import figures
-from edge_cloud_spec.lab.bench.fleet.hostile import compared
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
 from edge_cloud_spec.lab.harness.fleet.robot_processes import (
@@ -68,25 +67,6 @@ def test_recorded_drafts_are_accepted_as_the_drafters_own_are() -> None:
     rejected = sum(r.accepted < min(r.drafted, 4) for r in outcome.stats.rounds)
     assert rejected <= wrong and outcome.stats.accepted > 0
     assert recorded.recordings[1].acceptance == 1 - wrong / len(own)
-
-
-def test_hostile_neighbours_are_compared_with_well_behaved_ones(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    options = "--hostile 0.4 --robots 2 --seconds 4 --tokens 8 --seeds 1 --attacks does_not_read"
-    main(["bench", "fleet", *options.split(), "--json", str(path)])  # times are not asserted
-    (row,) = json.loads(path.read_text())["rows"]
-    assert row["attack"] == "does_not_read" and row["hostile"] == 0.4 and row["messages"] > 0
-    assert row["streams"] >= 1 and len(row["p99_ratios"]) == 1 and row["grown_mb"] > 0
-    assert row["equal"] and row["fairness"] == 1.0 and row["p99_ratio"] > 0
-    assert main(["bench", "fleet", "--hostile", "0.5", "--attacks", "kindness"]) == 2
-    assert main(["bench", "fleet", "--hostile", "0.9", "--robots", "1"]) == 2
-
-
-def test_a_run_in_which_no_round_ended_has_no_ratio() -> None:
-    done, nothing = {"round_ms_p99": 9.0}, {"round_ms_p99": None}
-    for behaved, row in ((done, nothing), (nothing, done)):
-        with pytest.raises(UserError, match="give more --seconds"):
-            compared("vanishes", behaved, row)
 
 
 def test_a_bench_of_passes_runs_without_a_gpu(tmp_path: Path) -> None:

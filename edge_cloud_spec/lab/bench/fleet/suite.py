@@ -19,11 +19,6 @@ SERVERS = ("batched", "one_at_a_time", "server_only")
 COLUMNS = {
     "server": "server",
     "robots": "robots",
-    "attack": "attack",
-    "p99_ratio": "p99 x",
-    "grown_mb": "MB more",
-    "to_send_bytes": "B to send",
-    "received_bytes": "B received",
     "tokens_per_s": "tokens/s",
     "tokens_per_s_spread": "+-",
     "round_ms_p50": "round p50",
@@ -74,13 +69,6 @@ OPTIONS: Options = {
     "--think": {"type": float, "default": 0.0, "help": "s between answers, in the mean"},
     "--jitter": {"type": float, "default": 0.0, "metavar": "MS", "help": "of each way"},
     "--regime": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
-    "--hostile": {
-        "type": float,
-        "default": 0.0,
-        "metavar": "SHARE",
-        "help": "of the clients, in real time",
-    },
-    "--attacks": {"default": "", "help": "with commas (those of the promise)"},
     "--sessions": {"type": int, "default": 0, "help": "the embedded server's memory after so many"},
     "--storm": {
         "type": int,
@@ -114,18 +102,12 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"--server is one of {', '.join(SERVERS)}, not {', '.join(unknown)}")
     if min(args.robots) < 1 or min(args.seeds, args.tokens) < 1:
         raise UserError("--robots, --seeds and --tokens are at least 1")
-    if not 0 <= args.hostile < 1:
-        raise UserError("--hostile is a share from 0 to below 1")
     if args.seconds <= 0 or min(args.think, args.jitter) < 0:
         raise UserError("--seconds is above 0, --think and --jitter are 0 or more")
     if args.simulate:
         from .scripted import simulated_rows
 
         return simulated_rows(args)
-    if args.hostile:
-        from .hostile import hostile_rows
-
-        return hostile_rows(args)
     if args.sessions or args.storm:
         from .embedded import memory_rows
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from helpers.cloud.grpc_cloud import Cloud, until
+from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, opening, settings, toy_robot
+from helpers.cloud.hostile_clients import attacking, call_beginning, data_frames
 
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.lab.harness.hostile_clients import (
-    call_beginning,
-    clients_process,
-    data_frames,
-    run_attack,
-)
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.codec import decode_client, encode_client
 from edge_cloud_spec.wire.messages import Open
@@ -25,17 +18,9 @@ from edge_cloud_spec.wire.messages import Open
 NEW = ("byte_a_second", "vanishes", "reconnects", "large_trees")
 
 
-@contextmanager
-def attacking(name: str, address: str, enough: int, token: str = "") -> Iterator[None]:
-    """Two hostile streams; begins when they have sent ``enough`` messages."""
-    with clients_process(run_attack, name, address, REQUEST, 2, 7, token) as sent:
-        until(lambda: sent() >= enough)
-        yield
-
-
 @pytest.mark.parametrize("name", NEW)
 def test_an_honest_robot_is_served_beside_it(name: str) -> None:
-    with Cloud(toy_worker()) as toy, attacking(name, toy.address, 2):
+    with Cloud(toy_worker()) as toy, attacking(name, toy.address, REQUEST, 2):
         link = VerifierClient(ClientSettings(toy.address))
         outcomes = [
             toy_robot().run(REQUEST, settings("dsd", "coupled"), nonce, link.connect)
@@ -73,7 +58,7 @@ def test_half_a_request_never_reaches_the_worker() -> None:
     received: list[bytes] = []
     worker = toy_worker()
     worker.receive = lambda stream, data: received.append(data)  # type: ignore
-    with Cloud(worker) as toy, attacking("vanishes", toy.address, 20):
+    with Cloud(worker) as toy, attacking("vanishes", toy.address, REQUEST, 20):
         pass
     assert not received
 
@@ -81,7 +66,7 @@ def test_half_a_request_never_reaches_the_worker() -> None:
 def test_a_hostile_client_shows_the_token_that_it_was_given() -> None:
     """Each of these opens a session before it counts as sent."""
     with Cloud(toy_worker(), token="sesame") as toy:
-        with attacking("abandoned", toy.address, 2, "sesame"):
+        with attacking("abandoned", toy.address, REQUEST, 2, "sesame"):
             pass
         with Talk(toy.address) as stranger:
             stranger.say(opening())

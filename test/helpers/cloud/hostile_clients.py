@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import multiprocessing
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
@@ -19,23 +18,17 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...decoding.draft import MAX_NODES, Draft
-from ...decoding.policy import GREEDY, SamplingPolicy
-from ...decoding.split import Split
-from ...errors import UserError
-from ...models.prompt import Request
-from ...wire.channel import CLIENT_OPTIONS, METHOD
-from ...wire.codec import decode_server, encode_client
-from ...wire.messages import (
+from edge_cloud_spec.decoding.draft import MAX_NODES, Draft
+from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.wire.channel import CLIENT_OPTIONS, METHOD
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import (
     ClientMessage,
     DraftMessage,
     Fault,
-    Generate,
-    Generation,
     Open,
     Opened,
-    Resume,
-    RowRequest,
     ServerMessage,
     Verdict,
 )
@@ -75,9 +68,9 @@ class Client:
                 self._open_call = None
             await asyncio.sleep(PAUSE_S)
 
-    async def send(self, message: ClientMessage | bytes) -> None:
+    async def send(self, message: ClientMessage) -> None:
         """Send a message, once the stream has room."""
-        await self._call.write(message if isinstance(message, bytes) else encode_client(message))
+        await self._call.write(encode_client(message))
 
     async def receive(self) -> ServerMessage:
         """The next message of the verifier."""
@@ -94,18 +87,12 @@ class Client:
                 return answer
             await asyncio.sleep(PAUSE_S)
 
-    async def drain(self) -> None:
-        """Read messages and drop them."""
-        with contextlib.suppress(grpc.RpcError):
-            while await self._call.read() is not grpc.aio.EOF:
-                pass
-
-    def opening(self, jpeg: bytes = b"", **changes: Any) -> Open:
+    def opening(self) -> Open:
         """A valid request, new to the verifier: bytes after a picture's end are not decoded."""
-        jpeg = (jpeg or self.request.jpeg) + self.random.randbytes(8)
-        nonce, request = self.random.getrandbits(64), self.request
+        request, nonce = self.request, self.random.getrandbits(64)
+        jpeg = request.jpeg + self.random.randbytes(8)
         message = Open(nonce, request.instruction, jpeg, request.order, GREEDY, "greedy")
-        return replace(message, draft_identity="hostile", **changes)
+        return replace(message, draft_identity="hostile")
 
 
 Attack = Callable[[Client], AsyncGenerator[None, None]]
@@ -218,92 +205,6 @@ async def reconnects(client: Client) -> AsyncGenerator[None, None]:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-TREE = 64  # tokens: a draft that every verifier accepts
-CHAIN = 1024  # and one that none does
-BIG = 8192  # pixels a side
-FRAME = (2048, 1024)  # pixels: the largest that is accepted
-
-
-Step = Callable[[], Awaitable[None]]
-
-
-async def _reading(client: Client, step: Step) -> AsyncGenerator[None, None]:
-    """Repeat the step while draining the answers."""
-    reading = asyncio.ensure_future(client.drain())
-    try:
-        while not reading.done():
-            await step()
-            yield
-    finally:
-        reading.cancel()
-
-
-async def _rejected(client: Client) -> Verdict:
-    """A verdict after which rows may be requested."""
-    while True:
-        opening = client.opening(
-            rule="rejection",
-            policy=SamplingPolicy(1.0),
-            payload="probabilities",
-            split=Split("dense"),
-        )
-        base = (await client.open(opening)).base
-        await client.send(DraftMessage(base, Draft((20,), values=(1.0,)), 0))
-        answer = await client.receive()
-        if isinstance(answer, Verdict) and answer.residual is not None:
-            return answer  # else it was accepted: another session
-
-
-async def does_not_read(client: Client) -> AsyncGenerator[None, None]:
-    """Request rows and read none of them."""
-    request = RowRequest((await _rejected(client)).base)
-    while True:
-        await client.send(request)
-        yield
-
-
-async def row_requests(client: Client) -> AsyncGenerator[None, None]:
-    """Request rows, and read them."""
-    request = RowRequest((await _rejected(client)).base)
-    async for _ in _reading(client, lambda: client.send(request)):
-        yield
-
-
-def _pictures(client: Client, width: int, height: int) -> AsyncGenerator[None, None]:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), (90, 120, 60)).save(file, "PNG")
-    return _reading(client, lambda: client.send(client.opening(file.getvalue())))
-
-
-def large_picture(client: Client) -> AsyncGenerator[None, None]:
-    """A picture of 67 million pixels in 200 kB."""
-    return _pictures(client, BIG, BIG)
-
-
-def largest_frame(client: Client) -> AsyncGenerator[None, None]:
-    """The largest picture that is accepted."""
-    return _pictures(client, *FRAME)
-
-
-async def long_chains(client: Client) -> AsyncGenerator[None, None]:
-    """Chains of 1,024 tokens, which are refused, between the largest drafts that are judged."""
-    opened = await client.open(client.opening())
-    base, wide_tree = opened.base, Draft((20,) * TREE, (-1,) * TREE)
-    while True:
-        for _ in range(4):
-            await client.send(DraftMessage(base, Draft((20,) * CHAIN), 0))
-        await client.send(DraftMessage(base, wide_tree, 0))
-        while not isinstance(answer := await client.receive(), Verdict):
-            pass
-        yield
-        if answer.finish or answer.token is None:
-            base = (await client.open(client.opening())).base
-        else:
-            base = base.extend((*wide_tree.tokens[: len(answer.path)], answer.token))
-
-
 async def large_trees(client: Client) -> AsyncGenerator[None, None]:
     """Trees of 1,024 nodes without end, as wide as the vocabulary is: judged or refused."""
     wide = Draft(tuple(range(20, 20 + MAX_NODES)), (-1,) * MAX_NODES)
@@ -319,40 +220,6 @@ async def large_trees(client: Client) -> AsyncGenerator[None, None]:
                 base = base.extend((*(wide.tokens[node] for node in answer.path), answer.token))
 
 
-def opens(client: Client) -> AsyncGenerator[None, None]:
-    """Open one new request after another, each with a new picture."""
-    return _reading(client, lambda: client.send(client.opening()))
-
-
-async def resumes(client: Client) -> AsyncGenerator[None, None]:
-    """Resume the session over and over."""
-    opened = await client.open(client.opening())
-    resume = Resume(opened.session, opened.base)
-    async for _ in _reading(client, lambda: client.send(resume)):
-        yield
-
-
-def garbage(client: Client) -> AsyncGenerator[None, None]:
-    """Bytes that are no message, and sometimes a draft of a million tokens."""
-    million = b"\x12\xc4\x84\x3d\x12\xc0\x84\x3d" + b"\x01" * 10**6
-
-    def step() -> Awaitable[None]:
-        noise = client.random.randbytes(client.random.randrange(2_000))
-        return client.send(million if client.random.random() < 0.02 else noise)
-
-    return _reading(client, step)
-
-
-async def generates(client: Client) -> AsyncGenerator[None, None]:
-    """Have the cloud's own draft model draft without a limit, answer after answer."""
-    while True:
-        opened = await client.open(client.opening(draft_length=2**32 - 1))
-        await client.send(Generate(opened.base, Generation(speculative=True)))
-        while not (isinstance(answer := await client.receive(), Verdict) and answer.finish):
-            yield
-        yield
-
-
 async def abandoned(client: Client) -> AsyncGenerator[None, None]:
     """Open a session and leave without Close."""
     await client.open(client.opening())
@@ -361,22 +228,7 @@ async def abandoned(client: Client) -> AsyncGenerator[None, None]:
 
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
-    for attack in (
-        does_not_read,
-        row_requests,
-        large_picture,
-        largest_frame,
-        long_chains,
-        large_trees,
-        generates,
-        opens,
-        resumes,
-        garbage,
-        abandoned,
-        byte_a_second,
-        vanishes,
-        reconnects,
-    )
+    for attack in (large_trees, abandoned, byte_a_second, vanishes, reconnects)
 }
 
 
@@ -395,21 +247,22 @@ def run_attack(
 
 
 @contextmanager
-def clients_process(run: Callable[..., None], *arguments: Any) -> Iterator[Callable[[], int]]:
-    """Clients in a process of their own, from their first message on; yields a count of messages.
-
-    run: takes the shared count and these arguments, such as ``run_attack``. Raises UserError.
+def attacking(
+    name: str, address: str, request: Request, enough: int, token: str = ""
+) -> Iterator[None]:
+    """Two hostile streams in a process of their own, until the end; begins when they have sent
+    ``enough`` messages.
     """
     context = multiprocessing.get_context("spawn")
     sent = context.Value("q", 0)
-    process = context.Process(target=run, args=(sent, *arguments), daemon=True)
+    arguments = (sent, name, address, request, 2, 7, token)
+    process = context.Process(target=run_attack, args=arguments, daemon=True)
     process.start()
     try:
-        while not sent.value:
-            if not process.is_alive():
-                raise UserError(f"the clients {arguments[0]} ended: status {process.exitcode}")
+        while sent.value < enough:
+            assert process.is_alive(), f"the clients {name} ended: status {process.exitcode}"
             time.sleep(0.05)
-        yield lambda: int(sent.value)
+        yield
     finally:
         process.kill()
         process.join()
