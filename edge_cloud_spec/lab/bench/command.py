@@ -26,7 +26,6 @@ SUITES = {
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",
     "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
     "grammar": "how many answers are actions with a grammar and without, and what its masks cost",
-    "hostile": "decode times beside hostile clients, over those beside well-behaved ones",
     "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",
     "lookup": "tokens a pass of looked-up drafts of real answers; the index's times and memory",
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
@@ -37,7 +36,6 @@ SUITES = {
     "payload": "serialized bytes a round of every preset and rule, up and down",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
-    "soak": "an hour of answers over a link with outages: nothing lost, nothing leaked",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
 }
 

@@ -188,16 +188,13 @@ class Watch:
         self.last_command: Command | None = None
         self.stands_since = math.inf  # by the base's own odometry; infinite while it moves
         self.begun: dict[str, float] = {}  # requests, and when each was published
-        self.stats: dict[str, DecodeStats] = {}  # of those that have ended, in figures
-        self._finished: set[str] = set()  # and in words
-        self.excused: set[str] = set()  # open when the drafter was ended
+        self.stats: dict[str, DecodeStats] = {}  # of those that have ended
         self.instruction = ""
         self._instruction = rig.node.create_publisher(String, "instruction", RELIABLE)
         takes: dict[str, Callable[[float, Any], None]] = {
             "decode_request": self._on_request,
             "draft": self._on_draft,
             "verdict": self._on_verdict,
-            "verified_tokens": self._on_words,
             "nav_command": self._on_command,
             "cmd_vel": self._on_twist,
             "decode_stats": self._on_stats,
@@ -231,15 +228,6 @@ class Watch:
         """Add an event; from any thread."""
         with self._lock:
             self._events.append(event)
-
-    @property
-    def unaccounted(self) -> set[str]:
-        """Decisions that began and have not ended in words and in figures, nor with the drafter."""
-        return self.begun.keys() - (self._finished & self.stats.keys()) - self.excused
-
-    def excuse(self) -> None:
-        """The drafter was ended: what it was deciding ends with it."""
-        self.excused |= self.unaccounted
 
     def instruct(self, text: str) -> None:
         """Publish an instruction, as an operator does."""
@@ -281,10 +269,6 @@ class Watch:
             answer = decode_server(message.payload.tobytes())
             if isinstance(answer, (Opened, Verdict)):
                 self.note(OnWire(at, message.request_id, answer))
-
-    def _on_words(self, at: float, message: Any) -> None:
-        if message.finished:
-            self._finished.add(message.request_id)
 
     def _on_stats(self, at: float, message: Any) -> None:
         self.stats[message.request_id] = message

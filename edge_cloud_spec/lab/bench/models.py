@@ -45,7 +45,7 @@ from ..harness.server import VerifierProcess
 from .command import Options, Row
 from .decodes import in_turn, local_rounds
 from .formulas import promised
-from .leaks import memory_mb
+from .memory import memory_mb
 from .options import finite
 from .passes import timed
 from .requests import sample_requests

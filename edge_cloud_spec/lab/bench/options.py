@@ -1,4 +1,4 @@
-"""Options that ``bench pipelines`` and ``bench soak`` share: a regime, a link and a harness."""
+"""Options that suites share: a regime, a link and a harness."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from .command import Options
 
 HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
-
-Harness = VirtualHarness | RealHarness
 
 
 def finite(text: str) -> float:
@@ -71,17 +69,6 @@ COST_OPTIONS: Options = {
         "empty round trips and gaps are outages",
     },
 }
-# Harness, link and regime; ``--regime`` and ``--rtt`` are the suite's own.
-HARNESS_OPTIONS: Options = {
-    "--harness": {
-        "choices": list(HARNESSES),
-        "default": "virtual",
-        "help": "virtual time, or real time over gRPC on this machine (%(default)s)",
-    },
-    **COST_OPTIONS,
-    "--jitter": {"type": finite, "metavar": "MS", "help": "of each way"},
-    "--rate": {"type": finite, "metavar": "MBIT", "help": "of each way, a s"},
-}
 
 
 def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
@@ -99,13 +86,11 @@ def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
     return found if rtt_ms is None else [regime.with_rtt(rtt_ms) for regime in found]
 
 
-def take_link(
-    args: argparse.Namespace, jitter: float = 0.0, outage: tuple[float, float] = (0.0, 0.0)
-) -> None:
+def take_link(args: argparse.Namespace) -> None:
     """Put the trace of ``--link`` (of several a list) in place of its file, and its round trip in
     ``--rtt``; without one, what the link usually is where no option says it. Raises UserError.
     """
-    usual = {"jitter": jitter, "rate": 0.0, "outage": outage}
+    usual = {"jitter": 0.0, "rate": 0.0, "outage": (0.0, 0.0)}
     given = {name: vars(args).get(name) for name in ("rtt", *usual)}
     given = {name: value for name, value in given.items() if value not in (None, [])}
     if args.link is None:

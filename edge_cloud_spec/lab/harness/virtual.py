@@ -6,10 +6,8 @@ robot's thread moves the clock, and while it drafts or waits, everything else th
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +19,6 @@ from ...decoding.preset import Preset
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Connect, Inbox
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...wire.messages import ClientMessage, DraftMessage
 from .emulated_link import LinkProfile
 from .proxy import Proxy
 from .regimes import Regime
@@ -39,7 +36,6 @@ from .server import InProcessServer
 from .trace import Trace, record_passes
 from .virtual_time import (
     ProfileImpairments,
-    ReportedTransport,
     Timeline,
     VirtualCloud,
     VirtualInbox,
@@ -60,7 +56,6 @@ class DecodedAnswer:
 
     outcome: Outcome
     own: tuple[int, ...]
-    drafts_sent: int
 
     @property
     def equal(self) -> bool:
@@ -101,17 +96,15 @@ class ScriptedRobot:
         preset = with_regime_length(preset, self.regime)
         rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
-        sent: list[ClientMessage] = []
         self._nonce += 1
         outcome = self.runner.run(
             request_of(seed),
             settings,
             self._nonce,
-            lambda on_receive: ReportedTransport(self.connect(on_receive), sent.append),
+            self.connect,
             inbox=self._inbox(),
         )
-        drafts = sum(isinstance(message, DraftMessage) for message in sent)
-        return DecodedAnswer(outcome, own_answer(seed, policy, tokens), drafts)
+        return DecodedAnswer(outcome, own_answer(seed, policy, tokens))
 
 
 MAX_LATE = 0.01  # seconds
@@ -141,7 +134,6 @@ class RealHarness:
         cloud_drafts: bool = False,
     ) -> None:
         """cloud_drafts: it has a draft model, too."""
-        self._started = time.perf_counter()
         self.cloud_busy = BusyTime(PunctualSleep())
         self.worker = scripted_worker(
             regime, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
@@ -153,20 +145,6 @@ class RealHarness:
         self.robot = ScriptedRobot(
             regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
         )
-
-    def clock(self) -> float:
-        """Seconds since the start."""
-        return time.perf_counter() - self._started
-
-    def rest(self, seconds: float) -> None:
-        """Let this much time pass."""
-        time.sleep(seconds)
-
-    def tasks(self) -> int:
-        """How many asyncio tasks there are, at both ends."""
-        counted: Future[int] = Future()
-        self._client.run_soon(lambda: counted.set_result(len(asyncio.all_tasks())))
-        return counted.result() + len(asyncio.all_tasks(self._cloud.loop))
 
     def close(self) -> None:
         """End everything; no thread stays."""
@@ -212,10 +190,6 @@ class VirtualHarness:
     def rest(self, seconds: float) -> None:
         """Let this much time pass."""
         self.timeline.sleep(seconds)
-
-    def tasks(self) -> int:
-        """How many asyncio tasks there are: none."""
-        return 0
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -28,7 +28,6 @@ from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
 from .virtual_time import (
     Arrival,
     Impairments,
-    ReportedTransport,
     Timeline,
     VirtualCloud,
     VirtualInbox,
@@ -291,6 +290,19 @@ class Decode:
             if stream.session is not None:
                 verification = stream.session.verification
                 self._verifications[verification.session] = verification
+
+
+class ReportedTransport:
+    """A transport that reports each message that it sends."""
+
+    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
+        self._transport, self._on_send = transport, on_send
+        self.close = transport.close
+
+    def send(self, message: ClientMessage) -> int:
+        """Report it, and send it."""
+        self._on_send(message)
+        return self._transport.send(message)
 
 
 class _Runner(DecodeRunner):

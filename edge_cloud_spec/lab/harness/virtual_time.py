@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ...cloud.model_thread.sessions import RobotStream, SendBytes
 from ...cloud.model_thread.worker import Worker
-from ...edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive, Transport
+from ...edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive
 from ...wire.codec import decode_server, encode_client
 from ...wire.messages import ClientMessage
 from .emulated_link import Direction, LinkProfile
@@ -390,16 +390,3 @@ class VirtualStream:
     def _deliver(self, item: bytes | LinkLost | LinkUp) -> None:
         if not self.closed:
             self._on_receive(item)
-
-
-class ReportedTransport:
-    """A transport that reports each message that it sends."""
-
-    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
-        self._transport, self._on_send = transport, on_send
-        self.close = transport.close
-
-    def send(self, message: ClientMessage) -> int:
-        """Report it, and send it."""
-        self._on_send(message)
-        return self._transport.send(message)

@@ -49,7 +49,6 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         lambda rig: rig.kill("verifier"),
         lambda rig: rig.start_node("verifier"),
         reads="lost",
-        soak=False,
         quick=True,
     ),
     InjectedFault(
@@ -83,7 +82,6 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         "stops, or is refused the session",
         _other_target,
         _own,
-        soak=False,
         reads="no decision on",
     ),
     InjectedFault(
@@ -93,7 +91,6 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         partial(_instead, protocol=PROTOCOL + 1),
         _own,
         reads="update edge_cloud_spec on the robot",
-        soak=False,
     ),
     InjectedFault(
         "newer_robot_refused",
@@ -102,7 +99,6 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
         partial(_instead, protocol=PROTOCOL - 1),
         _own,
         reads="update edge_cloud_spec on the cloud",
-        soak=False,
     ),
 )
 
@@ -214,7 +210,6 @@ ACCESS_FAULTS: tuple[InjectedFault, ...] = (
         _expired,
         _renewed,
         reads="(?i)expired|certificate|TLS",
-        soak=False,
     ),
     InjectedFault(
         "garbage_connections",
@@ -223,7 +218,6 @@ ACCESS_FAULTS: tuple[InjectedFault, ...] = (
         _garbage,
         lasts=0.5,
         stops=False,
-        soak=False,
     ),
 )
 

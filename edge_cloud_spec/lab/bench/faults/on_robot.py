@@ -77,7 +77,6 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
         lasts=0.5,
         stops=False,
         reads="can be read",
-        soak=False,
     ),
     *(
         InjectedFault(
@@ -87,7 +86,6 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
             partial(Rig.kill, name=name),
             partial(Rig.restart, name=name),
             instructed_again=name == "drafter",
-            soak=False,
         )
         for name, robot in KILLED.items()
     ),
@@ -205,7 +203,6 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         stops=False,
         reads="bystander publishes on .*cmd_vel",
         reported_s=REPORT,
-        soak=False,
         quick=True,
     ),
     InjectedFault(
@@ -218,7 +215,6 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         stops=False,
         reads="bystander publishes on .*verdict",
         reported_s=REPORT,
-        soak=False,
     ),
     InjectedFault(
         "forged_words",
@@ -230,7 +226,6 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         stops=False,
         reads="bystander publishes on .*verified_tokens",
         reported_s=REPORT,
-        soak=False,
     ),
     InjectedFault(
         "words_again",
@@ -241,7 +236,6 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         lasts=1.0,
         stops=False,
         reads="bystander publishes on .*verified_tokens",
-        soak=False,
     ),
     InjectedFault(
         "e_stop",

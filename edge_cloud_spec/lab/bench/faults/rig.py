@@ -30,7 +30,6 @@ from ...harness.proxy import MessageFaults, MessageProxy, Proxy
 from ...sim.kinds import KINDS
 from ...sim.room import make_room
 from ..judge import replaced_motions
-from ..leaks import memory_mb
 from ..live import LiveRig, Watch, stamp_of
 
 NODES = ("simulator", "cloud_bridge", "navigator", "stop_guard", "drafter", "monitor")
@@ -108,7 +107,6 @@ class Rig(LiveRig):
         self.seed, self._target = seed, target
         self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
-        self.respawned: list[str] = []  # nodes that ended by themselves, and how
         self.forged: list[object] = []  # wire messages of the bench that the judge must not believe
         self.judged = time.time()  # what was published until then
         self.forged_at = 0.0  # when the first one was published
@@ -178,12 +176,6 @@ class Rig(LiveRig):
         """The file that says how passes of this program's model fail."""
         return self.folder / f"{name}.switch"
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End it."""
-        super().kill(name, number)
-        if name == "drafter":
-            self.watch.excuse()
-
     def hang(self, name: str) -> None:
         """Stop the process with SIGSTOP."""
         os.kill(self.pid(name), signal.SIGSTOP)
@@ -211,14 +203,11 @@ class Rig(LiveRig):
 
         return AutoTokenizer.from_pretrained(EMBEDDED / "drafter")
 
-    def resources(self) -> dict[str, tuple[int, int, float]]:
-        """The process id, number of threads and memory (MB) of each program."""
-        found = {}
-        for name in self.running:
-            pid = self.pid(name)
-            threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
-            found[name] = (pid, threads, memory_mb(pid))
-        return found
+    def threads(self) -> dict[tuple[str, int], int]:
+        """The number of threads of each program, by its name and process id."""
+        pids = {name: self.pid(name) for name in self.running}
+        tasks = {name: Path(f"/proc/{pid}/task") for name, pid in pids.items()}
+        return {(name, pids[name]): len(list(tasks[name].iterdir())) for name in pids}
 
     # The mission
 
@@ -248,8 +237,7 @@ class Rig(LiveRig):
     def _respawn(self) -> None:
         """Start nodes that have ended by themselves, as launch does (its ``respawn``)."""
         for name in self.running & set(NODES):
-            if problem := self.ended(name):
-                self.respawned.append(f"{name}: {problem}")
+            if self.ended(name):
                 self.kill(name)
                 self.restart(name)
 
@@ -290,8 +278,8 @@ class InjectedFault:
     fault lasts. ``stops``: the robot stands until it is cleared, so it must come to stand and stay
     so for ``lasts`` seconds; otherwise the fault is cleared after that time, whatever the robot
     does. ``reported_s``: the promise is a report within so many seconds, not that nothing moves.
-    ``instructed_again``: the operator's next instruction ends it. ``soak``: of those that the soak
-    draws from. ``quick``: of those that ``make test`` runs.
+    ``instructed_again``: the operator's next instruction ends it. ``quick``: of those that
+    ``make test`` runs.
     """
 
     name: str
@@ -304,7 +292,6 @@ class InjectedFault:
     reads: str = ""
     reported_s: float | None = None
     instructed_again: bool = False
-    soak: bool = True
     quick: bool = False
 
 

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import argparse
 import re
-import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 from ....errors import UserError
 from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge, replaced_motions
-from ..leaks import quarters
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
 
@@ -94,7 +90,7 @@ def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
     """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
     trial, driven = Trial(), time.time()
     rig.drive()
-    before, begun = rig.resources(), time.time()
+    before, begun = rig.threads(), time.time()
     try:
         fault.inject(rig)
         _while_it_lasts(rig, fault, time.time(), trial)
@@ -178,85 +174,12 @@ def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, flo
     return "", 0.0
 
 
-def _compare(rig: Rig, before: dict[str, tuple[int, int, float]], trial: Trial) -> None:
+def _compare(rig: Rig, before: dict[tuple[str, int], int], trial: Trial) -> None:
     """Threads of the programs that ran through all of it."""
-    for name, (pid, threads, _) in rig.resources().items():
-        was = before.get(name)
-        if was is not None and was[0] == pid and threads > was[1] + THREADS:
-            trial.problems.append(f"{name} has {threads} threads, {was[1]} before")
-
-
-GROWTH_MB = 16.0  # of a program, from the first to the last quarter; less counts as flat
-LAST = 15.0  # s for the last decisions to end
-
-
-class Samples:
-    """Memory and threads of each program over the soak; one that was started anew begins anew."""
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-
-    def take(self, rig: Rig) -> None:
-        """What the programs hold now."""
-        for name, (pid, threads, megabytes) in rig.resources().items():
-            self._taken[name, pid].append((threads, megabytes))
-
-    def growth(self) -> dict[str, tuple[int, float]]:
-        """How many more threads and MB each program had in the last quarter than in the first."""
-        found: dict[str, tuple[int, float]] = {}
-        for (name, _), samples in self._taken.items():
-            first, last = quarters(samples)
-            threads = max(t for t, _ in last) - max(t for t, _ in first)
-            more = statistics.median(m for _, m in last) - statistics.median(m for _, m in first)
-            before = found.get(name, (0, 0.0))
-            found[name] = (max(threads, before[0]), max(more, before[1]))
-        return found
-
-
-def soak(rig: Rig, faults: Sequence[InjectedFault], minutes: float, seed: int) -> Row:
-    """Random faults for so many minutes; one row of all."""
-    random, samples, done = Random(seed), Samples(), list[Trial]()
-    began, problems = time.monotonic(), list[str]()
-    while time.monotonic() - began < 60.0 * minutes:
-        fault = random.choice(faults)
-        samples.take(rig)
-        try:
-            done.append(run_trial(rig, fault))
-        except UserError as error:
-            problems.append(f"{fault.name}: {error}")
-            continue
-        found = [*done[-1].problems, *done[-1].unverified]
-        problems += [f"{fault.name}: {problem}" for problem in found]
-        passed = 60.0 * minutes - (time.monotonic() - began)
-        print(f"{len(done)} {fault.name}: {passed:.0f} s left {found}", file=sys.stderr, flush=True)
-    rig.watch.instruct("stop")
-    with suppress(UserError):  # those that are left are told below
-        rig.wait_for(lambda: not rig.watch.unaccounted, "the last decisions end", LAST)
-    samples.take(rig)
-    problems += [f"decision {request} never ended" for request in rig.watch.unaccounted]
-    for name, (threads, more) in samples.growth().items():
-        if threads > THREADS:
-            problems.append(f"{name} has {threads} more threads")
-        if more > GROWTH_MB:
-            problems.append(f"{name} has grown by {more:.1f} MB")
-    return _soak_row(rig, done, problems, samples)
-
-
-def _soak_row(rig: Rig, done: Sequence[Trial], problems: Sequence[str], samples: Samples) -> Row:
-    for problem in problems:
-        print(f"soak: {problem}", file=sys.stderr, flush=True)
-    growth = samples.growth()
-    return {
-        "fault": "soak",
-        **_figures(done),
-        "decisions": len(rig.watch.begun),
-        "unaccounted": len(rig.watch.unaccounted),
-        "respawned": "; ".join(rig.respawned),
-        **{f"{name}_threads_grown": threads for name, (threads, _) in growth.items()},
-        **{f"{name}_mb_grown": more for name, (_, more) in growth.items()},
-        "problems": "; ".join(problems),
-        "passed": bool(done) and not problems,
-    }
+    for program, threads in rig.threads().items():
+        if program in before and threads > before[program] + THREADS:
+            problem = f"{program[0]} has {threads} threads, {before[program]} before"
+            trial.problems.append(problem)
 
 
 def _figures(done: Sequence[Trial]) -> Row:
@@ -294,7 +217,6 @@ OPTIONS: Options = {
     "--trials": {"type": int, "default": 3, "help": "of each (default %(default)s)"},
     "--only": {"default": "", "help": "faults, with commas (all)"},
     "--list": {"action": "store_true", "help": "print their names, and end"},
-    "--soak": {"type": float, "default": 0.0, "help": "minutes of random faults instead"},
     "--page": {"type": Path, "help": "docs/faults.md: put the table there"},
     "--logs": {"type": Path, "help": "folder for the programs' output"},
     "--resume": {"action": "store_true", "help": "keep the rows that --json has"},
@@ -311,12 +233,6 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"--only has {', '.join(sorted(unknown))}; --list tells what there is")
     if args.trials < 1:
         raise UserError("--trials must be 1 or more")
-    if args.soak:
-        random = [FAULTS[name] for name in names if FAULTS[name].soak]
-        if not random:
-            raise UserError("--only names no fault that the soak can draw")
-        with running_rig(args.seed, args.logs) as rig:
-            return [soak(rig, random, args.soak, args.seed)]
     done = earlier_rows(args.json, "fault") if args.resume else {}
     rows, left = list(done.values()), [name for name in names if name not in done]
     while left:

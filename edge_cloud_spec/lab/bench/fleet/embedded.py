@@ -37,7 +37,7 @@ from ...harness.grpc_robot import GrpcRobot, engine_options
 from ...harness.scripted.model import FakeVlm
 from ...harness.server import ServerHoldings, ServerProcess, VerifierProcess
 from ..command import Row, write
-from ..leaks import memory_mb
+from ..memory import memory_mb
 from ..requests import sample_requests
 from .figures import figures, mean_of
 

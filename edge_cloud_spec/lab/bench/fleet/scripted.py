@@ -9,6 +9,7 @@ on replicas at random, and stay there.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from ...harness.fleet.virtual_fleet import ServerOnly, VirtualFleet
 from ...harness.regimes import ServerRegime, load_server_regime
 from ...harness.virtual_time import Timeline
 from ..command import Row
-from ..leaks import resident_mb
+from ..memory import memory_mb
 from .figures import figures, mean_of
 
 WARM_UP = 0.1  # share of the time that is not counted
@@ -127,7 +128,7 @@ def _run(
     else:
         run = VirtualFleet(server.regime, robots, preset, load, LIMITS[name]).run
     row = figures(run(), WARM_UP * args.seconds, args.seconds)
-    return row | {"memory_mb": resident_mb()}
+    return row | {"memory_mb": memory_mb(os.getpid())}
 
 
 EMPTY = Draft(())

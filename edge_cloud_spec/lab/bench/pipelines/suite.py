@@ -36,7 +36,7 @@ from ..command import Options, Row, make_report_folder
 from ..decodes import acceptance, in_turn, sample_cases
 from ..options import (
     CHANGES,
-    HARNESS_OPTIONS,
+    COST_OPTIONS,
     HARNESSES,
     check_counts,
     finite,
@@ -283,7 +283,14 @@ OPTIONS: Options = {
     "--answers": {"type": int, "help": "of each preset (3; over gRPC 1; embedded 10)"},
     "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},
     "--out": {"type": Path, "help": "a folder for plots and a report of HTML"},
-    **HARNESS_OPTIONS,
+    "--harness": {
+        "choices": list(HARNESSES),
+        "default": "virtual",
+        "help": "virtual time, or real time over gRPC on this machine (%(default)s)",
+    },
+    **COST_OPTIONS,
+    "--jitter": {"type": finite, "metavar": "MS", "help": "of each way"},
+    "--rate": {"type": finite, "metavar": "MBIT", "help": "of each way, a s"},
 }
 
 
