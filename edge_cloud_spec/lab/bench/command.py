@@ -18,7 +18,7 @@ __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
     "bits": "whether a row has the same bits whoever else is in its pass, and what that costs",
-    "decision": "the time to accept or reject a draft, from logits and from rows, on one core",
+    "decision": "the time to accept or reject a draft from probability rows, on one core",
     "drive": "simulated rooms: how often the robot reaches the object, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
     "exits": "how often an early exit predicts the verdict, and what the exits cost",
@@ -30,7 +30,6 @@ SUITES = {
     "lookup": "tokens a pass of looked-up drafts of real answers; the index's times and memory",
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
-    "overhead": "all time of a round outside the models, beside bare gRPC and bare rclpy",
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
     "payload": "serialized bytes a round of every preset and rule, up and down",

@@ -86,7 +86,7 @@ def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
         argv = rig.node_command("drafter", retry=0.1, max_tokens=TOKENS, **ENDLESS)
         remapped = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
         rig.start("drafter", [*argv, *remapped])
-        rig.start("bare_echo", [sys.executable, "-m", bare.__name__, "echo"])
+        rig.start("bare_echo", [sys.executable, "-m", bare.__name__])
         rig.wait_for(stop.is_ready, "the nodes are up")
         time.sleep(1.0)
         times: list[tuple[float, float]] = []
