@@ -12,6 +12,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from helpers.bounded_toy import SESSION_BYTES, BoundedToy
+from helpers.cloud import mixed_sessions
+from helpers.cloud.mixed_sessions import ReplayedRobot, replay
 from helpers.cloud.replaying_robot import ReplayingRobot
 from helpers.cloud.worker_robot import OWN, Costly, Robot, cloud, do_all, opening
 from hypothesis import given, settings
@@ -22,8 +24,6 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.lab.bench.fleet import mixed
-from edge_cloud_spec.lab.bench.fleet.mixed import ReplayedRobot, replay
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
@@ -377,7 +377,7 @@ def test_a_session_that_is_evicted_after_its_prediction_has_the_verdict_of_one_t
         for n, request in enumerate(sample_requests(0, robots))
     ]
     alone = replay(Worker(target, spec), openings, [None] * robots, 0).answers
-    monkeypatch.setattr(mixed, "PUSHED", 1.0)
+    monkeypatch.setattr(mixed_sessions, "PUSHED", 1.0)
     short = ShortMemory(target, robots, monkeypatch)
     hear = ReplayedRobot._hear
 
@@ -395,7 +395,7 @@ def test_a_session_that_is_evicted_after_its_prediction_has_the_verdict_of_one_t
         ReplayedRobot(worker, opening, tokens, Random(n))
         for n, (opening, (tokens, _)) in enumerate(zip(openings, alone, strict=True))
     ]
-    mixed._run(worker, at_work, Random(0))
+    mixed_sessions._run(worker, at_work, Random(0))
     assert [(tuple(robot.tokens), robot.finish) for robot in at_work] == list(alone)
     assert len(short.failed) == robots
     assert worker.kv_memory.prefix_hits >= robots, "none was filled again"

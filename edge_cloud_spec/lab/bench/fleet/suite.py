@@ -38,9 +38,6 @@ COLUMNS = {
     "dollars_per_hour": "$/h",
     "sessions": "sessions",
     "memory_mb": "MB",
-    "rule": "rule",
-    "evictions": "evictions",
-    "p_value": "p",
     "memory_growth": "MB grown",
     "equal": "equal",
 }
@@ -76,13 +73,6 @@ OPTIONS: Options = {
         "metavar": "ROBOTS",
         "help": "with memory for 4 of their sessions",
     },
-    "--mixed": {
-        "type": int,
-        "default": 0,
-        "metavar": "SESSIONS",
-        "help": "batched and evicted beside alone",
-    },
-    "--samples": {"type": int, "default": 400, "help": "of --mixed under rejection (%(default)s)"},
     "--simulate": {"type": int, "default": 0, "metavar": "ROBOTS", "help": "so many, too"},
     "--answer": {"type": int, "default": 48, "help": "tokens, simulated (%(default)s)"},
     "--pause": {"type": float, "default": 5.0, "help": "s, simulated (%(default)s)"},
@@ -112,10 +102,6 @@ def run(args: argparse.Namespace) -> list[Row]:
         from .embedded import memory_rows
 
         return memory_rows(args)
-    if args.mixed:
-        from .mixed import mixed_rows
-
-        return mixed_rows(args)
     if args.engine and args.harness != "embedded":
         raise UserError("--engine is a real server's: take --harness embedded, too")
     if args.harness == "embedded":

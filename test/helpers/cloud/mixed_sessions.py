@@ -6,28 +6,30 @@ with memory for a few of them, each beside itself alone at a worker with one ses
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from statistics import fmean
 
-from ....cloud.model_thread.sessions import RobotStream, WorkerLimits
-from ....cloud.model_thread.worker import Worker
-from ....decoding.accept import follow
-from ....decoding.digest import PrefixDigest
-from ....decoding.draft import Draft
-from ....decoding.policy import GREEDY, SamplingPolicy
-from ....models import EMBEDDED
-from ....models.exits import Exits
-from ....models.load import load
-from ....models.prompt import Request
-from ....models.vlm import Vlm
-from ....share import rules_text
-from ....wire.codec import decode_server, encode_client
-from ....wire.messages import (
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.accept import follow
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.lab.bench.chi_square import compare
+from edge_cloud_spec.lab.bench.command import Row
+from edge_cloud_spec.lab.bench.fleet.embedded import MAX_TOKENS, session_bytes
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.exits import Exits
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.messages import (
     ClientMessage,
     Close,
     DraftMessage,
@@ -38,10 +40,6 @@ from ....wire.messages import (
     Prediction,
     Verdict,
 )
-from ..chi_square import compare
-from ..command import Row
-from ..requests import sample_requests
-from .embedded import MAX_TOKENS, session_bytes
 
 LONGEST = 12  # nodes of a chain; trees have a side branch more
 WRONG = 0.5  # share of the chains that have a wrong token
@@ -240,17 +238,16 @@ PICTURES = 16  # sessions that ask about one share what comes before their own w
 ROOM = 3  # sessions that there is memory for
 COUPLED = 0.8  # temperature
 SAMPLED = SamplingPolicy(12.0, top_k=4)  # four likely tokens at each place
-SAMPLED_TOKENS = 1  # of an answer that is compared by distribution
 TOGETHER = 50  # of the sessions that are compared so
 LIKELY = 1e-4  # a p-value below it is no chance
 BATCH_ROWS = 64  # less than a prompt, so that prompts are read between passes
 
 
-def mixed_rows(args: argparse.Namespace) -> list[Row]:
-    """A row of answers, token by token, and a row of answers under ``rejection``."""
+def embedded_tokens_row(sessions: int, seed: int) -> Row:
+    """``tokens_row`` of the embedded target, with memory for ``ROOM`` of the sessions."""
     target = load(EMBEDDED / "target", threads=1)
     exits = Exits.load(EMBEDDED / "target" / "exits", target)
-    requests = sample_requests(args.seed, min(PICTURES, args.mixed))
+    requests = sample_requests(seed, min(PICTURES, sessions))
     room = ROOM * session_bytes(requests[:1], target)
 
     def worker(alone: bool) -> Worker:
@@ -260,13 +257,7 @@ def mixed_rows(args: argparse.Namespace) -> list[Row]:
         spec = target.spec(rules_text(), MAX_TOKENS)
         return Worker(target, spec, None, limits, lambda: next(ticks) / 1e3, exits)
 
-    openings = mixed_openings(target, requests, args.mixed, args.seed)
-    rows = [tokens_row(worker, openings, args.seed)]
-    if args.samples:
-        opening = replace(openings[0], max_tokens=SAMPLED_TOKENS)
-        rows.append(rejection_row(worker, opening, args.samples, args.seed))
-    common = {"harness": "embedded", "server": "batched", "passes": "free", "robots": args.mixed}
-    return [{**common, **row} for row in rows]
+    return tokens_row(worker, mixed_openings(target, requests, sessions, seed), seed)
 
 
 def mixed_openings(
@@ -302,10 +293,8 @@ def tokens_row(worker: Callable[[bool], Worker], openings: Sequence[Open], seed:
     """
     alone = worker(True)
     own: list[Answer] = []
-    for number, opening in enumerate(openings):
+    for opening in openings:
         own += replay(alone, [opening], [None], seed).answers
-        if number % 50 == 49:
-            print(f"{number + 1} answers alone", file=sys.stderr)
     tight = worker(False)
     drafted = [None if n % 7 == 6 else tokens for n, (tokens, _) in enumerate(own)]
     together = replay(tight, openings, drafted, seed)

@@ -1,23 +1,20 @@
-"""``bench fleet --mixed``: batched and evicted beside alone; controls that must fail."""
+"""Sessions that are batched and evicted beside each alone; controls that must fail."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.bounded_toy import SESSION_BYTES, BoundedToy
+from helpers.cloud.mixed_sessions import embedded_tokens_row, rejection_row, tokens_row
 from helpers.cloud.worker_robot import opening
 
-from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session import verification
 from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.policy import GREEDY
-from edge_cloud_spec.lab.bench.fleet.mixed import rejection_row, tokens_row
 from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.wire.messages import Open
 
@@ -43,11 +40,9 @@ class Cloud:
         return Worker(model, spec_of(14), None, limits)
 
 
-def test_sessions_of_the_embedded_target_are_mixed_and_equal(tmp_path: Path) -> None:
-    options = ["--mixed", "10", "--samples", "0", "--json", str(tmp_path / "rows.json")]
-    assert main(["bench", "fleet", *options]) == 0
-    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert row["equal_answers"] == row["sessions"] == 10
+def test_sessions_of_the_embedded_target_are_mixed_and_equal() -> None:
+    row = embedded_tokens_row(10, seed=0)
+    assert row["passed"] and row["equal_answers"] == row["sessions"] == 10
     counts = ("evictions", "restored_rows", "pushed", "chains", "trees", "generated", "predictions")
     assert min(row[count] for count in counts) > 0
 
