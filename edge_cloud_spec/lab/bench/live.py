@@ -88,11 +88,6 @@ class LiveRig:
         self._temporary.cleanup()
 
     @property
-    def environment(self) -> dict[str, str]:
-        """The environment of other processes in the same ROS domain."""
-        return {**os.environ, **self._environment}
-
-    @property
     def running(self) -> set[str]:
         """Names of the programs that run."""
         return set(self._running)
