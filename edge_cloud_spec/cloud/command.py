@@ -47,12 +47,6 @@ _OPTIONS: dict[str, tuple[_Option, ...]] = {
             {},
         ),
         ("--quantize", "none", "none, int8, int4 or dynamic-int8", {}),
-        (
-            "--passes",
-            "free",
-            "fixed: verdicts do not depend on who else is in a pass; free is faster (%(default)s)",
-            {},
-        ),
         ("--threads", None, "torch threads", {"type": int}),
         ("--max-tokens", 128, "longest answer", {}),
         ("--dialect", CLAUSES_FORM, "of its answers, a name or a YAML file (%(default)s)", {}),
@@ -192,7 +186,6 @@ def _check(args: argparse.Namespace) -> None:
         "--drafter": args.drafter,
         "--replicas": args.replicas is not None,
         "--quantize": args.quantize != "none" and not on_vllm,  # there it is a part of the name
-        "--passes": args.passes != "free",
     }
     wrong = [name for name, given in others.items() if given]
     for good, text in (
@@ -268,7 +261,7 @@ def make_worker(args: argparse.Namespace) -> Worker:
     from ..models.load import load
 
     options = {"device": args.device, "dtype": args.dtype, "quantize": args.quantize}
-    target = load(args.target, threads=args.threads, passes=args.passes, **options)
+    target = load(args.target, threads=args.threads, **options)
     drafter = load(args.drafter, **options) if args.drafter else None
     spec = target.spec(text, args.max_tokens, dialect.user_text, dialect.identity)
     for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for

@@ -17,7 +17,7 @@ from .checkpoint import (
     weights_digest,
 )
 from .passes.layer import PatchLinear, check_quantization, pack_linears
-from .passes.transformer import PASSES, Transformer
+from .passes.transformer import Transformer
 from .vlm import Vlm
 
 AUTO = "auto"
@@ -57,17 +57,13 @@ def load(
     dtype: str = "float32",
     quantize: str = "none",
     threads: int | None = None,
-    passes: str = "free",
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
     device, dtype: see ``choose``. threads: torch's intra-operation threads, of the whole process.
-    passes: with fixed a row's bits depend on its prefix only, whatever else is in its pass.
     UserError names what is missing or does not fit, and what to do.
     """
     device, dtype = choose(device, dtype)
-    if passes not in PASSES:
-        raise UserError(f"passes {passes!r} is unknown: choose one of {', '.join(PASSES)}")
     directory = checkpoint_directory(str(name_or_dir))
     config = read_json(directory, "config.json")
     family = config.get("model_type", "nothing")
@@ -89,7 +85,7 @@ def load(
     with library_errors(whole, "choose another device, dtype or quantization"), quiet_libraries():
         if "quantization_config" not in config:
             model = model.to(device)
-        transformer = Transformer(model.model.language_model, model.lm_head, quantize, passes)
+        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)

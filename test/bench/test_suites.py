@@ -7,9 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import numpy as np
 import pytest
 from helpers.suites import rows
 
@@ -17,13 +15,11 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.suffix_index import BYTES_PER_SUFFIX, SuffixIndex
 from edge_cloud_spec.edge.measures import Measures, Round
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench import passes
 from edge_cloud_spec.lab.bench.acceptance import ChoiceShares, Share, cache_hits
 from edge_cloud_spec.lab.bench.chi_square import compare, tail
 from edge_cloud_spec.lab.bench.command import make_report_folder
 from edge_cloud_spec.lab.bench.figures import PICTURES
 from edge_cloud_spec.lab.bench.lookup import HOSTILE, RecordedAnswer, Replayed, replay
-from edge_cloud_spec.lab.bench.passes import SHAPES, RandomTarget
 from edge_cloud_spec.presets import load_preset, preset_names
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -230,24 +226,6 @@ def test_exits_are_right_so_often_and_at_such_a_cost(tmp_path: Path) -> None:
         assert [hits[depth] for depth in sorted(hits)] == sorted(hits.values())
     assert all(row["verify_ratio"] > 0 and row["rounds"] > 10 for row in measured)
     assert main(["bench", "exits", "--requests", "1", "--exits", str(tmp_path)]) == 2
-
-
-def test_rows_of_twelve_sessions_are_equal_and_one_changed_bit_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target = RandomTarget(SHAPES["tiny"], "cpu", "float32")
-    target.take_over("fixed")
-    assert passes.compared_bits(target, 12, 300)["differ"] == 0
-    together = passes.forward_together
-
-    def changed(*given: Any) -> Any:
-        first, *rest = together(*given)
-        first = np.array(first)
-        first[1, 7] = np.nextafter(first[1, 7], np.float32(9))
-        return [first, *rest]
-
-    monkeypatch.setattr(passes, "forward_together", changed)
-    assert passes.compared_bits(target, 12, 300)["differ"] == 1
 
 
 def test_each_picture_of_the_page_is_drawn_from_the_json_beside_it(tmp_path: Path) -> None:

@@ -734,7 +734,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("--drafter", "somewhere"), "leave out --drafter"),
         (("--replicas", "2"), "leave out --replicas"),
-        (("--quantize", "int8", "--passes", "fixed"), "leave out --quantize, --passes"),
+        (("--quantize", "int8", "--replicas", "2"), "leave out --replicas, --quantize"),
         (("--requests-per-hour", "-1"), "0 or more"),
         (("--api-timeout", "0"), "--api-timeout must be above 0"),
         (("--target", TARGET), "goes with --target openai:"),

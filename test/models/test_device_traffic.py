@@ -16,9 +16,7 @@ from torch.utils._pytree import tree_leaves
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.passes import fixed_pass
 from edge_cloud_spec.models.passes.attention import PaddedAttention
-from edge_cloud_spec.models.passes.fixed_pass import ROW_COUNTS
 from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
@@ -70,24 +68,22 @@ def crossed_by_layers(model: Vlm, sessions: Sequence[Session], tree: bool) -> li
 
 
 @pytest.mark.parametrize("tree", [False, True])
-@pytest.mark.parametrize("how", ["apart", "padded", "fixed"])
+@pytest.mark.parametrize("how", ["apart", "padded"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layers(
     family: str, how: str, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read waits for the device; so does, in CUDA, each write from ordinary memory."""
     monkeypatch.setattr(PaddedAttention, "pays", lambda *_: how == "padded")
-    for name in ("equal_counts", "linear_counts"):  # bits are measured, and "meta" has none
-        monkeypatch.setattr(fixed_pass, name, lambda *_: frozenset(ROW_COUNTS))
-    model = load(checkpoint(family), device="meta", passes="fixed" if how == "fixed" else "free")
+    model = load(checkpoint(family), device="meta")
     sessions = sessions_of(model)
     crossed_by_layers(model, sessions, tree)  # makes what later passes share
     for session in sessions:
         session.commit([0])
     before, among, after = crossed_by_layers(model, sessions, tree)
     assert (among, after) == ([], [])
-    if how != "fixed":  # token ids, positions; where the rows are padded; a mask for each tree
-        assert len(before) == 2 + (how == "padded") + 2 * tree
+    # Token ids, positions; where the rows are padded; a mask for each tree.
+    assert len(before) == 2 + (how == "padded") + 2 * tree
 
 
 def test_what_crosses_is_seen() -> None:

@@ -95,8 +95,6 @@ def test_a_damaged_directory_is_named_with_what_to_do(
         ({"device": "gpu7"}, "device 'gpu7' is unknown"),
         ({"name_or_dir": "/nowhere/at/all"}, "not a model directory"),
         ({"threads": 0}, "threads is 0"),
-        ({"passes": "some"}, "choose one of free, fixed"),
-        ({"quantize": "dynamic-int8", "passes": "fixed"}, "not quantized"),
     ],
 )
 def test_unusable_options_say_what_to_choose(options: dict[str, Any], message: str) -> None:

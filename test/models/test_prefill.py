@@ -194,39 +194,3 @@ def test_what_is_committed_of_it_is_as_if_it_were_said_token_by_token(
     rows = session.forward([4])
     whole = full_logits(family, prompt_of(model), [DRAFT[0], DRAFT[2], 8, 4])
     assert np.abs(rows - whole[3:, : rows.shape[1]]).max() < CLOSE
-
-
-def bits(rows: np.ndarray) -> bytes:
-    return np.ascontiguousarray(rows).tobytes()
-
-
-def rows_of(model: Vlm, tokens: Sequence[int], parents: Any, step: int, scored: bool) -> bytes:
-    """The bits of a draft's rows, and of rows after a part of it; scored: with the prompt."""
-    session = opened(model, *((tokens, parents) if scored else ()), step=step)
-    assert session.scored_with_prompt == scored
-    first = bits(session.forward(tokens, parents))
-    session.commit([0])
-    session.extend([9])
-    return first + bits(session.forward(DRAFT))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=4, deadline=None)
-@given(st.data())
-def test_under_fixed_passes_a_draft_scored_with_the_prompt_has_the_same_bits(
-    family: str, dtype: str, data: st.DataObject
-) -> None:
-    model = vlm(family, dtype=dtype, passes="fixed")
-    tokens = data.draw(st.lists(st.integers(0, 250), min_size=1, max_size=40))
-    tree = [data.draw(st.integers(-1, node - 1)) for node in range(len(tokens))]
-    parents, step = data.draw(st.sampled_from([None, tree])), data.draw(st.integers(1, 400))
-    case = model, tokens, parents, step
-    assert rows_of(*case, scored=True) == rows_of(*case, scored=False)
-
-
-def test_under_free_passes_it_has_others() -> None:
-    """Negative control: the comparison would find a difference."""
-    tokens = [token % 250 for token in range(7, 140, 7)]
-    case = vlm(), tokens, None, ALL_ROWS
-    assert rows_of(*case, scored=True) != rows_of(*case, scored=False)

@@ -27,7 +27,7 @@ from edge_cloud_spec.models.vlm import Vlm
 
 CLOSE = 1e-4
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
-KINDS = ("apart", "padded", "fixed", "on a device", "bounded")  # of passes
+KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 
 
 def bounded(family: str, sessions: float) -> Vlm:
@@ -83,7 +83,7 @@ class Course:
         self.family, self.dice = family, np.random.default_rng(seed)
         self.model = bounded(family, 1.5)
         if kind != "bounded":
-            self.model = copy(vlm(family, passes="fixed" if kind == "fixed" else "free"))
+            self.model = copy(vlm(family))
             self.model.use_memory(KvMemory())
         self.prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
         self.sessions = [self.model.open(prompt) for prompt in self.prompts]

@@ -17,7 +17,6 @@ __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes 
 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
-    "bits": "whether a row has the same bits whoever else is in its pass, and what that costs",
     "decision": "the time to accept or reject a draft from probability rows, on one core",
     "drive": "simulated rooms: how often the robot reaches the object, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",

@@ -4,8 +4,7 @@ Random weights of a published shape, on a GPU or, with the tiny shape, anywhere:
 on what weights and caches hold, so nothing is read or prefilled. The bound is the weights and the
 caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it stand
 transformers' own step of one session, vLLM's where it is installed (on no machine of ours yet), a
-drafter's step, and what early exits cost. In the end rows of ``passes: fixed`` are compared, alone
-and in company.
+drafter's step, and what early exits cost.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from ...models.checkpoint import quiet_libraries
 from ...models.exits import Adapter, Exits
 from ...models.kv_memory import KvMemory
 from ...models.load import DTYPES, choose
-from ...models.passes.target_rows import on_host
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together
 from .command import Options, Row
@@ -95,11 +93,11 @@ class RandomTarget:
         finally:
             torch.set_default_dtype(before)
 
-    def take_over(self, passes: str = "free") -> Transformer:
+    def take_over(self) -> Transformer:
         """Our transformer of its layers; transformers' own forward does not work afterwards."""
         model, self.model = self.model, None
         text = model.model.language_model
-        self.transformer = Transformer(text, model.lm_head, passes=passes)
+        self.transformer = Transformer(text, model.lm_head)
         return self.transformer
 
     @property
@@ -128,27 +126,6 @@ class RandomTarget:
 
 
 T = TypeVar("T")
-DRAFTED = 4  # of each draft
-
-
-def compared_bits(target: RandomTarget, robots: int, prompt: int) -> Row:
-    """Each row alone, the last of a shorter draft, beside all rows in one pass."""
-    sessions = [target.session(prompt, seed) for seed in range(robots)]
-    tokens = list(range(1, DRAFTED + 1))
-    vocabulary = target.shape.vocabulary
-    alone = [[each.forward(tokens[: n + 1])[-1] for n in range(DRAFTED)] for each in sessions]
-    requests = [PassRequest(each, tokens) for each in sessions]
-    differ = 0
-    for expected, rows in zip(
-        alone, forward_together(target.transformer, vocabulary, requests), strict=True
-    ):
-        if isinstance(rows, Exception):
-            raise rows
-        together = on_host(rows)[1:]
-        differ += sum(not np.array_equal(*pair) for pair in zip(expected, together, strict=True))
-    return {"what": "bits", "robots": robots, "rows": robots * DRAFTED, "differ": differ}
-
-
 SHORT, LONG = 16, 144  # tokens; the difference is steps alone
 
 
@@ -216,7 +193,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each number of sessions and of nodes; then one of the bits of fixed passes."""
+    """A row for each number of sessions and of nodes."""
     for shape in filter(None, (args.shape, args.drafter)):
         if shape not in SHAPES:
             raise UserError(f"--shape and --drafter are of {', '.join(SHAPES)}, not {shape}")
@@ -248,15 +225,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     for count in robots:
         for size in nodes:
             rows.append(_row(target, args, count, size, bandwidth) | peers)
-    del target, transformer  # before the weights are made again
-    kind = {"shape": args.shape, "device": args.device, "dtype": dtype, "passes": "fixed"}
-    try:
-        fixed = RandomTarget(SHAPES[args.shape], args.device, dtype)
-        fixed.take_over("fixed")
-    except UserError as error:  # what was measured stands
-        return [*rows, {**kind, "what": "bits", "error": str(error)}]
-    bits = compared_bits(fixed, min(32, max(robots)), args.prompt)
-    return [*rows, {**kind, **bits, "passed": not bits["differ"]}]
+    return rows
 
 
 def _compile_layers(transformer: Transformer, backend: str) -> None:

@@ -1,1 +1,1 @@
-"""A pass of the text half: rows of several sessions through the layers, free or in fixed shapes."""
+"""A pass of the text half: rows of several sessions through the layers."""

@@ -6,7 +6,7 @@ compute; a copy of the caches for the pass, side by side and padded alike, costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,23 +97,17 @@ class NodeTree:
         return mask
 
 
-Attend = Callable[[int, Tensor, Tensor], Tensor]  # as ``attend`` has it, of all rows of a pass
-
-
 @dataclass(frozen=True, eq=False)
 class Segment:
     """`count` rows of one session in a pass; they are written to `cache` from row `start` on.
 
     mask: additive float [count, start + count], or None: causal from row 0, or a single row.
-    parents: of all nodes of a tree, those of earlier passes too (see ``NodeTree``); the last of
-    them are the last rows of the segment. None: the rows are a chain.
     """
 
     cache: KeyValueCache
     start: int
     count: int
     mask: Tensor | None = None
-    parents: tuple[int, ...] | None = None
 
 
 def attend(index: int, qk: Tensor, values: Tensor, segment: Segment, heads: int) -> Tensor:
@@ -129,35 +123,20 @@ def attend(index: int, qk: Tensor, values: Tensor, segment: Segment, heads: int)
     keys_before.narrow(1, segment.start, count).copy_(qk[:, heads:].transpose(0, 1))
     values_before.narrow(1, segment.start, count).copy_(values.transpose(0, 1))
     key, value = keys_before.unsqueeze(0), values_before.unsqueeze(0)
-    query = qk[:, :heads]
+    query, group = qk[:, :heads], heads // kv_heads
     if count == 1:
-        folded = query.view(1, kv_heads, heads // kv_heads, dim)
-        return F.scaled_dot_product_attention(folded, key, value, attn_mask=segment.mask).view(
-            1, -1
-        )
+        folded = query.view(1, kv_heads, group, dim)
+        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=segment.mask)
+        return out.view(1, -1)
     if segment.mask is None:
         whole = query.transpose(0, 1).unsqueeze(0)  # [1, heads, n, dim]
         out = F.scaled_dot_product_attention(
             whole, key, value, is_causal=True, enable_gqa=heads != kv_heads
         )
-        return out[0].transpose(0, 1).reshape(count, -1)
-    return folded_attention(query, key, value, fold_mask(segment.mask, heads // kv_heads))
-
-
-def fold_mask(mask: Tensor, group: int) -> Tensor:
-    """An additive mask [n, keys] for the folded rows [group * n, keys]."""
-    return mask.expand(group, *mask.shape).reshape(group * mask.shape[0], -1)
-
-
-def folded_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """[n, heads * dim] of query [n, heads, dim] over key, value [1, kv_heads, keys, dim].
-
-    mask: [group * n, keys], see ``fold_mask``.
-    """
-    count, heads, dim = query.shape
-    kv_heads = key.shape[1]
-    folded = query.transpose(0, 1).reshape(1, kv_heads, heads // kv_heads * count, dim)
-    out: Tensor = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask)
+    else:
+        folded = query.transpose(0, 1).reshape(1, kv_heads, group * count, dim)
+        mask = segment.mask.expand(group, count, end).reshape(group * count, end)
+        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask)
     return out.view(heads, count, dim).transpose(0, 1).reshape(count, -1)
 
 

@@ -147,7 +147,6 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, rows: int | None = None) -> None:
         super().__init__()
         weight = linear.weight.data[:rows].contiguous()
-        self.shape = tuple(weight.shape)  # [out, in]
         self._large = weight.numel() >= LARGE
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
         self.bias = None if linear.bias is None else linear.bias.data[:rows].contiguous()
@@ -209,32 +208,26 @@ class PatchLinear(nn.Module):
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis; `weight` may be [heads, dim]."""
 
-    def __init__(self, weight: Tensor, eps: float, fixed: bool = False) -> None:
-        """fixed: round each number alike wherever it stands; a vector's hypot is not a number's."""
+    def __init__(self, weight: Tensor, eps: float) -> None:
         size = weight.shape[-1]
         self.weight, self._eps, self._shape = weight, eps, (size,)
         self._scaled = weight * size**0.5
         self._floor = torch.tensor((eps * size) ** 0.5, dtype=weight.dtype, device=weight.device)
-        self._floor_square = self._floor.square()
         self._lean = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self._flat, self._fixed = weight.dim() == 1, fixed
+        self._flat = weight.dim() == 1
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._lean:  # half as many operations as torch's composite on a CPU
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            if self._fixed:
-                length = length.square_().add_(self._floor_square).sqrt_()
-            else:
-                length = torch.hypot(length, self._floor)
-            return torch.div(x, length).mul_(self._scaled)
+            return torch.div(x, torch.hypot(length, self._floor)).mul_(self._scaled)
         if self._flat:
             return F.rms_norm(x, self._shape, self.weight, self._eps)
         return F.rms_norm(x, self._shape, None, self._eps) * self.weight
 
     @classmethod
-    def of(cls, norm: Any, fixed: bool = False) -> RmsNorm:
+    def of(cls, norm: Any) -> RmsNorm:
         """The same as a norm module of transformers."""
-        return cls(norm.weight.data, norm.variance_epsilon, fixed)
+        return cls(norm.weight.data, norm.variance_epsilon)
 
 
 TABLE = 2048  # positions
@@ -300,20 +293,17 @@ def _folded(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 class Layer:
     """The weights of a block, joined; Qwen3's norm of queries and keys where the block has one."""
 
-    def __init__(
-        self, layer: Any, heads: int, kv_heads: int, dim: int, quantize: str, fixed: bool
-    ) -> None:
-        """fixed: compute with operations that round each number alike wherever it stands."""
+    def __init__(self, layer: Any, heads: int, kv_heads: int, dim: int, quantize: str) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._heads, self._kv_heads, self._dim, self._fixed = heads, kv_heads, dim, fixed
-        self._norm_in = RmsNorm.of(layer.input_layernorm, fixed)
-        self._norm_mid = RmsNorm.of(layer.post_attention_layernorm, fixed)
+        self._heads, self._kv_heads, self._dim = heads, kv_heads, dim
+        self._norm_in = RmsNorm.of(layer.input_layernorm)
+        self._norm_mid = RmsNorm.of(layer.post_attention_layernorm)
         self._norm_qk: RmsNorm | None = None
         if hasattr(attention, "q_norm"):
             query = attention.q_norm.weight.data.expand(heads, -1)
             key = attention.k_norm.weight.data.expand(kv_heads, -1)
             epsilon = attention.q_norm.variance_epsilon
-            self._norm_qk = RmsNorm(torch.cat([query, key]), epsilon, fixed)
+            self._norm_qk = RmsNorm(torch.cat([query, key]), epsilon)
         products = nn.ModuleDict(
             {
                 "qkv": join([attention.q_proj, attention.k_proj, attention.v_proj]),
@@ -328,11 +318,6 @@ class Layer:
         self._gate_up, self._down = products["gate_up"], products["down"]
         self._activation = mlp.act_fn
 
-    @property
-    def products(self) -> tuple[nn.Module, ...]:
-        """The layer's linear modules."""
-        return self._qkv, self._out, self._gate_up, self._down
-
     def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys [n, heads + kv_heads, dim], and values [n, kv_heads, dim].
 
@@ -344,8 +329,6 @@ class Layer:
         if self._norm_qk is not None:
             qk = self._norm_qk(qk)
         half = qk.roll(self._dim // 2, -1)
-        if self._fixed:  # a rounding an operation: a fused one may differ at the end of a vector
-            return torch.add(qk * cos, half * sin), values
         return torch.addcmul(qk * cos, half, sin), values
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:

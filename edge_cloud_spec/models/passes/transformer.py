@@ -20,11 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import CacheLayout, KeyValueCache
-from .attention import Attend, NodeTree, PaddedAttention, Segment, attend, causal
-from .fixed_pass import FixedPasses, RowFunction, pad_rows
+from .attention import NodeTree, PaddedAttention, Segment, attend, causal
 from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
-
-PASSES = ("free", "fixed")  # fixed: the same bits for a row whoever else is in its pass
 
 OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
@@ -44,15 +41,7 @@ class Transformer:
     works: the weights are joined, laid out anew and held once.
     """
 
-    def __init__(
-        self,
-        language_model: Any,
-        lm_head: nn.Module,
-        quantize: str = "none",
-        passes: str = "free",
-    ) -> None:
-        """passes: one of ``PASSES``. UserError: fixed ones cannot be had of this model here."""
-        fixed = passes == "fixed"
+    def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
         first = language_model.layers[0].self_attn
         self.heads: int = config.num_attention_heads
@@ -61,39 +50,31 @@ class Transformer:
         self.hidden_size: int = self._embedding.shape[1]
         self.device: torch.device = self._embedding.device
         self.dtype: torch.dtype = self._embedding.dtype
-        self.norm = RmsNorm.of(language_model.norm, fixed)
+        self.norm = RmsNorm.of(language_model.norm)
         self.lm_head = lm_head
         self._cropped: tuple[int, nn.Module] | None = None
         self.layers: list[Layer] = []
         for index, layer in enumerate(language_model.layers):
-            self.layers.append(Layer(layer, *sizes, quantize, fixed))
+            self.layers.append(Layer(layer, *sizes, quantize))
             language_model.layers[index] = nn.Identity()  # frees the parts that were joined
         self.cache_layout = CacheLayout(len(self.layers), *sizes[1:], self.dtype, self.device)
         self._rotary = RotaryEmbedding(language_model.rotary_emb, config, self.dtype)
-        self._fixed: FixedPasses | None = None
-        if fixed:
-            self._fixed = FixedPasses(self.layers[0], self.embed, self._rotary, *sizes)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
         """Input rows [n, hidden_size] of token ids [n]."""
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
-
-    @property
-    def masks_itself(self) -> bool:
-        """Whether a segment needs no mask: fixed passes make their own, from the tree's parents."""
-        return self._fixed is not None
 
     def segment(
         self, cache: KeyValueCache, start: int, count: int, nodes: NodeTree, new: int
     ) -> Segment:
         """`count` rows after `start`, of which the last `new` are the last of these nodes."""
         mask = None
-        if not nodes.is_chain and not self.masks_itself:
+        if not nodes.is_chain:
             mask = torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
-        elif count > 1 and start > 0 and not self.masks_itself:
+        elif count > 1 and start > 0:
             places = torch.arange(start, start + count, device=self.device)
             mask = causal(places, start + count, self.dtype)
-        return Segment(cache, start, count, mask, None if nodes.is_chain else tuple(nodes.parents))
+        return Segment(cache, start, count, mask)
 
     def forward(
         self,
@@ -110,27 +91,20 @@ class Transformer:
         """
         cos, sin = self._rotary(positions)
         features = deepstack.features if deepstack is not None else ()
-        count = hidden.shape[0]
-        apply: RowFunction = _at_once
-        attention: Attend = partial(self._attend, segments)
         padded: PaddedAttention | None = None
-        if self._fixed is not None:
-            apply, attention = self._fixed.rows.apply, self._fixed.attention(segments)
-            whole = self._fixed.rows.padded(count)
-            hidden, cos, sin = (pad_rows(rows, whole) for rows in (hidden, cos, sin))
-        elif PaddedAttention.pays(segments, self.cache_layout):
+        if PaddedAttention.pays(segments, self.cache_layout):
             padded = PaddedAttention(segments, self.cache_layout, self.heads)
-            attention = padded.attend
+        attention = partial(self._attend, segments) if padded is None else padded.attend
         for index, layer in enumerate(self.layers):
-            qk, values = apply(layer.project, hidden, cos, sin)
-            hidden = apply(layer.finish, hidden, attention(index, qk, values))
+            qk, values = layer.project(hidden, cos, sin)
+            hidden = layer.finish(hidden, attention(index, qk, values))
             if index < len(features) and deepstack is not None:
                 hidden = hidden.index_add(0, deepstack.rows, features[index].to(hidden.dtype))
             if on_layer is not None:
-                on_layer(index, hidden[:count])
+                on_layer(index, hidden)
         if padded is not None:
             padded.keep()
-        return hidden[:count]
+        return hidden
 
     def _attend(
         self, segments: Sequence[Segment], index: int, qk: Tensor, values: Tensor
@@ -144,16 +118,8 @@ class Transformer:
         """float32 [n, vocabulary] of hidden rows (of the last layer, or of an exit)."""
         if self._cropped is None or self._cropped[0] != vocabulary:
             self._cropped = (vocabulary, self._crop(vocabulary))
-            if self._fixed is not None:
-                self._fixed.measure_head(self._cropped[1], self._head)
-        apply = _at_once if self._fixed is None else self._fixed.head_rows.apply
-        rows: Tensor = apply(self._head, hidden)
-        return rows[: len(hidden), :vocabulary].float()
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        assert self._cropped is not None
         rows: Tensor = self._cropped[1](self.norm(hidden))
-        return rows
+        return rows[:, :vocabulary].float()
 
     def _crop(self, vocabulary: int) -> nn.Module:
         """The head with the rows of the common vocabulary only."""
@@ -163,7 +129,3 @@ class Transformer:
         if can_pack(head):
             return PackedLinear(head, vocabulary)
         return linear_of(head.weight.data[:vocabulary])
-
-
-def _at_once(run: Callable[..., Any], *rows: Tensor) -> Any:
-    return run(*rows)

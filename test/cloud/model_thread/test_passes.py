@@ -548,11 +548,8 @@ def test_who_waits_for_room_gets_it_from_those_that_never_stop() -> None:
     assert [tuple(robot.tokens) for robot in robots] == [OWN] * 3
 
 
-@pytest.mark.parametrize("passes", ["free", "fixed"])
-def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_its_own(
-    passes: str,
-) -> None:
-    target = load(EMBEDDED / "target", threads=1, passes=passes)
+def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_its_own() -> None:
+    target = load(EMBEDDED / "target", threads=1)
     spec = target.spec(rules_text(), 48)
     actions = {}
     for n, request in enumerate(sample_requests(3, 6)):

@@ -254,11 +254,11 @@ def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
 INSTRUCTION = "find the silver bottle"
 
 
-def test_fixed_passes_are_served_and_decoded_through(tmp_path: Path) -> None:
+def test_the_embedded_pair_is_served_and_decoded_through(tmp_path: Path) -> None:
     """The embedded pair by the command line: with a drafter and without one, the same words."""
     picture = tmp_path / "picture.jpg"
     picture.write_bytes(jpeg(1))
-    options = ["--passes", "fixed", "--threads", "1", "--batch", "4", "--kv-memory", "64"]
+    options = ["--threads", "1", "--batch", "4", "--kv-memory", "64"]
     answers: list[str] = []
     with VerifierProcess(options) as cloud:
         for preset in ("dsd", "cloud_ar"):
@@ -281,10 +281,9 @@ def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(
         handed.append(pickle.dumps(make))
 
     monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.serve_fleet", serve_fleet)
-    options = "--replicas 2 --passes fixed --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
+    options = "--replicas 2 --threads 1 --batch 3 --batch-rows 99 --kv-memory 64"
     assert main(["serve", *options.split(), "--address", "127.0.0.1:0"]) == 0
     worker = pickle.loads(handed[0])()
     assert (worker.kv_memory.limit, worker.kv_memory.usage) == (64 * 2**20, 0.0)
     limits = worker.limits
     assert (limits.batch, limits.batch_rows) == (3, 99)
-    assert worker._models.target.transformer.masks_itself  # as fixed passes do

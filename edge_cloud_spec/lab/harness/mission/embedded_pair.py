@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class MemoizedRows(FakeVlm):
     """What a real model says, where a state is a prompt and tokens; each row is computed once.
 
-    Robots that see the same pictures say much the same, whatever passes cost them. The model must
-    have ``passes: fixed``, so that a row's bits do not depend on who asks first.
+    Robots that see the same pictures say much the same, whatever passes cost them; and the rounding
+    of a row, which depends on its pass, is then the same for all of them.
     """
 
     def __init__(self, vlm: Vlm) -> None:
@@ -110,7 +110,7 @@ class EmbeddedPair:
 
 
 def _memoized(name: str) -> MemoizedRows:
-    return MemoizedRows(load(str(EMBEDDED / name), threads=1, passes="fixed"))
+    return MemoizedRows(load(str(EMBEDDED / name), threads=1))
 
 
 @cache
