@@ -6,12 +6,12 @@ Every credential has an index of its own; nothing crosses credentials.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .decoding.draft import Draft, parents_or_none
+from .decoding.draft import Draft
 from .decoding.suffix_index import MAX_TOKEN, SuffixIndex
+from .lru_cache import LruCache
 from .wire.messages import Open
 
 RECENT = 0.1  # weight of the last pass, in how often each node was right
@@ -67,7 +67,7 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
     alone, since where that is rejected the robot resamples (DSSD).
     """
     tokens = list(draft.tokens)
-    parents = [draft.parent(node) for node in range(len(draft))]
+    parents = list(draft.all_parents)
     found: dict[tuple[int, int], int] = {}
     for node, token in enumerate(tokens):
         found.setdefault((parents[node], token), node)
@@ -85,7 +85,7 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
     return replace(
         draft,
         tokens=tuple(tokens),
-        parents=parents_or_none(parents),
+        parents=tuple(parents),
         looked_up=draft.looked_up + added,
     )
 
@@ -97,8 +97,7 @@ def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
         node = -1
         for token in sequence:
             node = places.setdefault((node, token), len(places))
-    parents = parents_or_none([parent for parent, _ in places])
-    return Draft(tuple(token for _, token in places), parents)
+    return Draft(tuple(token for _, token in places), tuple(parent for parent, _ in places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +201,7 @@ class Lookups:
         self._instructions, self._seconds = instructions, seconds
         self._vocabulary = vocabulary
         self._beginnings = beginnings or {}
-        self._said: OrderedDict[str, SaidBefore] = OrderedDict()
+        self._said: LruCache[str, SaidBefore] = LruCache(MAX_CREDENTIALS)
 
     def __len__(self) -> int:
         return len(self._said)
@@ -214,13 +213,12 @@ class Lookups:
         """
         if not (opening.lookup and self._suffixes):
             return None
-        said = self._said.pop(credential, None)
-        if said is None:
-            budgets = NodeBudget(self._most), NodeBudget(self._most)
-            said = SaidBefore(SuffixIndex(self._suffixes), *budgets)
-        self._said[credential] = said
-        while len(self._said) > MAX_CREDENTIALS:
-            self._said.popitem(last=False)
+        said = self._said.get_or_make(
+            credential,
+            lambda: SaidBefore(
+                SuffixIndex(self._suffixes), NodeBudget(self._most), NodeBudget(self._most)
+            ),
+        )
         if any(word >= self._vocabulary for word in words):
             words = ()
         pattern = pattern_of(opening.order, opening.instruction, self._instructions)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections.abc import Hashable
+
+from .lru_cache import LruCache
 
 MAX_KINDS = 1024  # whose last time is kept
 EVERY_S = 1.0
@@ -18,14 +20,14 @@ class Throttle:
 
     def __init__(self, most: int = 1, longest_s: float = EVERY_S) -> None:
         self._most, self._longest_s = most, longest_s
-        self._kinds: OrderedDict[object, tuple[float, int, int, float]] = OrderedDict()
+        self._kinds: LruCache[Hashable, tuple[float, int, int, float]] = LruCache(MAX_KINDS)
 
-    def admit(self, kind: object, now: float) -> int | None:
+    def admit(self, kind: Hashable, now: float) -> int | None:
         """How many were left out since the last that was written; None: leave this one out, too.
 
         ``now`` in steady seconds.
         """
-        begun, written, left_out, every_s = self._kinds.pop(kind, (-math.inf, 0, 0, EVERY_S))
+        begun, written, left_out, every_s = self._kinds.get(kind, (-math.inf, 0, 0, EVERY_S))
         if now - begun >= every_s:
             goes_on = now - begun < 2 * every_s
             every_s = min(2 * every_s, self._longest_s) if goes_on else EVERY_S
@@ -34,8 +36,6 @@ class Throttle:
             self._kinds[kind] = (begun, written, left_out + 1, every_s)
             return None
         self._kinds[kind] = (begun, written + 1, 0, every_s)
-        if len(self._kinds) > MAX_KINDS:
-            self._kinds.popitem(last=False)
         return left_out
 
 

@@ -33,7 +33,6 @@ LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 MAX_SEED = 2**31 - 1  # of a room
-LEAD_TIME = f"lead_time is no more: drive ({' or '.join(DRIVES)}) takes its place"
 NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -113,8 +112,6 @@ class GraphSettings:
                 f"the drafter {drafter} needs tokenizer:=DIRECTORY, a checkpoint of the target's "
                 "family (its weights are not needed), and model:=NAME, its name at that server"
             )
-        if self._in_file("navigator", "lead_time", ""):
-            raise UserError(f"{self.parameter_file}: {LEAD_TIME}")
         if self.driving[0] not in DRIVES:
             raise UserError(f"drive must be {' or '.join(DRIVES)}, not {self.driving[0]!r}")
         if self._in_file("drafter", "when_lost", "stop") == "creep" and (

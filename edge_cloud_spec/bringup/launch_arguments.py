@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError, check_installed
 from ..share import check_lab, lab, share
-from .graph import LEAD_TIME, PACKAGE, GraphSettings, NodeSpec, ParameterFile
+from .graph import PACKAGE, GraphSettings, NodeSpec, ParameterFile
 
 # name -> default, description. An empty one was not given; then the parameter file decides.
 ARGUMENTS = {
@@ -94,8 +94,6 @@ def refuse_mistyped(argv: Iterable[str], parameters: Collection[str] = ()) -> No
     for text in argv:
         name, given, _ = text.partition(":=")
         near = get_close_matches(name, ARGUMENTS.keys() - {"robot"}, 1, 0.75)  # there is a robot_ip
-        if given and name == "lead_time":
-            raise UserError(LEAD_TIME)
         if given and name in parameters:
             raise UserError(
                 f"{name} is a node's parameter, no launch argument: copy config/go2_nav.yaml, set "

@@ -179,12 +179,9 @@ class VllmModels(ModelRunner):
     def _begin_round(self, due: DuePass) -> Future[list[Any]]:
         session: Any = due.session.target
         allowed = allowed_after_draft(due.session, due.draft)
-        paths: list[tuple[int, ...]] = [()]
-        for node, token in enumerate(due.draft.tokens):
-            paths.append((*paths[due.draft.parent(node) + 1], token))
         nodes = [
-            Node(path, None if allowed is None else allowed(node - 1))
-            for node, path in enumerate(paths)
+            Node(due.draft.tokens_to(node), None if allowed is None else allowed(node))
+            for node in range(-1, len(due.draft))
         ]
         if due.session.verification.generating and not (due.draft or allowed):
             asked: Any = self._run(session)

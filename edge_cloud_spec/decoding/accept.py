@@ -130,7 +130,8 @@ def accept(
             replacement=replacement,
             open_at=open_at,
         )
-    depth = {-1: 0}
-    for node in range(len(draft)):
-        depth[node] = depth[draft.parent(node)] + 1
-    return follow(draft, lambda node: rows.token(node, policy, position + depth[node]), open_at)
+
+    def target_token(node: int) -> int:
+        return rows.token(node, policy, position + len(draft.path(node)))
+
+    return follow(draft, target_token, open_at)

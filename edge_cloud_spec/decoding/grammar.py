@@ -38,14 +38,7 @@ def allowed_after(
         return None
     verified = tuple(prefix)
 
-    def of(node: int) -> Allowed:
-        path: list[int] = []
-        while node >= 0:
-            path.append(draft.tokens[node])
-            node = draft.parent(node)
-        return grammar.allowed((*verified, *reversed(path)))
-
-    return of
+    return lambda node: grammar.allowed(verified + draft.tokens_to(node))
 
 
 def forced_token(allowed: Allowed) -> int | None:

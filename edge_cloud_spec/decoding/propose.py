@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .draft import Draft, parents_or_none
+from .draft import Draft
 from .grammar import Allowed
 from .noise import Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .random_source import RandomSource
 from .shape import BestFirst, Expansion, Shape
 from .token_distribution import TokenDistribution, distribution_of
+from .token_tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,7 @@ class Growth:
         self._ends, self._random_source = frozenset(end_tokens), random_source
         self._frontier: list[int] = [-1]
         self._open: list[int] = []  # nodes whose children are not known
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._paths: list[PathTokens] = []  # to each node
+        self._tree = TokenTree()
         self._rows: list[TokenDistribution] = []
         self._likelihood: list[float] = []  # cumulative, of each node
         self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
@@ -203,58 +202,47 @@ class Growth:
     @property
     def frontier(self) -> list[PathTokens]:
         """The paths whose logits the next ``grow`` needs, in this order; (): the prefix's."""
-        return [self._path(node) for node in self._frontier]
-
-    def _path(self, node: int) -> PathTokens:
-        return self._paths[node] if node >= 0 else ()
+        return [self._tree.tokens_to(node) for node in self._frontier]
 
     def grow(self, logits: NDArray[np.float32]) -> PathTokens:
         """The tokens of the next level; ``logits`` [m, V]: after the m paths of the frontier."""
-        begin = len(self._tokens)
         if isinstance(self._shape, Expansion):
-            self._expand(logits, self._shape.sizes[self._level])
+            found = self._expand(logits, self._shape.sizes[self._level])
         else:
-            self._best(logits, self._shape)
+            found = self._best(logits, self._shape)
+        tokens = tuple(token for _, token in found)
+        first = len(self._tree)
+        self._tree = self._tree.extend(tokens, [parent for parent, _ in found])
         self._level += 1
         self.allowed = []
-        grown = range(begin, len(self._tokens))
-        self._open += [node for node in grown if self._tokens[node] not in self._ends]
+        self._open += [n for n, token in enumerate(tokens, first) if token not in self._ends]
         if isinstance(self._shape, BestFirst):
             self._open.sort(key=lambda node: -self._likelihood[node])
             width = self._shape.width
         else:
             width = len(self._open)
         self._frontier, self._open = self._open[:width], self._open[width:]
-        return tuple(self._tokens[begin:])
-
-    def _add(self, parent: int, token: int) -> None:
-        self._tokens.append(token)
-        self._parents.append(parent)
-        self._paths.append((*self._path(parent), token))
+        return tokens
 
     def finished(self) -> FinishedDraft:
         """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
-        kept = self._kept()
-        place = {-1: -1, **{node: i for i, node in enumerate(kept)}}
-        tokens = [self._tokens[node] for node in kept]
-        parents = [place[self._parents[node]] for node in kept]
-        rows = tuple(self._rows) or None
-        draft = Draft(tuple(tokens), parents_or_none(parents), rows)
+        kept, tree = self._kept(), self._tree
+        sent = tree.subtree(-1, kept)
+        draft = Draft(sent.tokens, sent.parents, tuple(self._rows) or None)
         ends = self._leaves(kept)
         leaf = ends[0]
+        best, place = tree.tokens_to(leaf), kept.index(leaf) if leaf >= 0 else -1
         if not self._with_likelihoods:
-            return FinishedDraft(draft, self._path(leaf), place[leaf])
-        leaves = tuple((self._path(node), self._likelihood[node]) for node in ends[:MAX_ENDS])
+            return FinishedDraft(draft, best, place)
+        leaves = tuple((tree.tokens_to(node), self._likelihood[node]) for node in ends[:MAX_ENDS])
         likeliest_ends = self._second_choices(leaf), leaves, self._recoveries(kept)
-        return FinishedDraft(draft, self._path(leaf), place[leaf], *likeliest_ends)
+        return FinishedDraft(draft, best, place, *likeliest_ends)
 
     def _second_choices(self, leaf: int) -> tuple[int, ...]:
         """The second choice at each place of the path to this node."""
-        found: list[int] = []
-        while leaf >= 0:
-            leaf, token = self._parents[leaf], self._tokens[leaf]
-            found.append(next((t for t, _ in self._near[leaf] if t != token), -1))
-        return tuple(reversed(found))
+        tree = self._tree
+        nears = ((self._near[tree.parent(n)], tree.tokens[n]) for n in tree.path(leaf))
+        return tuple(next((t for t, _ in near if t != token), -1) for near, token in nears)
 
     def likelihoods(self) -> list[float]:
         """How likely each node of the draft is to be accepted, by the model's own beliefs."""
@@ -262,7 +250,7 @@ class Growth:
 
     def _kept(self) -> list[int]:
         """The nodes within the budget; no node is likelier than its parent, so they are a tree."""
-        nodes = list(range(len(self._tokens)))
+        nodes = list(range(len(self._tree)))
         if not isinstance(self._shape, BestFirst) or len(nodes) <= self._shape.nodes:
             return nodes
         order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
@@ -270,29 +258,31 @@ class Growth:
 
     def _leaves(self, kept: Sequence[int]) -> list[int]:
         """The likeliest first; the end of the first children, where that is not known."""
-        inner = {self._parents[node] for node in kept}
         if self._likelihood:
+            inner = {self._tree.parent(node) for node in kept}
             leaves = [node for node in kept if node not in inner]
             return sorted(leaves, key=lambda node: -self._likelihood[node])
         node = -1
-        while node in inner:
-            node = self._parents.index(node)
+        while (child := next(self._tree.children(node), None)) is not None:
+            node = child
         return [node]
 
     def _recoveries(self, kept: Sequence[int]) -> tuple[LikelyTokens, ...]:
         """Ends of the verdict where a token is recovered that is not in the draft."""
-        drafted = {self._paths[node] for node in kept}
+        drafted = {(), *(self._tree.tokens_to(node) for node in kept)}
+        ends = ((self._tree.tokens_to(node), near) for node, near in self._near.items())
         found = [
-            ((*self._path(node), token), likelihood)
-            for node, near in self._near.items()
-            if node < 0 or self._paths[node] in drafted
+            ((*path, token), likelihood)
+            for path, near in ends
+            if path in drafted
             for token, likelihood in near
-            if (*self._path(node), token) not in drafted
+            if (*path, token) not in drafted
         ]
         return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
 
-    def _expand(self, logits: NDArray[np.float32], count: int) -> None:
-        at = self._position + self._level
+    def _expand(self, logits: NDArray[np.float32], count: int) -> list[tuple[int, int]]:
+        """The next level, as parents and tokens."""
+        at, level = self._position + self._level, list[tuple[int, int]]()
         for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
             found, drawn = candidates(
                 row, self._proposal, at, count, self._random_source, i * count
@@ -300,16 +290,20 @@ class Growth:
             if self._with_likelihoods:
                 chances = self._likely(node, row, at, count)
                 self._likelihood += [chances(token) for token in found]
-            for token in found:
-                self._add(node, token)
+            level += [(node, token) for token in found]
             self._rows += [drawn] if drawn is not None else []
+        return level
 
-    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> None:
+    def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> list[tuple[int, int]]:
+        """The next level, as parents and tokens."""
+        level: list[tuple[int, int]] = []
         for node, row in zip(self._frontier, logits, strict=True):
-            self._likely(node, row, self._position + len(self._path(node)), shape.width)
+            at = self._position + len(self._tree.path(node))
+            self._likely(node, row, at, shape.width)
             for token, likelihood in self._near[node][: shape.width]:
-                self._add(node, token)
+                level.append((node, token))
                 self._likelihood.append(likelihood)
+        return level
 
     def _likely(
         self, node: int, row: NDArray[np.float32], at: int, count: int

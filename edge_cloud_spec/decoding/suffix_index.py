@@ -8,12 +8,12 @@ SuffixDecoding (Oliaro et al. 2025, section 4).
 from __future__ import annotations
 
 from bisect import insort
-from collections import OrderedDict
 from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
-from .draft import Draft, parents_or_none
+from ..lru_cache import LruCache
+from .draft import Draft
 
 BESIDE = (8, 4, 2, 1)  # tokens of a suffix that counts beside what the last answer said there
 ALONE = (4, 2, 1)  # of one that counts by itself
@@ -53,7 +53,7 @@ class SuffixIndex:
             raise ValueError(f"an index holds at least 1 suffix, not {max_suffixes}")
         self._size = max_suffixes
         self._records = bytearray(BYTES_PER_SUFFIX * max_suffixes)
-        self._last: OrderedDict[int, dict[int, int]] = OrderedDict()
+        self._last: LruCache[int, dict[int, int]] = LruCache(MAX_PATTERNS)
 
     @property
     def nbytes(self) -> int:
@@ -79,9 +79,6 @@ class SuffixIndex:
                     end = suffix[-length:]
                     self._count(hash((beside, end) if is_beside else end), said[at])
         self._last[start] = dict(zip(said[-2:0:-1], said[:1:-1], strict=True))
-        self._last.move_to_end(start)
-        if len(self._last) > MAX_PATTERNS:
-            self._last.popitem(last=False)
 
     def _count(self, mark: int, token: int) -> None:
         """This token followed this suffix."""
@@ -145,7 +142,7 @@ class SuffixIndex:
             parents.append(parent)
             suffix = (*suffixes[1 + parent][1 - _LONGEST :], places.get(token, token))
             suffixes.append(suffix)
-        return Draft(tuple(tokens), parents_or_none(parents), looked_up=len(tokens))
+        return Draft(tuple(tokens), tuple(parents), looked_up=len(tokens))
 
     def _followers(
         self, suffix: tuple[int, ...], last: dict[int, int], words: Sequence[int]

@@ -271,11 +271,8 @@ class DraftModel:
             return None
         prefix = self._scored.verified + after
         draft = self._lookup.draft(prefix, MAX_LOOKED_UP, rows)
-        paths: list[Path] = []
-        for node, token in enumerate(draft.tokens):
-            parent = draft.parent(node)
-            paths.append((*(paths[parent] if parent >= 0 else after), token))
-        return _LookedUp(after, draft, tuple(paths))
+        paths = tuple(after + draft.tokens_to(node) for node in range(len(draft)))
+        return _LookedUp(after, draft, paths)
 
     def _has_row(self, path: Path) -> bool:
         """Whether anything can follow: nothing is asked of a model after an end token."""
@@ -285,7 +282,7 @@ class DraftModel:
         """Tell the lookup how far the model says the same."""
 
         def chosen(node: int) -> int:
-            path = found.paths[node] if node >= 0 else found.after
+            path = found.after + found.draft.tokens_to(node)
             return self._next_token(path) if self._has_row(path) else -1
 
         path = follow(found.draft, chosen).path

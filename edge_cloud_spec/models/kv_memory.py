@@ -1,4 +1,4 @@
-"""A few values that are dear to make, and the memory for keys and values.
+"""The memory for keys and values.
 
 One bound in bytes holds for all caches and kept prefixes. Memory is taken as buffers, each for some
 rows of one kind. What is given back is kept and taken again where it fits, so that a process does
@@ -12,34 +12,9 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ..errors import MemoryFull, is_out_of_memory
-
-Value = TypeVar("Value")
-
-
-class LruCache(Generic[Value]):
-    """The `size` most recently used values, by key."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def find(self, key: Hashable) -> Value | None:
-        """The value of `key` where it is cached."""
-        return self._values.get(key)
-
-    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of `key`, from `make` where it is not cached; now the one used last."""
-        value = self._values.pop(key, None)
-        if value is None:
-            value = make()
-        self._values[key] = value
-        while len(self._values) > self._size:
-            self._values.popitem(last=False)
-        return value
-
 
 MOST_FREE = 8  # buffers that are kept for their next use
 WASTE = 2  # a buffer is taken again for at least this part of its rows

@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,14 +28,14 @@ import torch
 from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
+from ..decoding.token_tree import TokenTree
 from ..errors import UserError
+from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles, checkpoint_files, weights_digest
 from .drafter import OnLayer
 from .image import picture_of, picture_positions, positions_of
-from .kv_memory import LruCache
 from .llama_process import SEQUENCES, Edit, Failure, Loaded
-from .passes.attention import NodeTree
-from .passes.target_rows import on_host
+from .passes.target_rows import DeviceRows, on_host
 from .processor import Processor
 from .prompt import Prompt
 from .session import ALL_ROWS
@@ -255,7 +255,8 @@ class LlamaSession:
         positions, _ = positions_of(ids, grid, drafter.image_id, merge)
         self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
         self.prompt_rows = len(self._rows)
-        self._nodes, self._sequences = NodeTree(), list[int]()  # a node's; 0: it is not held
+        self._nodes, self._logits = TokenTree(), list[DeviceRows]()  # [V] each, after the nodes
+        self._sequences: list[int] = []  # a node's; 0: it is not held
         self._row: NDArray[np.float32] | None = None  # logits after the prefix
 
     @property
@@ -290,7 +291,7 @@ class LlamaSession:
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to so many tokens after the prompt."""
-        self._keep_nodes(NodeTree(), ())
+        self._keep_nodes(TokenTree(), ())
         end = self.prompt_rows + length
         if end < len(self._rows):
             if self._memory.is_of(self._rows):
@@ -300,34 +301,38 @@ class LlamaSession:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix, which the next pass computes."""
-        self._keep_nodes(NodeTree(), ())
+        self._keep_nodes(TokenTree(), ())
         self._rows += [(int(token), self._next + i) for i, token in enumerate(tokens)]
         self._row = None if tokens else self._row
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the nodes of ``path`` part of the prefix; see ``DraftSession``."""
         nodes, start = self._nodes, self._next
-        kept = nodes.below(path, keep)
-        self._rows += [(nodes.tokens[node], start + i) for i, node in enumerate(path)]
+        tokens = nodes.path_tokens(path)
+        if tokens is None:
+            raise ValueError(f"{list(path)} is not a path of the nodes {nodes.parents}")
+        kept = nodes.subtree(path[-1] if path else -1, keep)
+        self._rows += [(token, start + i) for i, token in enumerate(tokens)]
         if path:
-            self._row = on_host(nodes.logits[path[-1]])
+            self._row = on_host(self._logits[path[-1]])
         memory = self._memory
         if path and memory.is_of(self._rows) and self._sequences[path[-1]]:
             memory.copy(0, self._sequences[path[-1]], start)
             memory.rows += self._rows[-len(path) :]
         self._keep_nodes(kept, keep)
 
-    def _keep_nodes(self, nodes: NodeTree, keep: Sequence[int]) -> None:
+    def _keep_nodes(self, nodes: TokenTree, keep: Sequence[int]) -> None:
         if self._memory.is_of(self._rows):
             others = set(range(len(self._nodes))).difference(keep)
             self._memory.release(self._sequences[node] for node in others)
-        self._nodes, self._sequences = nodes, [self._sequences[node] for node in keep]
+        self._nodes, self._logits = nodes, [self._logits[node] for node in keep]
+        self._sequences = [self._sequences[node] for node in keep]
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Logits [n, V] after more nodes; see ``DraftSession``."""
-        nodes, memory, before = self._nodes.grown(tokens, parents), self._memory, len(self._nodes)
+        nodes, memory, before = self._nodes.extend(tokens, parents), self._memory, len(self._nodes)
         if len(tokens) >= SEQUENCES:
             raise UserError(
                 f"llama.cpp computes {SEQUENCES - 1} nodes in a pass, not {len(tokens)}: take a "
@@ -350,11 +355,11 @@ class LlamaSession:
             node = new
             while node >= 0 and (node >= before or not self._sequences[node]):
                 of_nodes.setdefault(node, []).append(sequence)
-                node = nodes.parents[node]
+                node = nodes.parent(node)
             memory.copy(sequence, self._sequences[node] if node >= 0 else 0)
             of_tail += [sequence] if node < 0 else []
         due = sorted(of_nodes)  # each after its parent
-        rows = [*tail, *((nodes.tokens[node], start + nodes.depths[node]) for node in due)]
+        rows = [*tail, *((nodes.tokens[node], start + nodes.depths[node] - 1) for node in due)]
         of_rows = [of_tail for _ in tail] + [of_nodes[node] for node in due]
         values, positions = (np.asarray(each) for each in zip(*rows, strict=True))
         try:
@@ -367,14 +372,14 @@ class LlamaSession:
         found = list(logits[:, : self._vocabulary])
         if asks_prefix:
             self._row = found.pop(0)
-        nodes.logits += found
-        self._nodes, self._sequences = nodes, self._sequences + sequences
+        self._nodes, self._logits = nodes, self._logits + found
+        self._sequences += sequences
         return np.reshape(found, (len(tokens), self._vocabulary))
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
         if node >= 0:
-            return on_host(self._nodes.logits[node])
+            return on_host(self._logits[node])
         if self.pending_rows:
             self.grow((), (), on_layer)
         assert self._row is not None
@@ -400,7 +405,7 @@ class LlamaSession:
             positions = np.asarray([position for _, position in self._rows[start:end]])
             if part == self._end:
                 encode = partial(drafter.encode, self._prompt, self._end - first, on_layer)
-                seen = drafter.pictures.get(self._rows[start][0], encode)
+                seen = drafter.pictures.get_or_make(self._rows[start][0], encode)
                 values, positions = (each[start - first : end - first] for each in seen)
                 positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
             is_last = int(end == len(self._rows))
@@ -423,7 +428,9 @@ class LlamaDrafter(Processor):
         super().__init__(files, identity)
         self.image_id, self._hidden = files.image_id, hidden
         self.memory = LlamaMemory(process)
-        self.pictures: LruCache[tuple[NDArray[np.float32], NDArray[np.int64]]] = LruCache(2)
+        self.pictures: LruCache[Hashable, tuple[NDArray[np.float32], NDArray[np.int64]]] = LruCache(
+            2
+        )
 
     def prefill(self, prompt: Prompt) -> LlamaSession:
         """Begin to read a prompt, for a session after it."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ..errors import UserError
+from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
 from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
-from .kv_memory import LruCache
 from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
@@ -59,8 +60,10 @@ class Processor:
         limits.resized(self.preprocessing.spec)
         self._limits = limits
         self.identity = self._weights + limits.name
-        self._pictures: LruCache[Picture] = LruCache(2)
-        self._grids: LruCache[tuple[Grid, Grid]] = LruCache(1024)  # of pictures that are sound
+        self._pictures: LruCache[Hashable, Picture] = LruCache(2)
+        self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(
+            1024
+        )  # of pictures that are sound
 
     def spec(
         self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
@@ -99,7 +102,7 @@ class Processor:
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
         picture = partial(self._picture, request, spec.image)
-        grid, target_grid = self._grids.get(
+        grid, target_grid = self._grids.get_or_make(
             (request.image_digest, spec.image), lambda: (picture().grid, picture().target_grid)
         )
         ids = render(self.tokenizer, request, spec, target_grid, self._image_token)
@@ -132,4 +135,4 @@ class Processor:
             pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
             return Picture(pixels, grid, grid_of(image.height, image.width, spec))
 
-        return self._pictures.get((request.image_digest, spec), made)
+        return self._pictures.get_or_make((request.image_digest, spec), made)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..decoding.digest import common_prefix
+from ..decoding.token_tree import TokenTree
 from ..errors import MemoryFull
 from .cache import SPARE, KeyValueCache
-from .passes.attention import NodeTree, Segment
+from .passes.attention import Segment
 from .passes.target_rows import DeviceRows, on_device, on_host, stacked
 from .passes.transformer import Deepstack, OnLayer, Transformer
 
@@ -147,7 +148,9 @@ class Session:
         self._computed = 0  # how many of them are in the cache
         self._prompt_row: DeviceRows | None = None  # logits [V] after the prompt
         self._row: DeviceRows | None = None  # logits after the computed tokens, if known
-        self._nodes = self._before = NodeTree()  # before: where an interrupted pass ends
+        self._nodes = self._before = TokenTree()  # before: where an interrupted pass ends
+        self._logits: list[DeviceRows] = []  # [V] each, after the nodes that are scored
+        self._with_prompt = False  # scored in the pass over the prompt, and nothing came since
         self._in_pass = False
         self.waits = False  # for a pass: the cache is not taken away
 
@@ -177,7 +180,7 @@ class Session:
             return False
         self._cache.release()
         self._cache = self._row = None
-        self._computed, self._nodes.with_prompt = 0, False
+        self._computed, self._with_prompt = 0, False
         return True
 
     def restore(self) -> Prefill:
@@ -201,15 +204,15 @@ class Session:
         self._row = known if self._computed else self._prompt_row
         self._cache, self._delta, self.spare = cache, delta, SPARE
         cache.keep_for(self)
-        nodes = self._nodes
-        if len(nodes):
+        kept = self._nodes, self._logits
+        if self._nodes:
             try:
-                self.forward(nodes.tokens, nodes.parents)
+                self.forward(self._nodes.tokens, self._nodes.parents)
             except BaseException:
                 self.evict()
                 raise
             finally:
-                self._nodes = nodes
+                self._nodes, self._logits = kept
 
     def _come_back(self) -> None:
         """Have a cache, with the rows of the nodes."""
@@ -248,7 +251,7 @@ class Session:
         if isinstance(result, Exception):
             raise result
         rows, new = on_host(result), len(request.tokens)
-        self._nodes.logits[len(self._nodes) - new :] = rows[len(rows) - new :]
+        self._logits[len(self._nodes) - new :] = rows[len(rows) - new :]
         if len(rows) > new:
             self._row = rows[0]
         return rows
@@ -256,7 +259,7 @@ class Session:
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node that was scored, or after the prefix (-1)."""
         if node >= 0:
-            return on_host(self._nodes.logits[node])
+            return on_host(self._logits[node])
         self._come_back()
         if self.pending_rows:
             self.forward((), None, on_layer)
@@ -279,39 +282,49 @@ class Session:
         ``keep``: descendants of the path's end, each after its parent, that stay as nodes in this
         order. ValueError: ``path`` is not one, or ``keep`` does not come after it.
         """
-        kept = self._nodes.below(path, keep)
-        self._tokens += [self._nodes.tokens[index] for index in path]
+        tokens = self._nodes.path_tokens(path)
+        if tokens is None:
+            raise ValueError(f"{list(path)} is not a path of the nodes {self._nodes.parents}")
+        kept = self._nodes.subtree(path[-1] if path else -1, keep)
+        self._tokens += tokens
         if self._cache is not None:
             base = self.prompt_rows + self._computed
             self._cache.gather(base, [base + index for index in (*path, *keep)])
             self._computed += len(path)
             if path:
-                self._row = self._nodes.logits[path[-1]]
-        self._nodes = kept
+                self._row = self._logits[path[-1]]
+        self._keep(kept, [self._logits[index] for index in keep])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add known tokens to the prefix; the next forward computes them."""
-        self._nodes = NodeTree()
+        self._keep(TokenTree(), [])
         self._tokens += self._checked(tokens)
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to `length` tokens after the prompt; ValueError: it has fewer."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
-        self._nodes = NodeTree()
+        self._keep(TokenTree(), [])
         del self._tokens[length:]
         if length < self._computed:
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
 
-    def keep_nodes(self, nodes: NodeTree) -> None:
-        """Keep nodes that were scored after the prompt, with their rows in the cache."""
-        self._nodes, nodes.with_prompt = nodes, True
+    def keep_nodes(self, nodes: TokenTree, logits: list[DeviceRows]) -> None:
+        """Keep nodes that were scored after the prompt, with their rows in the cache.
+
+        logits: [V] each, after the nodes.
+        """
+        self._keep(nodes, logits)
+        self._with_prompt = True
+
+    def _keep(self, nodes: TokenTree, logits: list[DeviceRows]) -> None:
+        self._nodes, self._logits, self._with_prompt = nodes, logits, False
 
     @property
     def scored_with_prompt(self) -> bool:
         """Whether a draft was, and nothing came since: a ``forward`` of it needs no pass."""
-        return self._nodes.with_prompt
+        return self._with_prompt
 
     # A pass: ``begin``, and then ``end``, or ``undo`` where it raised
 
@@ -327,13 +340,15 @@ class Session:
 
     def _pass_rows(self, request: PassRequest) -> PassRows | None:
         """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
-        old = self._nodes
+        scored, logits = self._nodes, self._logits
+        known = self._with_prompt and request.on_layer is None
+        self._with_prompt = False
         if not request.grows:
-            self._nodes = NodeTree()
+            self._keep(TokenTree(), [])
         new = self._checked(request.tokens)
-        asked = self._nodes.grown(new, request.parents)
-        if old.with_prompt and request.on_layer is None and asked == old:
-            self._nodes, old.with_prompt = old, False
+        asked = self._nodes.extend(new, request.parents)
+        if known and asked == scored:
+            self._keep(scored, logits)
             return None
         self._come_back()
         if self._computed == len(self._tokens) and self._row is None:
@@ -347,7 +362,7 @@ class Session:
         end = self.prompt_rows + len(self._tokens) + self._delta
         positions = [
             *range(end - len(tail), end),
-            *(end + at for at in asked.depths[before:]),
+            *(end - 1 + depth for depth in asked.depths[before:]),
         ]
         cache = self._cache
         assert cache is not None
@@ -376,8 +391,8 @@ class Session:
             self._computed, self._row = len(self._tokens), new.pop(0)
         elif logits is None or not request.grows:
             assert self._row is not None
-            logits = stacked([self._row, *self._nodes.logits, *new])
-        self._nodes.logits += new
+            logits = stacked([self._row, *self._logits, *new])  # [1 + nodes, vocabulary]
+        self._logits += new
         assert logits is not None
         return logits
 
@@ -434,7 +449,7 @@ class Prefill:
         self._done, self._ids, self._positions, self._image = start, ids, positions, image
         self._encode, self._on_filled, self._row = encode, on_filled, row
         self._encoded: EncodedPicture | None = None
-        self._nodes = NodeTree()
+        self._nodes = TokenTree()
         self._ended = False
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
@@ -444,7 +459,7 @@ class Prefill:
         """
         usable = all(0 <= token < self._session.vocabulary for token in tokens)
         if usable and not self._ended:
-            self._nodes = NodeTree().grown(tokens, parents)
+            self._nodes = TokenTree().extend(tokens, parents)
 
     def finish(self) -> Session:
         """All steps at once."""
@@ -472,7 +487,7 @@ class Prefill:
         if self._ended:
             return True
         if self._row is not None and not self.rows_left:
-            return self._end(self._row)
+            return self._end(self._row, [])
         image = self._image
         if self._encoded is None and len(image) and image[-1] >= self._done:
             with torch.inference_mode():
@@ -480,31 +495,31 @@ class Prefill:
             self._positions[:, image] = image[0] + self._encoded.positions
             return False
         end = min(self._done + max(rows, 1), len(self._ids))
-        nodes = self._nodes if end == len(self._ids) else NodeTree()
+        nodes = self._nodes if end == len(self._ids) else TokenTree()
         hidden = self._compute(end, nodes, on_layer)
         self._done = end
         if self.rows_left:
             return False
         with torch.inference_mode():
             logits = self._transformer.logits(hidden[-1 - len(nodes) :], self._session.vocabulary)
-        after = on_device(logits)
-        nodes.logits = list(after[1:])
-        return self._end(on_host(after[0]))
+        row, *after = on_device(logits)  # [vocabulary] each
+        return self._end(on_host(row), after)
 
-    def _end(self, row: NDArray[np.float32]) -> bool:
+    def _end(self, row: NDArray[np.float32], after: list[DeviceRows]) -> bool:
+        """row, after: logits [V] after the prompt, and after each node that was scored."""
         self._on_filled(row)
         self._encoded, self._ended = None, True
-        if self._nodes.logits:
-            self._session.keep_nodes(self._nodes)
+        if after:
+            self._session.keep_nodes(self._nodes, after)
         return True
 
-    def _compute(self, end: int, nodes: NodeTree, on_layer: OnLayer | None) -> Tensor:
+    def _compute(self, end: int, nodes: TokenTree, on_layer: OnLayer | None) -> Tensor:
         """Hidden rows of the rows up to `end` that are due, and of the nodes after them."""
         transformer, start = self._transformer, self._done
         count = end - start + len(nodes)
         positions = self._positions[:, start:end]
         if len(nodes):
-            after = positions[:, -1:] + 1 + np.array(nodes.depths)  # a prompt ends with text
+            after = positions[:, -1:] + np.array(nodes.depths)  # a prompt ends with text
             positions = np.concatenate([positions, after], axis=1)
             self._cache.reserve(start + count, start)
         with torch.inference_mode():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..decoding.grammar import Allowed
 from ..errors import UserError, check_installed, library_errors
-from .kv_memory import LruCache
+from ..lru_cache import LruCache
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -28,7 +28,7 @@ class TokenGrammar:
     def __init__(self, start: LLMatcher, end_token: int, vocabulary: int) -> None:
         """start: before the first token. vocabulary: tokens that there are for both models."""
         self._start, self._end, self._vocabulary = start, end_token, vocabulary
-        self._states: LruCache[tuple[LLMatcher, bytes]] = LruCache(STATES)
+        self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
         """The tokens [V] that may follow; raises UserError where these are against the grammar."""
@@ -37,7 +37,7 @@ class TokenGrammar:
             allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do
             return allowed
         prefix = tuple(answer)
-        _, mask = self._states.get(prefix, lambda: self._state(prefix))
+        _, mask = self._states.get_or_make(prefix, lambda: self._state(prefix))
         allowed = self._unpacked(mask)
         return allowed
 
@@ -48,7 +48,7 @@ class TokenGrammar:
     def _state(self, answer: tuple[int, ...]) -> tuple[LLMatcher, bytes]:
         """The state after these tokens, mostly a step from the one before it, and the allowed
         tokens as bits, the lowest first; at least one."""
-        before = self._states.find(answer[:-1]) if answer else None
+        before = self._states.get(answer[:-1]) if answer else None
         matcher = (self._start if before is None else before[0]).deep_copy()
         rest = answer if before is None else answer[-1:]
         if not matcher.consume_tokens(list(rest)):
@@ -81,14 +81,14 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._tokenizers: LruCache[LLTokenizer] = LruCache(1)  # by the end token
-        self._grammars: LruCache[TokenGrammar] = LruCache(KEPT)
+        self._tokenizers: LruCache[int, LLTokenizer] = LruCache(1)  # by the end token
+        self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(KEPT)
 
     def grammar(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
         """The grammar of this text; UserError names what is wrong with it, or what is missing."""
         check_installed("llguidance", "a grammar")
         key = text, end_token, vocabulary
-        return self._grammars.get(key, lambda: self._compiled(*key))
+        return self._grammars.get_or_make(key, lambda: self._compiled(*key))
 
     def _compiled(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
         from llguidance import LLMatcher, LLParserLimits
@@ -102,7 +102,7 @@ class GrammarCompiler:
             max_lexer_states=5_000,
             verbose_errors=False,
         )
-        tokenizer = self._tokenizers.get(end_token, lambda: self._wrapped(end_token))
+        tokenizer = self._tokenizers.get_or_make(end_token, lambda: self._wrapped(end_token))
         lark = LLMatcher.grammar_from_lark(text)
         start = LLMatcher(tokenizer, lark, log_level=0, limits=limits)
         if start.is_error():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..lru_cache import LruCache
 from .cache import KeyValueCache, PrefixStore, prompt_parts
 from .checkpoint import CheckpointFiles
 from .image import picture_positions, positions_of
-from .kv_memory import MB, KvMemory, LruCache
+from .kv_memory import MB, KvMemory
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
 from .processor import Processor
@@ -60,7 +61,7 @@ class Vlm(Processor):
         super().__init__(files, identity)
         self._image_features = model.model.get_image_features
         self.transformer = transformer
-        self._features: LruCache[EncodedPicture] = LruCache(2)
+        self._features: LruCache[Hashable, EncodedPicture] = LruCache(2)
         self.use_memory(KvMemory())
 
     @property
@@ -118,7 +119,7 @@ class Vlm(Processor):
             ids,
             positions,
             image,
-            lambda: self._features.get(
+            lambda: self._features.get_or_make(
                 (prompt.image_digest, grid, len(image)), lambda: self._encode(prompt, len(image))
             ),
             fill,

@@ -22,7 +22,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 from ..bounds import Bounded, bounded, described
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.link.state import LinkLimits, LinkMonitor, LinkQuality
+from ..edge.link.state import LinkMonitor, LinkQuality
 from ..edge.probe import CloudState
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
@@ -84,7 +84,7 @@ class CloudBridge(ManagedNode):
         self._client = VerifierClient(self._client_settings)
         config = self._config.value
         first_s = max(config.startup, config.reply_deadline)
-        self._monitor = LinkMonitor(LinkLimits(config.reply_deadline, first_s=first_s))
+        self._monitor = LinkMonitor(config.reply_deadline, first_s)
         self._health, self._round_trip_s = BridgeHealth(), 0.0
         self._said, self._found = "", False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))

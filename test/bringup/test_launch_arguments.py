@@ -97,11 +97,6 @@ def test_a_nodes_parameter_is_no_argument_unless_another_launch_file_has_it(name
     refuse_mistyped([f"{argument}:=1" for argument in ARGUMENTS], parameter_names())
 
 
-def test_an_argument_that_has_another_name_now_is_refused_with_it() -> None:
-    with pytest.raises(UserError, match=r"drive \(continuous or stop_and_go\) takes its place"):
-        refuse_mistyped(["lead_time:=-1.0"])
-
-
 @pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1/", "fleet/robot_1"])
 def test_a_namespace_may_be_written_with_slashes_or_without(namespace: str) -> None:
     settings_of(given(namespace=namespace))

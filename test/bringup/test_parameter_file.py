@@ -100,7 +100,6 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
         ("/**/drafter: {ros__parameters: {preset: none_such}}", "none_such"),
         ("/**/cloud_bridge: {ros__parameters: {cloud: here}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
-        ("/**/navigator: {ros__parameters: {lead_time: -1.0}}", "drive .* takes its place"),
         ("/**/drafter: {ros__parameters: {dialect: klingon}}", "no dialect 'klingon'"),
         (
             "/**: {drafter: {ros__parameters: {dialect: navila}}, "

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.events import LinkLost
 from edge_cloud_spec.edge.link.state import (
+    HOLD_S,
+    LOST_S,
+    MAX_HOLD_S,
     PROBE_S,
-    LinkLimits,
     LinkMonitor,
     LinkQuality,
     LinkState,
@@ -23,7 +25,7 @@ from edge_cloud_spec.edge.link.state import (
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Fault, Verdict
 
-LIMITS = LinkLimits()
+DEADLINE_S = FIRST_S = 2.0
 CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST
 
 events = st.lists(
@@ -39,7 +41,7 @@ def happen(state: LinkState, event: str, now: float) -> None:
     if event == "in time":
         state.answered(0.1, now)
     elif event == "late":
-        state.answered(LIMITS.deadline_s + 1, now)
+        state.answered(DEADLINE_S + 1, now)
     elif event == "missed":
         state.missed(now)
     elif event == "lost":
@@ -59,7 +61,7 @@ def good_link(state: LinkState, now: float, seconds: float) -> float:
 @given(events=events)
 def test_it_does_not_flap_whatever_happens(events: list[tuple[str, float]]) -> None:
     """A better state needs the hold time; each fall needs a rise, or is one of the first two."""
-    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    state, now, changes = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0, 0
     rises: list[float] = []
     for event, pause in events:
         now += pause
@@ -72,13 +74,13 @@ def test_it_does_not_flap_whatever_happens(events: list[tuple[str, float]]) -> N
     assert changes <= 2 * len(rises) + 2
     # the first one is free: a link that was never bad need not prove itself
     for earlier, later in pairwise(rises[1:]):
-        assert later - earlier >= LIMITS.hold_s
+        assert later - earlier >= HOLD_S
 
 
 @given(events=events)
 def test_it_is_never_cloud_while_nothing_answers(events: list[tuple[str, float]]) -> None:
-    state, now = LinkState(LIMITS, 0.0), 0.0
-    silent: float | None = LIMITS.deadline_s  # since when something is missing
+    state, now = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0
+    silent: float | None = DEADLINE_S  # since when something is missing
     for event, pause in events:
         now += pause
         happen(state, event, now)
@@ -87,7 +89,7 @@ def test_it_is_never_cloud_while_nothing_answers(events: list[tuple[str, float]]
         elif event in ("missed", "lost") and silent is None:
             silent = now
         state.tick(now)
-        if silent is not None and now - silent >= LIMITS.lost_s:
+        if silent is not None and now - silent >= LOST_S:
             assert state.quality == LOST
             assert state.reason
         if event == "lost":
@@ -98,18 +100,18 @@ def test_it_is_never_cloud_while_nothing_answers(events: list[tuple[str, float]]
 def test_it_recovers_from_anything_when_answers_come_in_time(
     events: list[tuple[str, float]],
 ) -> None:
-    state, now = LinkState(LIMITS, 0.0), 0.0
+    state, now = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0
     for event, pause in events:
         now += pause
         happen(state, event, now)
-    good_link(state, now, 2 * LIMITS.max_hold_s + 1)
+    good_link(state, now, 2 * MAX_HOLD_S + 1)
     assert (state.quality, state.reason) == (CLOUD, "")
 
 
 @pytest.mark.parametrize("bad", ["missed", "lost"])
 def test_alternating_events_change_the_state_a_few_times_a_minute(bad: str) -> None:
     """Ten good answers, then two seconds of nothing, for ten minutes."""
-    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    state, now, changes = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0, 0
     while now < 600.0:
         before = state.quality
         now = good_link(state, now, 1.0)
@@ -119,23 +121,23 @@ def test_alternating_events_change_the_state_a_few_times_a_minute(bad: str) -> N
             now += 0.1
             happen(state, bad, now)
             changes += before != state.quality
-    assert changes <= 600 / LIMITS.max_hold_s * 2 + 12
+    assert changes <= 600 / MAX_HOLD_S * 2 + 12
 
 
 def test_random_walks_of_a_million_seconds_stay_within_the_bound() -> None:
     random = Random(3)
-    state, now, changes = LinkState(LIMITS, 0.0), 0.0, 0
+    state, now, changes = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0, 0
     for _ in range(20_000):
         now += random.expovariate(0.5)
         before = state.quality
         happen(state, random.choice(["in time"] * 6 + ["late", "missed", "lost", "tick"]), now)
         changes += before != state.quality
-    assert changes <= 2 * (now / LIMITS.hold_s + 1) + 2
+    assert changes <= 2 * (now / HOLD_S + 1) + 2
 
 
 def test_a_connection_alone_is_no_answer() -> None:
     """Half open: it can be connected to, and says nothing."""
-    state = LinkState(LIMITS, 0.0)
+    state = LinkState(DEADLINE_S, FIRST_S, 0.0)
     state.answered(0.1, 0.1)
     assert state.quality == CLOUD
     for second in range(1, 60):
@@ -146,18 +148,18 @@ def test_a_connection_alone_is_no_answer() -> None:
 
 
 def test_one_late_answer_is_no_change_and_two_are() -> None:
-    state = LinkState(LIMITS, 0.0)
+    state = LinkState(DEADLINE_S, FIRST_S, 0.0)
     state.answered(0.1, 0.1)
     for now, quality in ((3.0, CLOUD), (6.0, DEGRADED)):
         state.missed(now)
-        state.answered(LIMITS.deadline_s + 0.2, now + 0.2)
+        state.answered(DEADLINE_S + 0.2, now + 0.2)
         assert state.quality == quality
     good_link(state, 6.2, 4.0)
     assert state.quality == CLOUD
 
 
 def test_a_link_that_is_good_again_is_not_judged_by_what_it_missed_before() -> None:
-    state = LinkState(LIMITS, 0.0)
+    state = LinkState(DEADLINE_S, FIRST_S, 0.0)
     state.answered(0.1, 0.1)
     for now in (3.0, 3.1):
         state.missed(now)
@@ -167,13 +169,13 @@ def test_a_link_that_is_good_again_is_not_judged_by_what_it_missed_before() -> N
 
 
 def test_however_often_it_is_lost_it_is_tried_again_within_the_longest_hold() -> None:
-    state, now = LinkState(LIMITS, 0.0), LIMITS.first_s
+    state, now = LinkState(DEADLINE_S, FIRST_S, 0.0), FIRST_S
     for _ in range(12):
         state.lost("it broke", now)
-        now += 2 * LIMITS.lost_s
+        now += 2 * LOST_S
         state.tick(now)
         assert state.quality == LOST
-        now = good_link(state, now, LIMITS.max_hold_s + 0.5)
+        now = good_link(state, now, MAX_HOLD_S + 0.5)
         assert state.quality != LOST
 
 
@@ -187,7 +189,7 @@ VERDICT = encode_server(Verdict(PrefixDigest(0, 0), (), 3))
 def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded() -> None:
     """Before, it was cloud, and well again, while each decision failed."""
     now = 0.0
-    monitor = LinkMonitor(LIMITS, lambda: now)
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
     monitor.probed("", "", 0.1)
     assert monitor.quality == CLOUD
     for second in range(1, 60):
@@ -217,7 +219,7 @@ def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded
 def test_it_is_never_cloud_after_an_answer_that_decided_nothing(
     events: list[tuple[str, float]], refused: list[bool]
 ) -> None:
-    state, now = LinkState(LIMITS, 0.0), 0.0
+    state, now = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0
     for (event, pause), refuses in zip(events, refused, strict=False):
         now += pause
         if event == "in time" and refuses:
@@ -239,8 +241,8 @@ CAUSES: dict[str, tuple[Callable[[LinkMonitor], None], str]] = {
 @pytest.mark.parametrize(("before", "after"), list(permutations(CAUSES, 2)))
 def test_the_advice_is_that_of_the_cause(before: str, after: str) -> None:
     now = 0.0
-    monitor = LinkMonitor(LIMITS, lambda: now)
-    now = LIMITS.first_s + 1
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
+    now = FIRST_S + 1
     for name in (before, after):
         now += 0.1
         CAUSES[name][0](monitor)
@@ -263,7 +265,7 @@ def test_a_watch_counts_each_deadline_that_passes() -> None:
 
 def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:
     now = 0.0
-    monitor = LinkMonitor(LIMITS, lambda: now)
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
     assert [monitor.check(), monitor.check()] == [True, False]
     now = 60.0
     assert not monitor.check()
@@ -275,7 +277,7 @@ def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:
 
 @pytest.mark.parametrize("problem", ["", "nothing answers there"])
 def test_a_probe_says_nothing_of_the_link_while_a_decode_waits(problem: str) -> None:
-    monitor = LinkMonitor(LIMITS, lambda: 60.0)
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: 60.0)
     assert monitor.check()
     monitor.sent("a", last=False)
     before = monitor.text

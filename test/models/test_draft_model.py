@@ -12,7 +12,7 @@ from helpers.checkpoints import FAMILIES, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.draft import Draft, parents_or_none
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import FinishedDraft, Growth, ProposalConfig, likeliest
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
@@ -171,7 +171,7 @@ def trees(draw: st.DrawFn) -> Draft:
     """Likely tokens, nonsense and end tokens, in any order."""
     tokens = draw(st.lists(st.integers(0, END), max_size=MAX_LOOKED_UP))
     parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))]
-    return Draft(tuple(tokens), parents_or_none(parents), looked_up=len(tokens))
+    return Draft(tuple(tokens), tuple(parents), looked_up=len(tokens))
 
 
 class CountedVlm(ToyVlm):

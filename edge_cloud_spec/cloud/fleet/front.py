@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -32,15 +32,9 @@ HEALTH_S = 0.1  # between two looks at whether any replica serves
 class FrontService:
     """Places clients at the roster's replicas, within what ``access`` allows each of them."""
 
-    def __init__(
-        self,
-        roster: Roster,
-        key: bytes,
-        access: AccessSettings,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """clock: Unix time, s. Raises UserError for a token file that cannot be used."""
-        self._roster, self._key, self._clock = roster, key, clock
+    def __init__(self, roster: Roster, key: bytes, access: AccessSettings) -> None:
+        """Raises UserError for a token file that cannot be used."""
+        self._roster, self._key = roster, key
         self._gate = Gate(access)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -63,7 +57,7 @@ class FrontService:
             await context.abort(grpc.StatusCode.UNAVAILABLE, text, retry_after(NO_REPLICA_S))
             return
         name, address = found
-        expires = self._clock() + self._roster.ahead_s(name) + LEASE_S
+        expires = time.time() + self._roster.ahead_s(name) + LEASE_S
         lease = Lease(credential, name, expires)
         fault = Fault(
             MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S

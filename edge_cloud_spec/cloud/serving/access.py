@@ -10,13 +10,14 @@ import hmac
 import logging
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
 
 from ...errors import UserError
+from ...lru_cache import LruCache
 from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
 from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, read_tokens
 
@@ -117,19 +118,17 @@ class ClientRates:
             "bytes": (settings.bytes_per_s, 10 * settings.bytes_per_s),
             "messages": (settings.messages_per_s, max(1.0, 2 * settings.messages_per_s)),
         }
-        self._buckets: OrderedDict[str, dict[str, TokenBucket]] = OrderedDict()
+        self._buckets: LruCache[str, dict[str, TokenBucket]] = LruCache(MAX_CLIENTS)
 
     def take(self, what: str, client: str, now: float, amount: float = 1.0) -> float:
         """A client uses up this much; 0, or the seconds after which it may try again.
 
         what: opened ``streams``, ``bytes`` that arrived, or ``messages`` that are to be read.
         """
-        buckets = self._buckets.pop(client, None)
-        if buckets is None:
-            buckets = {kind: TokenBucket(*bound, now) for kind, bound in self._bounds.items()}
-        self._buckets[client] = buckets  # last
-        if len(self._buckets) > MAX_CLIENTS:
-            self._buckets.popitem(last=False)
+        buckets = self._buckets.get_or_make(
+            client,
+            lambda: {kind: TokenBucket(*bound, now) for kind, bound in self._bounds.items()},
+        )
         return buckets[what].take(amount, now)
 
 

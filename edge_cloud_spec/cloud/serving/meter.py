@@ -9,7 +9,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate
 from weakref import WeakKeyDictionary
@@ -63,11 +63,8 @@ class Meter:
     ever more of them.
     """
 
-    def __init__(
-        self, presets: Collection[str], clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, presets: Collection[str]) -> None:
         self._presets = frozenset(presets)
-        self._clock = clock
         self._progress: WeakKeyDictionary[RobotStream, _Progress] = WeakKeyDictionary()
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -83,7 +80,7 @@ class Meter:
         """A message arrived."""
         self.received_bytes += len(data)
         if kind_of(data) == "open":
-            self._progress[stream] = _Progress(asked=self._clock())
+            self._progress[stream] = _Progress(asked=time.perf_counter())
 
     def sent(self, stream: RobotStream, message: ServerMessage) -> None:
         """The worker sends this message."""
@@ -106,7 +103,7 @@ class Meter:
         if verdict.base.length < progress.next:
             return
         progress.next = verdict.base.length + 1
-        preset, now = self.preset_of(stream), self._clock()
+        preset, now = self.preset_of(stream), time.perf_counter()
         tokens = len(verdict.path) + (verdict.token is not None)
         self.queue_s[preset].observe(verdict.queue_s)
         self.verify_s[preset].observe(verdict.verify_s)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 from ...wire.codec import decode_server
@@ -39,46 +38,36 @@ class LinkQuality(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True)
-class LinkLimits:
-    """When the state changes; times in seconds.
-
-    The first answer may take ``first_s``; others are in time within ``deadline_s``. ``misses`` of
-    the last ``of`` answers that are not make the link degraded, ``lost_s`` without any answer after
-    the first miss or a break make it lost. A better state needs ``answers`` in time in a row and
-    ``hold_s`` in the state before; of a lost link that doubles, up to ``max_hold_s``, each time it
-    is lost again within ``calm_s``.
-    """
-
-    deadline_s: float = 2.0
-    first_s: float = 2.0
-    misses: int = 2
-    of: int = 8
-    lost_s: float = 1.0
-    answers: int = 3
-    hold_s: float = 1.0
-    max_hold_s: float = 16.0
-    calm_s: float = 30.0
+# When the state changes; times in s.
+MISSES, OF = 2, 8  # so many of the last answers late or missing: degraded
+LOST_S = 1.0  # without any answer after the first miss or a break: lost
+ANSWERS = 3  # in time in a row, for a better state
+HOLD_S = 1.0  # in a state before a better one
+CALM_S = 30.0  # lost again within it: the hold of a lost link doubles
+MAX_HOLD_S = 16.0  # up to this
 
 
 class LinkState:
     """The state, and why. ``now`` is steady time in s; it never goes back."""
 
-    def __init__(self, limits: LinkLimits, now: float) -> None:
-        """Nothing is known yet: it is degraded, and lost if nothing answers."""
+    def __init__(self, deadline_s: float, first_s: float, now: float) -> None:
+        """Nothing is known yet: it is degraded, and lost if nothing answers.
+
+        The first answer may take ``first_s``; others are in time within ``deadline_s``.
+        """
         self.quality = LinkQuality.DEGRADED
         self._reason, self._advice = "the cloud has not answered yet", ""
         self.missed_answers = 0
-        self._limits = limits
-        self._in_time: deque[bool] = deque(maxlen=limits.of)  # of the last answers
+        self._deadline_s = deadline_s
+        self._in_time: deque[bool] = deque(maxlen=OF)  # of the last answers
         self._in_a_row = 0  # answers in time
         self._needed = 1  # of those, for a better state
         # The first miss or break after the last answer; the first answer may take its time.
-        self._silent_since: float | None = now + limits.first_s
+        self._silent_since: float | None = now + first_s
         self._broken = self._refuses = False
-        self._since = now - limits.hold_s  # in this state
-        self._hold = limits.hold_s
-        self._left_lost = -limits.calm_s  # when it was lost last
+        self._since = now - HOLD_S  # in this state
+        self._hold = HOLD_S
+        self._left_lost = -CALM_S  # when it was lost last
 
     @property
     def reason(self) -> str:
@@ -92,9 +81,8 @@ class LinkState:
 
     def answered(self, after_s: float, now: float, refusal: str = "") -> None:
         """The cloud answered, ``after_s`` after it was asked; refusal: why it decides nothing."""
-        limits = self._limits
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
-        late = f"answers take {after_s:.1f} s" if after_s > limits.deadline_s else ""
+        late = f"answers take {after_s:.1f} s" if after_s > self._deadline_s else ""
         if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
         else:
@@ -112,7 +100,7 @@ class LinkState:
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
-        self._fall_silent(f"no answer within {self._limits.deadline_s:g} s", now)
+        self._fall_silent(f"no answer within {self._deadline_s:g} s", now)
 
     def lost(self, reason: str, now: float, advice: str = "") -> None:
         """The connection broke, or cannot be made; what to do about it, where that is known."""
@@ -130,7 +118,7 @@ class LinkState:
 
     @property
     def _hold_now(self) -> float:
-        return self._hold if self.quality == LinkQuality.LOST else self._limits.hold_s
+        return self._hold if self.quality == LinkQuality.LOST else HOLD_S
 
     def _fall_silent(self, reason: str, now: float, advice: str = "") -> None:
         if self._silent_since is None:
@@ -141,21 +129,20 @@ class LinkState:
 
     def _judge(self, now: float) -> None:
         """Go to a worse state, if it is one."""
-        limits, silent = self._limits, self._silent_since
-        if silent is not None and now - silent >= limits.lost_s:
+        silent = self._silent_since
+        if silent is not None and now - silent >= LOST_S:
             self._worsen(LinkQuality.LOST, now)
-        elif self._broken or self._refuses or self._in_time.count(False) >= limits.misses:
+        elif self._broken or self._refuses or self._in_time.count(False) >= MISSES:
             self._worsen(LinkQuality.DEGRADED, now)
 
     def _worsen(self, quality: LinkQuality, now: float) -> None:
         if quality <= self.quality:
             return
         if quality == LinkQuality.LOST:
-            again = now - self._left_lost < self._limits.calm_s
-            longer = min(2 * self._hold, self._limits.max_hold_s)
-            self._hold = longer if again else self._limits.hold_s
+            again = now - self._left_lost < CALM_S
+            self._hold = min(2 * self._hold, MAX_HOLD_S) if again else HOLD_S
         self.quality, self._since = quality, now
-        self._needed, self._in_a_row = self._limits.answers, 0
+        self._needed, self._in_a_row = ANSWERS, 0
 
     def _improve(self, now: float) -> None:
         if self.quality == LinkQuality.LOST:
@@ -203,12 +190,14 @@ class ReplyWatch:
 class LinkMonitor:
     """Feeds a ``LinkState`` with what the bridge sends, receives and probes. Times in s."""
 
-    def __init__(self, limits: LinkLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: steady time."""
+    def __init__(
+        self, deadline_s: float, first_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """deadline_s, first_s: see ``LinkState``. clock: steady time."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._state = LinkState(limits, clock())
-        self._watch = ReplyWatch(limits.deadline_s)
+        self._state = LinkState(deadline_s, first_s, clock())
+        self._watch = ReplyWatch(deadline_s)
         self._probing = False
         self._next_probe = clock()
         self._refusal = ""  # why the last decode was refused, until a verdict comes

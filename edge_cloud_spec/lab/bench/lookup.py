@@ -77,11 +77,8 @@ def replay(
 
 def _accepted(draft: Draft, own: Sequence[int]) -> int:
     """How many of the target's own next tokens a path of the draft has."""
-    paths = {-1: 0}
-    for node in range(len(draft)):
-        paths[node] = paths[draft.parent(node)] + 1
     after = [*own, -1]  # what follows its end is never drafted
-    return len(follow(draft, lambda node: after[paths[node]]).path)
+    return len(follow(draft, lambda node: after[len(draft.path(node))]).path)
 
 
 REPLACED = 0.05  # of the words of the answers that fill an index

@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...decoding.token_tree import TokenTree
 from ..cache import CacheLayout, KeyValueCache
-from .attention import NodeTree, PaddedAttention, Segment, attend, causal
+from .attention import PaddedAttention, Segment, attend, causal
 from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
 
 OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
@@ -65,11 +66,11 @@ class Transformer:
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
     def segment(
-        self, cache: KeyValueCache, start: int, count: int, nodes: NodeTree, new: int
+        self, cache: KeyValueCache, start: int, count: int, nodes: TokenTree, new: int
     ) -> Segment:
         """`count` rows after `start`, of which the last `new` are the last of these nodes."""
         mask = None
-        if not nodes.is_chain:
+        if nodes.parents is not None:
             mask = torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
         elif count > 1 and start > 0:
             places = torch.arange(start, start + count, device=self.device)

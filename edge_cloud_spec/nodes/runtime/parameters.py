@@ -25,7 +25,7 @@ from ...bounds import field_error, wanted
 from ...errors import UserError
 
 T = TypeVar("T")
-RENAMED = {"lead_time": "drive", "limits.response": "limits.move.response"}  # what took its place
+RENAMED = {"limits.response": "limits.move.response"}  # what took its place
 
 
 class Parameters(Generic[T]):

@@ -136,13 +136,7 @@ class ReplayedRobot:
 def _along(draft: Draft, rest: Sequence[int]) -> Callable[[int], int]:
     """The answer's token after a node that is on its way."""
 
-    def token_after(node: int) -> int:
-        depth = 0
-        while node >= 0:
-            node, depth = draft.parent(node), depth + 1
-        return rest[min(depth, len(rest) - 1)]
-
-    return token_after
+    return lambda node: rest[min(len(draft.path(node)), len(rest) - 1)]
 
 
 def mixed_draft(rest: Sequence[int], random: Random, wrong: float = WRONG) -> Draft:
