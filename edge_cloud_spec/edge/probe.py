@@ -17,6 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..wire.channel import METHOD, SERVICE
+from ..wire.messages import PROTOCOL
 from .link.route import ClientSettings
 
 TIMEOUT_S = 3.0  # of a probe; and for a connection, and again for its handshake
@@ -25,7 +26,7 @@ SERVING = "serving"
 ADVICE = {
     "unreachable": "start one with edge-cloud-spec serve, and check the address and the firewall",
     "token": "give the robot the verifier's own token (--token-file, parameter token_file)",
-    "not_a_verifier": "check the address: another program answers there",
+    "not_a_verifier": "check the address, or update edge_cloud_spec on the cloud",
     "not_serving": "wait until it is up, or see its log",
 }
 _EXPIRED, _NOT_YET, _WRONG_HOST = {10}, {9}, {62, 64}  # X509_V_ERR codes of OpenSSL
@@ -96,7 +97,8 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Clou
         given = "the token is refused" if settings.read_token() else "it asks for a token"
         return _state("token", f"{address}: {given}")
     if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
-        return _state("not_a_verifier", f"{address} answers, but is no verifier")
+        text = f"{address} answers, but is no verifier of protocol {PROTOCOL}"
+        return _state("not_a_verifier", text)
     problem = await asyncio.to_thread(
         connection_problem,
         address,

@@ -8,6 +8,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..edge.events import LinkLost, LinkUp
 from ..wire.codec import decode_server, encode_client
+from ..wire.frames import server_head
 from ..wire.messages import (
     ClientMessage,
     Close,
@@ -15,14 +16,10 @@ from ..wire.messages import (
     Fault,
     Generate,
     Open,
-    Opened,
     Resume,
-    RowMessage,
     RowRequest,
     WireError,
 )
-from ..wire.messages import Prediction as WirePrediction
-from ..wire.messages import Verdict as WireVerdict
 
 ELSEWHERE = "at another verifier"  # the text of LINK_UP, where the robot opens its decode again
 
@@ -33,6 +30,7 @@ _KINDS = {
     Close: DecodeRequest.CLOSE,
     RowRequest: DecodeRequest.ROW_REQUEST,
 }
+_ANSWERS = {"verdict": Verdict.VERDICT, "opened": Verdict.OPENED, "row": Verdict.ROW}
 
 
 def duration(seconds: float) -> Duration:
@@ -92,22 +90,19 @@ def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
 
 
 def _server_message(data: bytes) -> Verdict | Prediction:
-    """The typed fields of what the cloud sent; what cannot be decoded is a fault."""
+    """The typed fields of what the cloud sent, by its head; what has none is a fault."""
     try:
-        message = decode_server(data)
+        head = server_head(data)
+        if head.kind == "fault":
+            fault = decode_server(data)
+            return Verdict(kind=Verdict.FAULT, text=fault.text if isinstance(fault, Fault) else "")
     except WireError as error:
         return Verdict(kind=Verdict.FAULT, text=str(error))
     out: Verdict | Prediction
-    match message:
-        case Fault():
-            return Verdict(kind=Verdict.FAULT, text=message.text)
-        case WirePrediction():
-            out = Prediction(confidence=message.confidence)
-        case WireVerdict():
-            out = Verdict(accepted=len(message.path), verify_time=duration(message.verify_s))
-        case RowMessage():
-            out = Verdict(kind=Verdict.ROW)
-        case Opened():
-            out = Verdict(kind=Verdict.OPENED)
-    out.base_length, out.base_hash = message.base.length, message.base.hash
+    if head.kind == "prediction":
+        out = Prediction(confidence=head.millionths * 1e-6)
+    else:
+        out = Verdict(kind=_ANSWERS[head.kind], accepted=head.accepted)
+        out.verify_time = duration(head.millionths * 1e-6)
+    out.base_length, out.base_hash = head.base.length, head.base.hash
     return out

@@ -7,8 +7,9 @@ from ipaddress import ip_address
 
 from ..errors import UserError
 
-METHOD = "/edge_cloud_spec.v1.Verifier/Decode"
+METHOD = "/edge_cloud_spec.v2.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
+EARLIER_SERVICE = "edge_cloud_spec.v1.Verifier"  # of protocols before 4: refused in a sentence
 DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
 RETRY_AFTER = "retry-after-ms"  # trailing metadata of a refusal that passes
 ASK = "ask-for-replica"  # metadata of a robot that knows that a front is there: no message comes

@@ -1,4 +1,4 @@
-"""Between the dataclasses of ``messages`` and protobuf bytes: two functions for each message.
+"""Between the dataclasses of ``messages`` and the bytes of frames: a head, and protobuf.
 
 Whatever a peer sends is checked where it is read here, or where it is used.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from ..decoding.digest import PrefixDigest
@@ -20,6 +20,7 @@ from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
+from .frames import NOWHERE, Head, client_frame, read_client, read_server, server_frame
 from .messages import (
     ClientMessage,
     Close,
@@ -39,118 +40,99 @@ from .messages import (
     WireError,
 )
 
+M = TypeVar("M", bound=Message)
+
 MAX_NUMBERS = 2**24  # numbers in one message; more do not fit one anyway
 MAX_VERIFIED = 65_536  # tokens with which an answer goes on at another verifier
-_FINISHES = ("", "end", "length")  # by their numbers in decode.proto
 
 
 def encode_client(message: ClientMessage) -> bytes:
     """The bytes of a robot's message."""
-    return bytes(_write_client(message).SerializeToString())
+    match message:
+        case DraftMessage():
+            return _client_frame("draft", _write_draft(message), message.base)
+        case Open():
+            return _client_frame("open", _write_open(message))
+        case Generate(base, generation):
+            return _client_frame("generate", _write_generation(generation), base)
+        case Resume(session, base, secret):
+            return _client_frame("resume", pb.Resume(session=session, secret=secret), base)
+        case Close(resampled):
+            return _client_frame("close", pb.Close(resampled=resampled))
+        case RowRequest(base):
+            return client_frame(Head("row_request", base), b"")
+
+
+def _client_frame(kind: str, message: Message, base: PrefixDigest = NOWHERE) -> bytes:
+    return client_frame(Head(kind, base), message.SerializeToString())
 
 
 def decode_client(data: bytes) -> ClientMessage:
     """Read a robot's message; raises WireError, or ValueError for a value out of range."""
-    wrapped = pb.ClientMessage()
-    _parse(data, wrapped)
-    match wrapped.WhichOneof("kind"):
-        case "open":
-            return _read_open(wrapped.open)
+    head, body = read_client(data)
+    base = head.base
+    match head.kind:
         case "draft":
-            return _read_draft_message(wrapped.draft)
+            return _read_draft(base, _parsed(pb.Draft(), body))
+        case "open":
+            return _read_open(_parsed(pb.Open(), body))
         case "generate":
-            return Generate(_read_digest(wrapped.generate.base), _read_generation(wrapped.generate))
+            return Generate(base, _read_generation(_parsed(pb.Generate(), body)))
         case "resume":
-            resume = wrapped.resume
-            return Resume(resume.session, _read_digest(resume.base), resume.secret)
+            resume = _parsed(pb.Resume(), body)
+            return Resume(resume.session, base, resume.secret)
         case "close":
-            return Close(wrapped.close.resampled if wrapped.close.HasField("resampled") else None)
-        case "row_request":
-            return RowRequest(_read_digest(wrapped.row_request.base))
+            close = _parsed(pb.Close(), body)
+            return Close(close.resampled if close.HasField("resampled") else None)
         case _:
-            raise _unknown_kind(wrapped, "cloud")
+            return RowRequest(base)
 
 
 def encode_server(message: ServerMessage) -> bytes:
     """The bytes of a cloud's message."""
-    return bytes(_write_server(message).SerializeToString())
+    match message:
+        case Verdict():
+            pass_us = _microseconds(message.verify_s)
+            head = Head("verdict", message.base, message.finish, len(message.path), pass_us)
+            return server_frame(head, _write_verdict(message).SerializeToString())
+        case Prediction(base, path, token, confidence, layer):
+            body = pb.Prediction(path=_write_path(path), token=token, layer=layer)
+            head = Head("prediction", base, "", len(path), round(confidence * 1e6))
+            return server_frame(head, body.SerializeToString())
+        case RowMessage(base, row):
+            return server_frame(Head("row", base), _write_rows([row]).SerializeToString())
+        case Opened():
+            head = Head("opened", message.base)
+            return server_frame(head, _write_opened(message).SerializeToString())
+        case Fault():
+            return server_frame(Head("fault"), _write_fault(message).SerializeToString())
 
 
 def decode_server(data: bytes) -> ServerMessage:
     """Read a cloud's message; raises WireError."""
-    wrapped = pb.ServerMessage()
-    _parse(data, wrapped)
-    match wrapped.WhichOneof("kind"):
+    head, body = read_server(data)
+    match head.kind:
         case "verdict":
-            return _read_verdict(wrapped.verdict)
+            return _read_verdict(head, _parsed(pb.Verdict(), body))
         case "prediction":
-            return _read_prediction(wrapped.prediction)
+            return _read_prediction(head, _parsed(pb.Prediction(), body))
         case "row":
-            return RowMessage(_read_digest(wrapped.row.base), _read_row(wrapped.row.row))
+            return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
         case "opened":
-            opened = wrapped.opened
-            base = _read_digest(opened.base)
-            return Opened(opened.session, opened.spec, base, opened.protocol, opened.verified)
-        case "fault":
-            return _read_fault(wrapped.fault)
+            opened = _parsed(pb.Opened(), body)
+            session, spec = opened.session, opened.spec
+            return Opened(session, spec, head.base, opened.protocol, opened.verified)
         case _:
-            raise _unknown_kind(wrapped, "robot")
+            return _read_fault(_parsed(pb.Fault(), body))
 
 
-def _write_client(message: ClientMessage) -> pb.ClientMessage:
-    match message:
-        case DraftMessage():
-            return pb.ClientMessage(draft=_write_draft_message(message))
-        case Open():
-            return pb.ClientMessage(open=_write_open(message))
-        case Generate():
-            generate = _write_generation(message.generation, message.base)
-            return pb.ClientMessage(generate=generate)
-        case Resume():
-            base = _write_digest(message.base)
-            resume = pb.Resume(session=message.session, base=base, secret=message.secret)
-            return pb.ClientMessage(resume=resume)
-        case Close():
-            return pb.ClientMessage(close=pb.Close(resampled=message.resampled))
-        case RowRequest():
-            return pb.ClientMessage(row_request=pb.RowRequest(base=_write_digest(message.base)))
-
-
-def _write_server(message: ServerMessage) -> pb.ServerMessage:
-    match message:
-        case Verdict():
-            return pb.ServerMessage(verdict=_write_verdict(message))
-        case Prediction():
-            return pb.ServerMessage(prediction=_write_prediction(message))
-        case RowMessage():
-            row = pb.Row(base=_write_digest(message.base), row=_write_rows([message.row]))
-            return pb.ServerMessage(row=row)
-        case Opened():
-            opened = pb.Opened(
-                session=message.session,
-                spec=message.spec,
-                base=_write_digest(message.base),
-                protocol=message.protocol,
-                verified=message.verified,
-            )
-            return pb.ServerMessage(opened=opened)
-        case Fault():
-            return pb.ServerMessage(fault=_write_fault(message))
-
-
-def _parse(data: bytes, into: pb.ClientMessage | pb.ServerMessage) -> None:
+def _parsed(message: M, body: bytes) -> M:
+    """``message`` filled with these bytes."""
     try:
-        into.ParseFromString(data)
+        message.ParseFromString(body)
     except DecodeError as error:
         raise WireError(f"not a message of this protocol: {error}") from None
-
-
-def _unknown_kind(wrapped: pb.ClientMessage | pb.ServerMessage, side: str) -> WireError:
-    fields = UnknownFieldSet(wrapped)
-    if not len(fields):
-        return WireError("an empty message")
-    text = f"a message of kind {fields[0].field_number} belongs to a later protocol"
-    return WireError(f"{text}; update edge_cloud_spec on the {side}")
+    return message
 
 
 # What the robot sends
@@ -228,10 +210,9 @@ def _write_split(split: Split) -> pb.Split:
     return pb.Split(residual=split.residual, top_k=split.top_k, tail=split.tail)
 
 
-def _write_draft_message(message: DraftMessage) -> pb.Draft:
+def _write_draft(message: DraftMessage) -> pb.Draft:
     draft = message.draft
     return pb.Draft(
-        base=_write_digest(message.base),
         tokens=draft.tokens,
         parents=draft.parents,
         rows=_write_rows(draft.rows) if draft.rows else None,
@@ -246,7 +227,7 @@ def _write_draft_message(message: DraftMessage) -> pb.Draft:
     )
 
 
-def _read_draft_message(message: pb.Draft) -> DraftMessage:
+def _read_draft(base: PrefixDigest, message: pb.Draft) -> DraftMessage:
     size = max(len(message.tokens), len(message.parents), len(message.values) // 4)
     if size > MAX_NODES:
         raise WireError(f"a draft has at most {MAX_NODES} tokens, not {size}")
@@ -260,7 +241,7 @@ def _read_draft_message(message: pb.Draft) -> DraftMessage:
         message.looked_up,
     )
     return DraftMessage(
-        _read_digest(message.base),
+        base,
         draft,
         message.round,
         message.resampled if message.HasField("resampled") else None,
@@ -271,9 +252,8 @@ def _read_draft_message(message: pb.Draft) -> DraftMessage:
     )
 
 
-def _write_generation(generation: Generation, base: PrefixDigest | None = None) -> pb.Generate:
+def _write_generation(generation: Generation) -> pb.Generate:
     return pb.Generate(
-        base=None if base is None else _write_digest(base),
         speculative=generation.speculative,
         until=generation.until,
         may_speculate=generation.may_speculate,
@@ -288,15 +268,10 @@ def _read_generation(generate: pb.Generate) -> Generation:
 
 
 def _write_verdict(verdict: Verdict) -> pb.Verdict:
-    is_chain = _is_chain(verdict.path)
     return pb.Verdict(
-        base=_write_digest(verdict.base),
-        path=() if is_chain else verdict.path,
-        accepted=len(verdict.path) if is_chain else 0,
+        path=_write_path(verdict.path),
         token=verdict.token,
         tokens=verdict.tokens,
-        finish=_FINISHES.index(verdict.finish),  # type: ignore[arg-type] # an enum of ints
-        verify_us=_microseconds(verdict.verify_s),
         queue_us=_microseconds(verdict.queue_s),
         drafted=verdict.drafted,
         draft_us=_microseconds(verdict.draft_s),
@@ -306,18 +281,17 @@ def _write_verdict(verdict: Verdict) -> pb.Verdict:
     )
 
 
-def _read_verdict(verdict: pb.Verdict) -> Verdict:
-    size = max(len(verdict.path), len(verdict.tokens))
-    if size > MAX_NODES or not 0 <= verdict.finish < len(_FINISHES):
-        raise WireError("a verdict that accepts more than a draft holds, or of a later protocol")
+def _read_verdict(head: Head, verdict: pb.Verdict) -> Verdict:
+    if len(verdict.tokens) > MAX_NODES:
+        raise WireError("a verdict that accepts more than a draft holds")
     return Verdict(
-        _read_digest(verdict.base),
-        _read_path(verdict),
+        head.base,
+        _read_path(head, verdict),
         verdict.token if verdict.HasField("token") else None,
-        _FINISHES[verdict.finish],
+        head.finish,
         tuple(verdict.tokens),
         verdict.drafted,
-        verdict.verify_us * 1e-6,
+        head.millionths * 1e-6,
         verdict.queue_us * 1e-6,
         verdict.draft_us * 1e-6,
         _read_residual(verdict.residual) if verdict.HasField("residual") else None,
@@ -326,25 +300,19 @@ def _read_verdict(verdict: pb.Verdict) -> Verdict:
     )
 
 
-def _write_prediction(prediction: Prediction) -> pb.Prediction:
-    is_chain = _is_chain(prediction.path)
-    return pb.Prediction(
-        base=_write_digest(prediction.base),
-        path=() if is_chain else prediction.path,
-        accepted=len(prediction.path) if is_chain else 0,
-        token=prediction.token,
-        confidence=prediction.confidence,
-        layer=prediction.layer,
-    )
+def _read_prediction(head: Head, prediction: pb.Prediction) -> Prediction:
+    if head.millionths > 10**6:
+        raise WireError("a prediction that is surer than certain")
+    path, confidence = _read_path(head, prediction), head.millionths * 1e-6
+    return Prediction(head.base, path, prediction.token, confidence, prediction.layer)
 
 
-def _read_prediction(prediction: pb.Prediction) -> Prediction:
-    return Prediction(
-        _read_digest(prediction.base),
-        _read_path(prediction),
-        prediction.token,
-        prediction.confidence,
-        prediction.layer,
+def _write_opened(opened: Opened) -> pb.Opened:
+    return pb.Opened(
+        session=opened.session,
+        spec=opened.spec,
+        protocol=opened.protocol,
+        verified=opened.verified,
     )
 
 
@@ -373,25 +341,19 @@ def _read_fault(fault: pb.Fault) -> Fault:
 # What they are made of
 
 
-def _write_digest(digest: PrefixDigest) -> pb.Digest:
-    return pb.Digest(length=digest.length, hash=digest.hash)
+def _write_path(path: tuple[int, ...]) -> tuple[int, ...]:
+    """The nodes of a tree; none where it is the beginning of a chain, which its length names."""
+    return () if path == tuple(range(len(path))) else path
 
 
-def _read_digest(digest: pb.Digest) -> PrefixDigest:
-    return PrefixDigest(digest.length, digest.hash)
-
-
-def _is_chain(path: tuple[int, ...]) -> bool:
-    """Whether a path is the beginning of a chain, so that its length names it."""
-    return path == tuple(range(len(path)))
-
-
-def _read_path(message: pb.Verdict | pb.Prediction) -> tuple[int, ...]:
+def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ...]:
     """A path from its nodes (of a tree) or its length (of a chain)."""
-    path, accepted = tuple(message.path), message.accepted
-    if max(accepted, len(path)) > MAX_NODES:
+    if head.accepted > MAX_NODES:
         raise WireError("more is accepted than a draft holds")
-    return path or tuple(range(accepted))
+    path = tuple(message.path) or tuple(range(head.accepted))
+    if len(path) != head.accepted:
+        raise WireError(f"a path of {len(path)} nodes whose head says {head.accepted}")
+    return path
 
 
 def _microseconds(seconds: float) -> int:

@@ -1,5 +1,4 @@
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,39 +6,8 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    GOES_ON: _ClassVar[Finish]
-    END: _ClassVar[Finish]
-    LENGTH: _ClassVar[Finish]
-GOES_ON: Finish
-END: Finish
-LENGTH: Finish
-
-class Digest(_message.Message):
-    __slots__ = ("length", "hash")
-    LENGTH_FIELD_NUMBER: _ClassVar[int]
-    HASH_FIELD_NUMBER: _ClassVar[int]
-    length: int
-    hash: int
-    def __init__(self, length: _Optional[int] = ..., hash: _Optional[int] = ...) -> None: ...
-
-class Policy(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed", "grammar")
-    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
-    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    grammar: str
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
-
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "capabilities", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "preset", "verified", "generate", "lookup")
+    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -53,15 +21,14 @@ class Open(_message.Message):
     SPEC_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     DISTINCT_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    PRESET_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    PRESET_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     protocol: int
@@ -77,18 +44,31 @@ class Open(_message.Message):
     spec_digest: bytes
     max_tokens: int
     draft_length: int
-    capabilities: _containers.RepeatedScalarFieldContainer[str]
     split: Split
     distinct: bool
     predictions: bool
     key: bytes
     secret: bytes
     oldest_protocol: int
-    preset: str
     verified: _containers.RepeatedScalarFieldContainer[int]
+    preset: str
     generate: Generate
     lookup: bool
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., preset: _Optional[str] = ..., verified: _Optional[_Iterable[int]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ...) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "grammar")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("residual", "top_k", "tail")
@@ -100,21 +80,8 @@ class Split(_message.Message):
     tail: int
     def __init__(self, residual: _Optional[str] = ..., top_k: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
-class Rows(_message.Message):
-    __slots__ = ("sizes", "probabilities", "ids", "id_bits")
-    SIZES_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    ID_BITS_FIELD_NUMBER: _ClassVar[int]
-    sizes: _containers.RepeatedScalarFieldContainer[int]
-    probabilities: bytes
-    ids: bytes
-    id_bits: int
-    def __init__(self, sizes: _Optional[_Iterable[int]] = ..., probabilities: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., id_bits: _Optional[int] = ...) -> None: ...
-
 class Draft(_message.Message):
-    __slots__ = ("base", "tokens", "parents", "rows", "round", "values", "resampled", "open_at", "patience_ms", "hint", "looked_up", "without_exits")
-    BASE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("tokens", "parents", "rows", "round", "values", "resampled", "open_at", "patience_ms", "hint", "looked_up", "without_exits")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -126,7 +93,6 @@ class Draft(_message.Message):
     HINT_FIELD_NUMBER: _ClassVar[int]
     LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_EXITS_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
     tokens: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     rows: Rows
@@ -138,35 +104,25 @@ class Draft(_message.Message):
     hint: bool
     looked_up: int
     without_exits: bool
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., patience_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
-
-class RowRequest(_message.Message):
-    __slots__ = ("base",)
-    BASE_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., patience_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("base", "speculative", "until", "may_speculate")
-    BASE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("speculative", "until", "may_speculate")
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     MAY_SPECULATE_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
     speculative: bool
     until: int
     may_speculate: bool
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., speculative: bool = ..., until: _Optional[int] = ..., may_speculate: bool = ...) -> None: ...
+    def __init__(self, speculative: bool = ..., until: _Optional[int] = ..., may_speculate: bool = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("session", "base", "secret")
+    __slots__ = ("session", "secret")
     SESSION_FIELD_NUMBER: _ClassVar[int]
-    BASE_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     session: str
-    base: Digest
     secret: bytes
-    def __init__(self, session: _Optional[str] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., secret: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Close(_message.Message):
     __slots__ = ("resampled",)
@@ -174,39 +130,39 @@ class Close(_message.Message):
     resampled: int
     def __init__(self, resampled: _Optional[int] = ...) -> None: ...
 
-class ClientMessage(_message.Message):
-    __slots__ = ("open", "draft", "generate", "resume", "close", "row_request", "sent_ns")
-    OPEN_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_FIELD_NUMBER: _ClassVar[int]
-    GENERATE_FIELD_NUMBER: _ClassVar[int]
-    RESUME_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_FIELD_NUMBER: _ClassVar[int]
-    ROW_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    SENT_NS_FIELD_NUMBER: _ClassVar[int]
-    open: Open
-    draft: Draft
-    generate: Generate
-    resume: Resume
-    close: Close
-    row_request: RowRequest
-    sent_ns: int
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., row_request: _Optional[_Union[RowRequest, _Mapping]] = ..., sent_ns: _Optional[int] = ...) -> None: ...
-
 class Opened(_message.Message):
-    __slots__ = ("session", "spec", "base", "capabilities", "protocol", "verified")
+    __slots__ = ("session", "spec", "protocol", "verified")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
-    BASE_FIELD_NUMBER: _ClassVar[int]
-    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
     session: str
     spec: bytes
-    base: Digest
-    capabilities: _containers.RepeatedScalarFieldContainer[str]
     protocol: int
     verified: int
-    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., base: _Optional[_Union[Digest, _Mapping]] = ..., capabilities: _Optional[_Iterable[str]] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("path", "token", "tokens", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_US_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    LEADS_TO_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    path: _containers.RepeatedScalarFieldContainer[int]
+    token: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    queue_us: int
+    drafted: int
+    draft_us: int
+    residual: Residual
+    leads_to: int
+    alone: bool
+    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class Residual(_message.Message):
     __slots__ = ("top", "tail_mass", "tail")
@@ -219,97 +175,39 @@ class Residual(_message.Message):
     def __init__(self, top: _Optional[_Union[Rows, _Mapping]] = ..., tail_mass: _Optional[float] = ..., tail: _Optional[_Union[Rows, _Mapping]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("base", "path", "accepted", "token", "confidence", "layer")
-    BASE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("path", "token", "layer")
     PATH_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
     path: _containers.RepeatedScalarFieldContainer[int]
-    accepted: int
     token: int
-    confidence: float
     layer: int
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., path: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., confidence: _Optional[float] = ..., layer: _Optional[int] = ...) -> None: ...
-
-class Row(_message.Message):
-    __slots__ = ("base", "row")
-    BASE_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
-    row: Rows
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., row: _Optional[_Union[Rows, _Mapping]] = ...) -> None: ...
-
-class Verdict(_message.Message):
-    __slots__ = ("base", "path", "token", "tokens", "finish", "accepted", "verify_us", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone")
-    BASE_FIELD_NUMBER: _ClassVar[int]
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    FINISH_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    VERIFY_US_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
-    DRAFTED_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_US_FIELD_NUMBER: _ClassVar[int]
-    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
-    LEADS_TO_FIELD_NUMBER: _ClassVar[int]
-    ALONE_FIELD_NUMBER: _ClassVar[int]
-    base: Digest
-    path: _containers.RepeatedScalarFieldContainer[int]
-    token: int
-    tokens: _containers.RepeatedScalarFieldContainer[int]
-    finish: Finish
-    accepted: int
-    verify_us: int
-    queue_us: int
-    drafted: int
-    draft_us: int
-    residual: Residual
-    leads_to: int
-    alone: bool
-    def __init__(self, base: _Optional[_Union[Digest, _Mapping]] = ..., path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ..., accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., drafted: _Optional[int] = ..., draft_us: _Optional[int] = ..., residual: _Optional[_Union[Residual, _Mapping]] = ..., leads_to: _Optional[int] = ..., alone: bool = ...) -> None: ...
+    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., layer: _Optional[int] = ...) -> None: ...
 
 class Fault(_message.Message):
-    __slots__ = ("code", "text", "address", "lease", "lease_ms", "retry_after_ms")
+    __slots__ = ("code", "text", "retry_after_ms", "address", "lease", "lease_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: str
     text: str
+    retry_after_ms: int
     address: str
     lease: bytes
     lease_ms: int
-    retry_after_ms: int
-    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., address: _Optional[str] = ..., lease: _Optional[bytes] = ..., lease_ms: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., address: _Optional[str] = ..., lease: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
-class Echo(_message.Message):
-    __slots__ = ("sent_ns", "received_ns", "answered_ns")
-    SENT_NS_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_NS_FIELD_NUMBER: _ClassVar[int]
-    ANSWERED_NS_FIELD_NUMBER: _ClassVar[int]
-    sent_ns: int
-    received_ns: int
-    answered_ns: int
-    def __init__(self, sent_ns: _Optional[int] = ..., received_ns: _Optional[int] = ..., answered_ns: _Optional[int] = ...) -> None: ...
-
-class ServerMessage(_message.Message):
-    __slots__ = ("opened", "verdict", "fault", "row", "prediction", "echo")
-    OPENED_FIELD_NUMBER: _ClassVar[int]
-    VERDICT_FIELD_NUMBER: _ClassVar[int]
-    FAULT_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    PREDICTION_FIELD_NUMBER: _ClassVar[int]
-    ECHO_FIELD_NUMBER: _ClassVar[int]
-    opened: Opened
-    verdict: Verdict
-    fault: Fault
-    row: Row
-    prediction: Prediction
-    echo: Echo
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ...) -> None: ...
+class Rows(_message.Message):
+    __slots__ = ("sizes", "probabilities", "ids", "id_bits")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ID_BITS_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    probabilities: bytes
+    ids: bytes
+    id_bits: int
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ..., probabilities: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., id_bits: _Optional[int] = ...) -> None: ...

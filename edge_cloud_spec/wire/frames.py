@@ -1,48 +1,121 @@
-"""What is read from an encoded message, or added to it, without decoding all of it.
+"""What stands before each message, for whoever passes it on without reading it.
 
-A stamp is a few bytes behind an encoded message: a field of its own, which older peers skip. So a
-message is stamped where it leaves, and nothing is encoded again. The robot compares its clock with
-the cloud's by these times, which are integers in ns.
+A frame is a head of fixed size, perhaps times, and the message's protobuf. All numbers are
+little-endian::
+
+    kind        u8    which message follows (``CLIENT_KINDS``, ``SERVER_KINDS``)
+    timed       u8    1: times stand between head and message
+    length      u32   the base: how many tokens are verified before what the message is about ...
+    hash        u64   ... and their rolling hash; both 0 where it is about no place
+
+    finish      u8    from the cloud only: how a verdict ends the answer (``FINISHES``)
+    accepted    u16   how many tokens a verdict accepts, or a prediction says that it will
+    millionths  u32   of a second: a verdict's pass; of 1: how sure a prediction is
+
+The times are u64 in ns: the robot's clock where a message leaves, and in the cloud's answer that
+time again, with the cloud's clock where the message arrived and where the answer left. Of these the
+robot compares both clocks, as NTP does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
 
-from google.protobuf.message import DecodeError
+from ..decoding.digest import PrefixDigest
+from .messages import WireError
 
-from . import decode_pb2 as pb
+CLIENT_KINDS = ("", "open", "draft", "generate", "resume", "close", "row_request")
+SERVER_KINDS = ("", "opened", "verdict", "fault", "row", "prediction")
+FINISHES = ("", "end", "length")
+NOWHERE = PrefixDigest(0, 0)  # the base of a message that is about no place
+# A larger message takes long to send, one way only, which would pass for a difference of clocks.
+MAX_STAMPED = 4096  # bytes
 
-# By the first byte: the tag of a field with a length.
-_CLIENT = {field.number << 3 | 2: field.name for field in pb.ClientMessage.DESCRIPTOR.fields}
-_SERVER = {field.number << 3 | 2: field.name for field in pb.ServerMessage.DESCRIPTOR.fields}
+_CLIENT = Struct("<BBIQ")
+_SERVER = Struct("<BBIQBHI")
+_SENT = Struct("<Q")
+_ECHO = Struct("<QQQ")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a frame; a robot's has no more than kind and base."""
+
+    kind: str
+    base: PrefixDigest = NOWHERE
+    finish: str = ""
+    accepted: int = 0
+    millionths: int = 0
+
+    @property
+    def ends_decode(self) -> bool:
+        """Whether it is of the last message: a verdict that ends the answer, or a fault."""
+        return self.kind == "fault" or bool(self.finish)
+
+
+def client_frame(head: Head, message: bytes) -> bytes:
+    """A robot's frame."""
+    base, kind = head.base, CLIENT_KINDS.index(head.kind)
+    return _CLIENT.pack(kind, 0, base.length, base.hash) + message
+
+
+def server_frame(head: Head, message: bytes) -> bytes:
+    """A cloud's frame."""
+    base, kind, finish = head.base, SERVER_KINDS.index(head.kind), FINISHES.index(head.finish)
+    numbers = (finish, head.accepted, head.millionths)
+    return _SERVER.pack(kind, 0, base.length, base.hash, *numbers) + message
+
+
+def read_client(data: bytes) -> tuple[Head, bytes]:
+    """The head and the protobuf of a robot's frame; raises WireError."""
+    _check_size(data, _CLIENT, _SENT)
+    kind, timed, length, digest = _CLIENT.unpack_from(data)
+    _check_kind(kind, CLIENT_KINDS, "cloud")
+    head = Head(CLIENT_KINDS[kind], PrefixDigest(length, digest))
+    return head, data[_CLIENT.size + timed * _SENT.size :]
+
+
+def read_server(data: bytes) -> tuple[Head, bytes]:
+    """The head and the protobuf of a cloud's frame; raises WireError."""
+    return server_head(data), data[_SERVER.size + data[1] * _ECHO.size :]
+
+
+def server_head(data: bytes) -> Head:
+    """The head of a cloud's frame; raises WireError."""
+    _check_size(data, _SERVER, _ECHO)
+    number, _, length, digest, finish, accepted, millionths = _SERVER.unpack_from(data)
+    _check_kind(number, SERVER_KINDS, "robot")
+    kind = SERVER_KINDS[number]
+    if finish >= len(FINISHES) or (finish and kind != "verdict"):
+        raise WireError("a message that ends the answer and must not, or of a later protocol")
+    return Head(kind, PrefixDigest(length, digest), FINISHES[finish], accepted, millionths)
+
+
+def _check_size(data: bytes, head: Struct, times: Struct) -> None:
+    """Refuse what is too short for its head, and for the times that it says to have."""
+    timed = data[1] if len(data) > 1 else 0
+    if timed > 1 or len(data) < head.size + timed * times.size:
+        raise WireError("not a message of this protocol: it has no whole head")
+
+
+def _check_kind(kind: int, kinds: tuple[str, ...], side: str) -> None:
+    if not 0 < kind < len(kinds):
+        text = f"a message of kind {kind} belongs to a later protocol"
+        raise WireError(f"{text}; update edge_cloud_spec on the {side}")
 
 
 def kind_of(data: bytes) -> str:
-    """The kind of a client's message (draft, open, ...), by its first byte; empty: unknown."""
-    return _CLIENT.get(data[0], "") if data else ""
+    """The kind of a robot's frame (draft, open, ...), by its first byte; empty: unknown."""
+    return CLIENT_KINDS[data[0]] if data and data[0] < len(CLIENT_KINDS) else ""
 
 
 def server_kind_of(data: bytes) -> str:
-    """The kind of a cloud's message (verdict, fault, ...), by its first byte; empty: unknown."""
-    return _SERVER.get(data[0], "") if data else ""
+    """The kind of a cloud's frame (verdict, fault, ...), by its first byte; empty: unknown."""
+    return SERVER_KINDS[data[0]] if data and data[0] < len(SERVER_KINDS) else ""
 
 
-def ends_decode(data: bytes) -> bool:
-    """Whether a cloud's message is the last of a decode: a verdict that ends it, or a fault."""
-    kind = server_kind_of(data)
-    if kind != "verdict":
-        return kind == "fault"
-    try:
-        return bool(pb.ServerMessage.FromString(data).verdict.finish != pb.GOES_ON)
-    except DecodeError:
-        return False
-
-
-# A larger message takes long to send, one way only, which would pass for a difference of clocks.
-MAX_STAMPED = 4096  # bytes
-_SENT_BYTES = pb.ClientMessage(sent_ns=1).ByteSize()
-_SENT_TAG = pb.ClientMessage(sent_ns=1).SerializeToString()[:1]
+# Times
 
 
 @dataclass(frozen=True)
@@ -55,38 +128,32 @@ class Echo:
 
 
 def with_sent(data: bytes, sent_ns: int) -> bytes:
-    """A robot's message with the time at which it is sent."""
-    stamp: bytes = pb.ClientMessage(sent_ns=sent_ns).SerializeToString()
-    return data + stamp
+    """A robot's frame with the time at which it is sent."""
+    return _timed(data, _CLIENT.size, _SENT.pack(sent_ns))
 
 
 def sent_of(data: bytes) -> int:
-    """When the robot sent this message, by its clock; 0: it does not say."""
-    if len(data) > MAX_STAMPED + _SENT_BYTES or data[-_SENT_BYTES:][:1] != _SENT_TAG:
+    """When the robot sent this frame, by its clock; 0: it does not say."""
+    if len(data) < _CLIENT.size + _SENT.size or data[1] != 1:
         return 0
-    try:
-        return int(pb.ClientMessage.FromString(data).sent_ns)
-    except DecodeError:
-        return 0
+    return int(_SENT.unpack_from(data, _CLIENT.size)[0])
 
 
 def with_echo(data: bytes, echo: Echo) -> bytes:
-    """A cloud's message with the times of the robot's message before it."""
-    stamp: bytes = pb.ServerMessage(
-        echo=pb.Echo(
-            sent_ns=echo.sent_ns, received_ns=echo.received_ns, answered_ns=echo.answered_ns
-        )
-    ).SerializeToString()
-    return data + stamp
+    """A cloud's frame with the times of the robot's frame before it."""
+    times = _ECHO.pack(echo.sent_ns, echo.received_ns, echo.answered_ns)
+    return _timed(data, _SERVER.size, times)
 
 
 def echo_of(data: bytes) -> Echo | None:
-    """The times in a cloud's message, where it has some."""
-    try:
-        message = pb.ServerMessage.FromString(data)
-    except DecodeError:
+    """The times in a cloud's frame, where it has some."""
+    if len(data) < _SERVER.size + _ECHO.size or data[1] != 1:
         return None
-    if not message.HasField("echo"):
-        return None
-    echo = message.echo
-    return Echo(echo.sent_ns, echo.received_ns, echo.answered_ns)
+    return Echo(*_ECHO.unpack_from(data, _SERVER.size))
+
+
+def _timed(data: bytes, head_bytes: int, times: bytes) -> bytes:
+    """The frame with these times; one that has none of ours, or no head, stays as it is."""
+    if len(data) < head_bytes or data[1]:
+        return data
+    return data[:1] + b"\1" + data[2:head_bytes] + times + data[head_bytes:]

@@ -11,7 +11,7 @@ from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
 
-PROTOCOL = 3  # what this side speaks
+PROTOCOL = 4  # what this side speaks
 
 
 def versions_differ(robot: int, cloud: int) -> str:
@@ -60,7 +60,7 @@ class Open:
     max_tokens: int = 0
     draft_length: int = 0
     protocol: int = PROTOCOL
-    oldest_protocol: int = 2  # of a cloud that opens; the robot itself takes only ``PROTOCOL``
+    oldest_protocol: int = PROTOCOL
     split: Split | None = None
     replacement: bool = True
     predictions: bool = False

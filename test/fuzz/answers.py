@@ -4,58 +4,80 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fuzz.drafts import VOCABULARY
 from fuzz.scenes import Scene
 
 from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.frames import Head, read_server, server_frame
 
 # What can be wrong with a residual, a row or a verdict. Each of these must end the decode.
 
-Flaw = Callable[[pb.ServerMessage], None]
+
+@dataclass
+class Answer:
+    """A verdict, or all of P, with the head of its frame."""
+
+    head: Head
+    body: Any  # pb.Verdict or pb.Rows
+
+    @classmethod
+    def of(cls, frame: bytes) -> Answer:
+        head, body = read_server(frame)
+        return cls(head, (pb.Rows if head.kind == "row" else pb.Verdict).FromString(body))
+
+    @property
+    def frame(self) -> bytes:
+        return server_frame(self.head, self.body.SerializeToString())
+
+    @property
+    def rows(self) -> pb.Rows:
+        body: pb.Rows = self.body if self.head.kind == "row" else self.body.residual.top
+        return body
 
 
-def _rows_of(message: pb.ServerMessage) -> pb.Rows:
-    return message.row.row if message.HasField("row") else message.verdict.residual.top
+Flaw = Callable[[Answer], None]
 
 
 def _number(number: float) -> Flaw:
-    def error(message: pb.ServerMessage) -> None:
-        rows = _rows_of(message)
+    def error(answer: Answer) -> None:
+        rows = answer.rows
         rows.probabilities = struct.pack("<f", number) + rows.probabilities[4:]
 
     return error
 
 
-def _scaled(message: pb.ServerMessage) -> None:
-    rows = _rows_of(message)
+def _scaled(answer: Answer) -> None:
+    rows = answer.rows
     numbers = struct.unpack(f"<{len(rows.probabilities) // 4}f", rows.probabilities)
     rows.probabilities = struct.pack(f"<{len(numbers)}f", *(3 * n for n in numbers))
 
 
-def _empty(message: pb.ServerMessage) -> None:
-    _rows_of(message).CopyFrom(pb.Rows(sizes=[0], id_bits=1))
+def _empty(answer: Answer) -> None:
+    answer.rows.CopyFrom(pb.Rows(sizes=[0], id_bits=1))
 
 
-def _zeros(message: pb.ServerMessage) -> None:
-    rows = _rows_of(message)
+def _zeros(answer: Answer) -> None:
+    rows = answer.rows
     rows.probabilities = bytes(len(rows.probabilities))
 
 
-def _short(message: pb.ServerMessage) -> None:
+def _short(answer: Answer) -> None:
     """One number alone: a dense row of another vocabulary, or a mass that is not the whole."""
-    _rows_of(message).CopyFrom(pb.Rows(sizes=[1], probabilities=struct.pack("<f", 1.0)))
+    answer.rows.CopyFrom(pb.Rows(sizes=[1], probabilities=struct.pack("<f", 1.0)))
 
 
 def _ids(*ids: int) -> Flaw:
-    def error(message: pb.ServerMessage) -> None:
+    def error(answer: Answer) -> None:
         data = sum(number << (31 * place) for place, number in enumerate(ids))
         packed = data.to_bytes((31 * len(ids) + 7) // 8, "little")
         numbers = struct.pack(f"<{len(ids)}f", *([1 / len(ids)] * len(ids)))
         rows = pb.Rows(sizes=[len(ids)], probabilities=numbers, ids=packed, id_bits=31)
-        _rows_of(message).CopyFrom(rows)
-        if message.verdict.residual.HasField("tail"):
-            message.verdict.residual.tail_mass = 0.0
+        answer.rows.CopyFrom(rows)
+        if answer.head.kind == "verdict" and answer.body.residual.HasField("tail"):
+            answer.body.residual.tail_mass = 0.0
 
     return error
 
@@ -77,15 +99,15 @@ FLAWS: dict[str, Flaw] = {
 
 
 def _mass(mass: float) -> Flaw:
-    def error(message: pb.ServerMessage) -> None:
-        message.verdict.residual.tail_mass = mass
+    def error(answer: Answer) -> None:
+        answer.body.residual.tail_mass = mass
 
     return error
 
 
 def _tail(token: int, number: float) -> Flaw:
-    def error(message: pb.ServerMessage) -> None:
-        message.verdict.residual.tail.CopyFrom(
+    def error(answer: Answer) -> None:
+        answer.body.residual.tail.CopyFrom(
             pb.Rows(
                 sizes=[1],
                 probabilities=struct.pack("<f", number),
@@ -97,11 +119,11 @@ def _tail(token: int, number: float) -> Flaw:
     return error
 
 
-def _long_tail(message: pb.ServerMessage) -> None:
+def _long_tail(answer: Answer) -> None:
     size = 1000
     rows = pb.Rows(sizes=[size], probabilities=struct.pack("<f", 0.01) * size, id_bits=1)
     rows.ids = bytes((size + 7) // 8)
-    message.verdict.residual.tail.CopyFrom(rows)
+    answer.body.residual.tail.CopyFrom(rows)
 
 
 SPARSE_FLAWS: dict[str, Flaw] = {
@@ -119,22 +141,34 @@ SPARSE_FLAWS: dict[str, Flaw] = {
 }
 
 
-def _token(message: pb.ServerMessage) -> None:
-    message.verdict.ClearField("residual")
-    message.verdict.token = VOCABULARY
+def _token(answer: Answer) -> None:
+    answer.body.ClearField("residual")
+    answer.body.token = VOCABULARY
 
 
-def _path(message: pb.ServerMessage) -> None:
-    message.verdict.path.extend([7, 8])
+def _path(answer: Answer) -> None:
+    answer.body.path.extend([7, 8])
+    answer.head = replace(answer.head, accepted=len(answer.body.path))
 
 
-def _nothing(message: pb.ServerMessage) -> None:
-    message.verdict.CopyFrom(pb.Verdict(base=message.verdict.base))
+def _other_length(answer: Answer) -> None:
+    """The head says another length of the path than the nodes that follow."""
+    _path(answer)
+    answer.head = replace(answer.head, accepted=answer.head.accepted + 1)
 
 
-def _both(message: pb.ServerMessage) -> None:
-    message.verdict.token = 1
-    message.verdict.residual.top.CopyFrom(
+def _long(answer: Answer) -> None:
+    answer.head = replace(answer.head, accepted=2**16 - 1)
+
+
+def _nothing(answer: Answer) -> None:
+    answer.body.Clear()
+    answer.head = Head("verdict", answer.head.base)
+
+
+def _both(answer: Answer) -> None:
+    answer.body.token = 1
+    answer.body.residual.top.CopyFrom(
         pb.Rows(sizes=[VOCABULARY], probabilities=struct.pack("<f", 1 / VOCABULARY) * VOCABULARY)
     )
 
@@ -142,6 +176,8 @@ def _both(message: pb.ServerMessage) -> None:
 VERDICT_FLAWS: dict[str, Flaw] = {
     "a token outside": _token,
     "a path that was not drafted": _path,
+    "a head that lies about the path": _other_length,
+    "a path of 65,535 nodes": _long,
     "nothing settled": _nothing,
     "a token and a residual": _both,
 }
@@ -149,10 +185,10 @@ VERDICT_FLAWS: dict[str, Flaw] = {
 
 def flaws_of(scene: Scene) -> dict[str, Flaw]:
     """What would spoil the frame that this scene waits for."""
-    message = pb.ServerMessage.FromString(scene.due)
-    if message.HasField("row"):
+    answer = Answer.of(scene.due)
+    if answer.head.kind == "row":
         return FLAWS
-    if not message.verdict.HasField("residual"):
+    if not answer.body.HasField("residual"):
         known = {} if scene.name == "alone" else VERDICT_FLAWS
         return {"nothing settled": _nothing, "a token and a residual": _both, **known}
     return {

@@ -13,6 +13,7 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.wire import decode_pb2 as pb
+from edge_cloud_spec.wire.frames import Head, client_frame
 from edge_cloud_spec.wire.messages import Open
 
 VOCABULARY = 64
@@ -47,6 +48,11 @@ class Place:
     resampled: int | None = None
     rejected: PrefixDigest | None = None  # the draft after which a row may be asked for
 
+    @property
+    def draft_base(self) -> PrefixDigest:
+        """The prefix that a draft names."""
+        return self.base if self.resampled is None else self.base.extend((self.resampled,))
+
 
 def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
     """A proper Open of one of the KINDS."""
@@ -75,7 +81,6 @@ def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) 
     # Without replacement siblings differ, so all do.
     tokens = tokens or random.sample(range(1, VOCABULARY), size)
     draft = pb.Draft(tokens=tokens, round=random.randrange(9), resampled=place.resampled)
-    _name_base(draft, place)
     parents = list(range(-1, size - 1))
     if payload != "probabilities" and random.random() < 0.5:
         parents = [random.randint(-1, node - 1) for node in range(size)]
@@ -90,11 +95,9 @@ def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) 
     return draft
 
 
-def _name_base(draft: pb.Draft, place: Place) -> None:
-    base = place.base
-    if place.resampled is not None:
-        base = base.extend((place.resampled,))
-    draft.base.CopyFrom(pb.Digest(length=base.length, hash=base.hash))
+def frame_of(draft: pb.Draft, base: PrefixDigest) -> bytes:
+    """The frame of a draft after this prefix."""
+    return client_frame(Head("draft", base), draft.SerializeToString())
 
 
 def write_rows(random: Random, rows: pb.Rows, children: list[list[int]], dense: bool) -> None:
@@ -118,7 +121,7 @@ def packed(ids: list[int], bits: int) -> bytes:
 
 @cache
 def _giants() -> tuple[bytes, ...]:
-    """Messages of a million of something, without a base: two messages in a row are one."""
+    """Messages of a million of something."""
     chain = pb.Draft(tokens=[1] * MILLION)
     tree = pb.Draft(tokens=[1] * MILLION, parents=range(-1, MILLION - 1))
     rows = pb.Draft(tokens=[1], rows=pb.Rows(sizes=[0] * MILLION))
@@ -127,7 +130,7 @@ def _giants() -> tuple[bytes, ...]:
     ids = pb.Rows(sizes=[MILLION], probabilities=bytes(4 * MILLION), id_bits=31)
     ids.ids = bytes((MILLION * 31 + 7) // 8)
     drafts = (chain, tree, rows, row, wide, pb.Draft(tokens=[1], rows=ids))
-    return tuple(pb.ClientMessage(draft=each).SerializeToString() for each in drafts)
+    return tuple(each.SerializeToString() for each in drafts)
 
 
 GIANTS = 6
@@ -135,6 +138,4 @@ GIANTS = 6
 
 def giant(number: int, place: Place) -> bytes:
     """A draft of a million nodes, rows or numbers for the right place."""
-    draft = pb.Draft()
-    _name_base(draft, place)
-    return _giants()[number] + pb.ClientMessage(draft=draft).SerializeToString()
+    return client_frame(Head("draft", place.draft_base), _giants()[number])

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from fuzz.draft_flaws import FLAWS, twins
-from fuzz.drafts import GIANTS, Place, giant, proper_draft
+from fuzz.drafts import GIANTS, Place, frame_of, giant, proper_draft
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.frames import NOWHERE, Head, client_frame, read_client
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open, Resume, RowRequest
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
 
 
-def odd_draft(random: Random, draft: pb.Draft) -> None:
-    """Change a field to what is rare; the draft may stand all the same."""
+def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDigest:
+    """Change a field to what is rare, or the base; the draft may stand all the same."""
     match random.randrange(12):
         case 0:
-            draft.base.length = random.choice((0, 2**32 - 1, draft.base.length + 1))
+            base = replace(base, length=random.choice((0, 2**32 - 1, base.length + 1)))
         case 1:
-            draft.base.hash = random.getrandbits(64)
+            base = replace(base, hash=random.getrandbits(64))
         case 2:
             draft.round = 2**32 - 1
         case 3:
@@ -29,7 +31,7 @@ def odd_draft(random: Random, draft: pb.Draft) -> None:
         case 4:
             draft.tokens[-1] = draft.tokens[0]
         case 5:
-            draft.ClearField("base")
+            base = NOWHERE
         case 6:
             draft.resampled = random.choice((0, 1, 2**32 - 1))
         case 7:
@@ -42,12 +44,13 @@ def odd_draft(random: Random, draft: pb.Draft) -> None:
             draft.looked_up = random.choice((1, len(draft.tokens), 2**32 - 1))
         case 11:
             draft.without_exits = True
+    return base
 
 
 def odd_open(random: Random, opening: Open) -> bytes:
     """An Open with one field that is rare or wrong."""
-    wrapped = pb.ClientMessage.FromString(encode_client(opening))
-    message, policy, split = wrapped.open, wrapped.open.policy, wrapped.open.split
+    message = pb.Open.FromString(read_client(encode_client(opening))[1])
+    policy, split = message.policy, message.split
     if random.random() < 0.5:
         message.nonce = random.getrandbits(64)
     number = random.choice((0, 1, 2**31, 2**32 - 1))
@@ -99,7 +102,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
             message.generate.speculative = True
         case 21:
             message.lookup = True
-    return bytes(wrapped.SerializeToString())
+    return client_frame(Head("open"), message.SerializeToString())
 
 
 def other_frame(random: Random, place: Place) -> bytes:
@@ -160,12 +163,12 @@ def hostile(random: Random, place: Place, count: int) -> list[bytes]:
 
 def _frame(random: Random, place: Place, kind: float) -> bytes:
     """One frame; ``kind`` from 0 to 1 says which."""
-    draft = proper_draft(random, place)
+    draft, base = proper_draft(random, place), place.draft_base
     if kind < 0.4:
         random.choice(tuple(FLAWS.values()))(draft, random)
     elif kind > 0.9:
-        odd_draft(random, draft)
-    frame = bytes(pb.ClientMessage(draft=draft).SerializeToString())
+        base = odd_draft(random, draft, base)
+    frame = frame_of(draft, base)
     if kind < 0.4 or kind > 0.9:
         return frame
     if kind < 0.401:

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fuzz.drafts import VOCABULARY, Place, opening_of, proper_draft
+from fuzz.drafts import VOCABULARY, Place, frame_of, opening_of, proper_draft
 from fuzz.frames import hostile
 from fuzz.target import JPEG, own_answer
 
@@ -139,12 +139,13 @@ class Peer:
 
     async def draft(self, draft: pb.Draft) -> Verdict | None:
         """The verdict on a draft."""
-        await self.say(pb.ClientMessage(draft=draft).SerializeToString())
+        assert self.place is not None
+        base = self.place.draft_base
+        await self.say(frame_of(draft, base))
         answers = await self.fence()
         if self.place is not None and any(_wants_resampled(answer) for answer in answers):
             token = 1 if self.place.resampled is None else None
             self.place = replace(self.place, resampled=token)
-        base = PrefixDigest(draft.base.length, draft.base.hash)
         return next((a for a in answers if isinstance(a, Verdict) and a.base == base), None)
 
     async def _read(self, call: Any, inbox: asyncio.Queue[bytes | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from fuzz.answers import flaws_of
+from fuzz.answers import Answer, flaws_of
 from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.frames import garbled
 from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
@@ -13,8 +13,8 @@ from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Action, Emit, Finish, Received
-from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_server
+from edge_cloud_spec.wire.frames import Head, server_frame
 from edge_cloud_spec.wire.messages import (
     Fault,
     Opened,
@@ -34,16 +34,16 @@ def odd(random: Random) -> bytes:
         case 1:
             base = base_digest(opening_of(CHAIN, "greedy", GREEDY), b"prompt", spec_digest(SPEC))
             return encode_server(Opened(name, random.choice((b"", SPEC, b"{}")), base))
-    return bytes(pb.ServerMessage(verdict=pb.Verdict(accepted=2**32 - 1)).SerializeToString())
+    return server_frame(Head("verdict", accepted=2**16 - 1), b"")
 
 
 def hostile(random: Random, scene: Scene, frames: list[bytes]) -> bytes:
     """One mutated frame."""
     kind = random.random()
     if kind < 0.4:
-        message = pb.ServerMessage.FromString(scene.due)
-        random.choice(tuple(flaws_of(scene).values()))(message)
-        return bytes(message.SerializeToString())
+        answer = Answer.of(scene.due)
+        random.choice(tuple(flaws_of(scene).values()))(answer)
+        return answer.frame
     if kind < 0.5:
         return odd(random)
     if kind < 0.55:

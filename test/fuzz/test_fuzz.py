@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fuzz import drafts, peers, robot
 from fuzz.__main__ import Report, ResourceCounts, run
-from fuzz.answers import flaws_of
+from fuzz.answers import Answer, flaws_of
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Bystander, Hostile, Peer
 from fuzz.scenes import Scene, scenes
@@ -42,7 +42,6 @@ from edge_cloud_spec.decoding.split import (
 )
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.edge import answer
-from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
     DraftMessage,
@@ -149,7 +148,7 @@ def flawed(random: Random, place: drafts.Place) -> dict[str, bytes]:
     for name, error in FLAWS.items():
         draft = drafts.proper_draft(random, place)
         error(draft, random)
-        frames[name] = pb.ClientMessage(draft=draft).SerializeToString()
+        frames[name] = drafts.frame_of(draft, place.draft_base)
     return frames
 
 
@@ -183,7 +182,7 @@ def test_equal_siblings_drawn_without_replacement_are_a_bad_draft(cloud: Cloud) 
             assert peer.place is not None
             draft = drafts.proper_draft(Random(0), peer.place)
             twins(draft)
-            frame = pb.ClientMessage(draft=draft).SerializeToString()
+            frame = drafts.frame_of(draft, peer.place.draft_base)
             ((said,),) = (await refusals(peer, {"twins": frame})).values()
             assert isinstance(said, Fault)
             assert said.code == "bad_draft"
@@ -248,9 +247,9 @@ def test_every_malformed_answer_ends_the_decode_with_a_reason_and_moves_nothing(
 ) -> None:
     assert robot.trial(scene, scene.due) in ("went on", "end", "length")
     for name, error in flaws_of(scene).items():
-        message = pb.ServerMessage.FromString(scene.due)
-        error(message)
-        came = robot.trial(scene, message.SerializeToString())
+        spoiled = Answer.of(scene.due)
+        error(spoiled)
+        came = robot.trial(scene, spoiled.frame)
         assert came in ("bad_verdict", "bad_row", "refused by the codec"), name
 
 

@@ -24,6 +24,17 @@ from edge_cloud_spec.wire.codec import (
     pack_ids,
     unpack_ids,
 )
+from edge_cloud_spec.wire.frames import (
+    Echo,
+    Head,
+    client_frame,
+    echo_of,
+    sent_of,
+    server_frame,
+    server_head,
+    with_echo,
+    with_sent,
+)
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
     Close,
@@ -33,6 +44,7 @@ from edge_cloud_spec.wire.messages import (
     Generation,
     Open,
     Opened,
+    Prediction,
     Residual,
     Resume,
     RowMessage,
@@ -151,6 +163,14 @@ servers = st.one_of(
         st.none() | residuals(),
         u32,
     ),
+    st.builds(
+        Prediction,
+        digests,
+        st.lists(u32, max_size=9).map(tuple),
+        u32,
+        st.integers(0, 10**6).map(lambda n: n * 1e-6),
+        u32,
+    ),
     st.builds(RowMessage, digests, dense_rows() | sparse_rows()),
     st.builds(Fault, text, text, st.integers(0, 30_000).map(lambda ms: ms / 1e3)),
 )
@@ -175,6 +195,50 @@ def test_what_a_robot_says_arrives_as_it_was(message: ClientMessage) -> None:
 @given(servers)
 def test_what_a_cloud_says_arrives_as_it_was(message: ServerMessage) -> None:
     assert plain(decode_server(encode_server(message))) == plain(message)
+
+
+@given(servers)
+def test_what_a_relay_needs_is_in_the_head_of_a_clouds_frame(message: ServerMessage) -> None:
+    head = server_head(encode_server(message))
+    is_verdict = isinstance(message, Verdict)
+    finish = message.finish if isinstance(message, Verdict) else ""
+    assert head.ends_decode == (isinstance(message, Fault) or bool(finish))
+    assert (head.kind == "verdict", head.finish) == (is_verdict, finish)
+    if not isinstance(message, Fault):
+        assert head.base == message.base
+    if isinstance(message, Verdict | Prediction):
+        assert head.accepted == len(message.path)
+
+
+@given(clients, servers, st.integers(1, 2**64 - 1), st.binary(max_size=9))
+def test_times_and_later_fields_change_nothing_else_in_a_frame(
+    client: ClientMessage, server: ServerMessage, now: int, garbage: bytes
+) -> None:
+    sent, told = encode_client(client), encode_server(server)
+    stamped, echoed = with_sent(sent, now), with_echo(told, Echo(now, 2, 3))
+    assert plain(decode_client(stamped)) == plain(client)
+    assert plain(decode_server(echoed)) == plain(server)
+    assert (sent_of(stamped), sent_of(sent)) == (now, 0)
+    assert (echo_of(echoed), echo_of(told)) == (Echo(now, 2, 3), None)
+    assert with_sent(stamped, 5) == stamped and with_echo(garbage, Echo(1, 2, 3)) == garbage
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (server_frame(Head("verdict"), b"")[:-1], "no whole head"),
+        (with_echo(server_frame(Head("verdict"), b""), Echo(1, 2, 3))[:-1], "no whole head"),
+        (b"\x02\x02" + server_frame(Head("verdict"), bytes(99))[2:], "no whole head"),
+        (b"\x03" + server_frame(Head("verdict", finish="end"), b"")[1:], "ends the answer"),
+        (server_frame(Head("verdict", accepted=1025), b""), "more is accepted"),
+        (server_frame(Head("verdict", accepted=2), b"\x12\x01\x07"), "whose head says 2"),
+        (server_frame(Head("prediction", millionths=10**6 + 1), b""), "surer than certain"),
+        (b"\x0a" + server_frame(Head("verdict"), b"")[1:], "kind 10 "),
+    ],
+)
+def test_a_head_that_lies_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        decode_server(data)
 
 
 def test_rows_arrive_as_the_very_numbers() -> None:
@@ -245,15 +309,15 @@ def test_what_is_no_message_is_a_wire_error(data: bytes) -> None:
 )
 def test_rows_that_are_not_whole_are_refused(body: pb.Draft, complaint: str) -> None:
     with pytest.raises(WireError, match=complaint):
-        decode_client(pb.ClientMessage(draft=body).SerializeToString())
+        decode_client(client_frame(Head("draft"), body.SerializeToString()))
 
 
 def test_a_short_residual_without_ids_is_refused() -> None:
     row = pb.Rows(sizes=[1], probabilities=b"1234")
     for residual in (pb.Residual(top=row, tail=row), pb.Residual()):
-        body = pb.ServerMessage(verdict=pb.Verdict(residual=residual))
+        body = pb.Verdict(residual=residual).SerializeToString()
         with pytest.raises(WireError):
-            decode_server(body.SerializeToString())
+            decode_server(server_frame(Head("verdict"), body))
 
 
 @pytest.mark.parametrize("gamma", [4, 8])
@@ -276,9 +340,9 @@ def test_a_grammar_is_part_of_what_the_answer_is_named_by() -> None:
 
 
 def test_a_grammar_of_a_megabyte_is_refused_where_it_is_read() -> None:
-    message = pb.ClientMessage(open=pb.Open(policy=pb.Policy(grammar="a" * 10**6)))
+    message = pb.Open(policy=pb.Policy(grammar="a" * 10**6))
     with pytest.raises(ValueError, match="at most 4096 characters, not 1000000"):
-        decode_client(message.SerializeToString())
+        decode_client(client_frame(Head("open"), message.SerializeToString()))
 
 
 def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:

@@ -23,7 +23,7 @@ import grpc.aio
 
 from ...wire.channel import LEASE, is_loopback
 from ...wire.codec import encode_server
-from ...wire.frames import ends_decode, server_kind_of
+from ...wire.frames import server_head
 from ...wire.messages import MOVED, Fault
 from ..model_thread.worker import Worker
 from ..serving.access import AccessSettings, raise_file_limit
@@ -89,7 +89,10 @@ class ReplicaService(DecodeService):
 def _send_last(queue: SendQueue, data: bytes | None) -> None:
     """Send this, and the robot elsewhere where its round ends with it."""
     queue.put(data)
-    if data is not None and server_kind_of(data) == "verdict" and not ends_decode(data):
+    if data is None:
+        return
+    head = server_head(data)
+    if head.kind == "verdict" and not head.ends_decode:
         queue.put(GO_ELSEWHERE)
         queue.put(None)
 

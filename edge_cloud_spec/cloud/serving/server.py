@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
 from ...errors import UserError
-from ...wire.channel import SERVER_OPTIONS, SERVICE, host_of
+from ...wire.channel import EARLIER_SERVICE, METHOD_NAME, SERVER_OPTIONS, SERVICE, host_of
+from ...wire.messages import PROTOCOL
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit, server_credentials
 from .metrics import MetricsServer, metrics_address, verifier_metrics
@@ -79,6 +80,18 @@ class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is asked for with Check here")
 
 
+def _earlier_robots() -> grpc.GenericRpcHandler:
+    """The handler of robots that speak a protocol before 4: they call another service."""
+    method = grpc.stream_stream_rpc_method_handler(_refuse_earlier)
+    return grpc.method_handlers_generic_handler(EARLIER_SERVICE, {METHOD_NAME: method})
+
+
+async def _refuse_earlier(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    text = f"the robot speaks a protocol before 4 and the cloud protocol {PROTOCOL}"
+    code = grpc.StatusCode.INVALID_ARGUMENT  # which no robot tries again
+    await context.abort(code, f"{text}; update edge_cloud_spec on the robot")
+
+
 class ModelWatch:
     """``look`` some times within ``stuck_s``, the seconds that a step may last."""
 
@@ -136,7 +149,7 @@ class HealthyServer:
     async def start(self) -> str:
         """Bind and serve; returns the address with the port in use. Raises UserError."""
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._handler,))
+        server.add_generic_rpc_handlers((self._handler, _earlier_robots()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         address = listen(server, self._access)
         self._prepare()
@@ -154,7 +167,7 @@ class HealthyServer:
 
     async def _report(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse
-        for name in ("", SERVICE):
+        for name in ("", SERVICE, EARLIER_SERVICE):
             await self._health.set(name, status.SERVING if serving else status.NOT_SERVING)
 
     async def stop(self) -> None:

@@ -16,8 +16,8 @@ import grpc.aio
 
 from ...wire.channel import is_loopback, retry_after_s
 from ...wire.codec import decode_server, encode_server
-from ...wire.frames import MAX_STAMPED, echo_of, ends_decode, kind_of, server_kind_of, with_sent
-from ...wire.messages import MOVED, Fault, ServerMessage, WireError
+from ...wire.frames import MAX_STAMPED, Head, echo_of, kind_of, server_head, with_sent
+from ...wire.messages import MOVED, PROTOCOL, Fault, ServerMessage, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_deadline import spread
 from .route import ClientSettings, Place, Route
@@ -35,7 +35,11 @@ LATE_CLOSE_S = 5.0  # a break after the last answer is reported if no Close came
 # Statuses that a retry cannot fix: the fault's code, and what to do about it.
 _FATAL = {
     grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
-    grpc.StatusCode.UNIMPLEMENTED: ("not_a_verifier", "check the address and the versions"),
+    grpc.StatusCode.UNIMPLEMENTED: (
+        "not_a_verifier",
+        f"no verifier of protocol {PROTOCOL} is there: check the address, or update "
+        "edge_cloud_spec on the cloud",
+    ),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (
         "too_large",
         "send a smaller camera frame, shorter drafts, or use a rule that needs no dense rows",
@@ -301,22 +305,22 @@ class ClientStream:
         writing = asyncio.ensure_future(self._write(call))
         try:
             async for data in call:
-                if server_kind_of(data) == "fault" and _is_moved(data):
+                head = _head_of(data)
+                if head.kind == "fault" and _is_moved(data):
                     raise _MovedError(decode_server(data))
                 self._clock.read_echo(data)
                 self._route.answered()
-                self._note_answer(data)
+                if head.kind != "prediction":  # a late one says nothing about the end
+                    self._note_answer(head.ends_decode)
                 self._on_receive(data)
         finally:
             call.cancel()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)  # reading raises what went wrong
 
-    def _note_answer(self, data: bytes) -> None:
-        if server_kind_of(data) == "prediction":
-            return  # one that is late says nothing about the end
-        self._answered = ends_decode(data)
-        if self._answered and not self.closing:
+    def _note_answer(self, ends_decode: bool) -> None:
+        self._answered = ends_decode
+        if ends_decode and not self.closing:
             self._goes_on.clear()
 
     async def _write(self, call: Any) -> None:
@@ -340,6 +344,14 @@ async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> b
         return bool([each.result() for each in done])  # which raises
     finally:
         task.cancel()
+
+
+def _head_of(data: bytes) -> Head:
+    """The head of what the cloud sent; of no kind where it is none, which the decode counts."""
+    try:
+        return server_head(data)
+    except WireError:
+        return Head("")
 
 
 def _is_moved(data: bytes) -> bool:

@@ -39,7 +39,7 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.server import VerifierProcess
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
-from edge_cloud_spec.wire.channel import METHOD, SERVICE, retry_after_s
+from edge_cloud_spec.wire.channel import EARLIER_SERVICE, METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Generation, Opened, Verdict
 
@@ -160,7 +160,7 @@ def wait_for(address: str, status: int) -> None:
     """Until the verifier says so, for both of its names."""
     with grpc.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
-        for name in ("", SERVICE):
+        for name in ("", SERVICE, EARLIER_SERVICE):
             request = health_pb2.HealthCheckRequest(service=name)
             until(lambda request=request: check(request).status == status)
 
@@ -215,7 +215,11 @@ def test_strangers_hold_nothing_by_asking_for_health(toy: Any) -> None:
                     stub.Check(last, timeout=100)
                 assert stub.Check(first, timeout=100).status
             health = server._health
-            assert not health._server_watchers and set(health._server_status) == {"", SERVICE}
+            assert not health._server_watchers and set(health._server_status) == {
+                "",
+                SERVICE,
+                EARLIER_SERVICE,
+            }
 
 
 def test_an_idle_thread_is_serving_however_long_it_waits(held: Any) -> None:

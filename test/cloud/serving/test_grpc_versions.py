@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from helpers.cloud import scripted_cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 
 from edge_cloud_spec.cloud.serving import service
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
-from edge_cloud_spec.wire.frames import echo_of, sent_of, with_sent
+from edge_cloud_spec.wire.channel import EARLIER_SERVICE
+from edge_cloud_spec.wire.codec import decode_client, encode_server
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
-    Close,
     Fault,
     Generate,
     Generation,
@@ -30,29 +32,21 @@ from edge_cloud_spec.wire.messages import (
 )
 
 UNKNOWN_FIELD = b"\xf2\x07\x05later"  # field 126, with five bytes
-LATER_KIND = b"\x4a\x03abc"  # kind 9
+LATER_KIND = b"\x09" + bytes(30)  # kind 9
 
 
 decode = partial(decode_at, retry_s=0.01)
-Rewrite = Callable[[Any], object]
 
 
-def tap(cloud: Any, on_said: Rewrite, on_answer: Rewrite, behind: bytes = b"") -> None:
-    """Have these change each message on its way, and put this behind it."""
+def tap(cloud: Any, behind: bytes) -> None:
+    """Have each message, of either side, followed by these bytes."""
     receive: Any = cloud.worker.receive
-
-    def rewritten(kind: Any, data: bytes, rewrite: Rewrite) -> bytes:
-        message = kind.FromString(data)
-        rewrite(message)
-        return bytes(message.SerializeToString()) + behind
 
     def tapped(stream: Any, data: bytes) -> None:
         if not getattr(stream, "tapped", False):
             send, stream.tapped = stream.send_bytes, True
-            stream.send_bytes = lambda out: send(
-                None if out is None else rewritten(pb.ServerMessage, out, on_answer)
-            )
-        receive(stream, rewritten(pb.ClientMessage, data, on_said))
+            stream.send_bytes = lambda out: send(None if out is None else out + behind)
+        receive(stream, data + behind)
 
     cloud.worker.receive = tapped
 
@@ -109,7 +103,7 @@ def test_a_cloud_that_answers_in_another_protocol_ends_the_decode(protocol: int,
 
 def test_fields_of_a_later_protocol_are_skipped_on_both_sides(toy: Any) -> None:
     """Robot and cloud both say more than the other knows, in every message."""
-    tap(toy, lambda said: None, lambda answer: None, UNKNOWN_FIELD)
+    tap(toy, UNKNOWN_FIELD)
     outcome = decode(toy.address)
     assert outcome.tokens == OWN
     assert outcome.stats.stale == 0
@@ -143,15 +137,29 @@ def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:
     assert (outcome.reason, outcome.tokens, outcome.stats.stale) == ("end", (3,), 2)
 
 
-def test_a_stamp_behind_a_message_changes_nothing_else() -> None:
-    """As an older cloud reads it: the same fields, and one that it does not know."""
-    for message in (Close(), Close(3), opening(), Generate(PrefixDigest(1, 2))):
-        data = encode_client(message)
-        stamped = with_sent(data, 2**63 + 5)
-        assert decode_client(stamped) == message
-        assert stamped.startswith(data)
-        assert (sent_of(stamped), sent_of(data)) == (2**63 + 5, 0)
-    assert echo_of(encode_server(Fault("a", "b"))) is None
+def test_a_robot_of_before_protocol_4_is_told_in_one_sentence_to_be_updated(toy: Any) -> None:
+    """As 0.2.0 calls: its decode ends with the status's text, and its probe finds that it serves."""
+    with grpc.insecure_channel(toy.address) as channel:
+        call = channel.stream_stream(f"/{EARLIER_SERVICE}/Decode")(iter((b"\x0a\x02\x08\x03",)))
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call)
+        health = HealthStub(channel).Check(HealthCheckRequest(service=EARLIER_SERVICE))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert refused.value.details() == (  # type: ignore[attr-defined]
+        f"the robot speaks a protocol before 4 and the cloud protocol {PROTOCOL}; "
+        "update edge_cloud_spec on the robot"
+    )
+    assert health.status == HealthCheckResponse.SERVING
+
+
+def test_a_cloud_of_before_protocol_4_ends_the_decode_with_what_to_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scripted_cloud, "SERVICE", EARLIER_SERVICE)
+    with ScriptedCloud(lambda robot: iter(())) as cloud:
+        outcome = decode(cloud.address)
+    assert outcome.reason == "not_a_verifier"
+    assert outcome.text.endswith("or update edge_cloud_spec on the cloud")
 
 
 @pytest.mark.parametrize("echoes", [True, False])
