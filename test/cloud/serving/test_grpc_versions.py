@@ -138,7 +138,7 @@ def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:
 
 
 def test_a_robot_of_before_protocol_4_is_told_in_one_sentence_to_be_updated(toy: Any) -> None:
-    """As 0.2.0 calls: its decode ends with the status's text, and its probe finds that it serves."""
+    """As 0.2.0 calls: its decode ends with the text, and its probe finds a verifier that serves."""
     with grpc.insecure_channel(toy.address) as channel:
         call = channel.stream_stream(f"/{EARLIER_SERVICE}/Decode")(iter((b"\x0a\x02\x08\x03",)))
         with pytest.raises(grpc.RpcError) as refused:
