@@ -28,6 +28,7 @@ from .messages import WireError
 CLIENT_KINDS = ("", "open", "draft", "generate", "resume", "close", "row_request")
 SERVER_KINDS = ("", "opened", "verdict", "fault", "row", "prediction")
 FINISHES = ("", "end", "length")
+EARLIER = range(10, 51, 8)  # first bytes of protocols before 4, which were protobuf throughout
 NOWHERE = PrefixDigest(0, 0)  # the base of a message that is about no place
 # A larger message takes long to send, one way only, which would pass for a difference of clocks.
 MAX_STAMPED = 4096  # bytes
@@ -100,6 +101,9 @@ def _check_size(data: bytes, head: Struct, times: Struct) -> None:
 
 
 def _check_kind(kind: int, kinds: tuple[str, ...], side: str) -> None:
+    if kind in EARLIER:
+        text = "a message of a protocol before 4"
+        raise WireError(f"{text}; it can be read by the edge_cloud_spec that made it")
     if not 0 < kind < len(kinds):
         text = f"a message of kind {kind} belongs to a later protocol"
         raise WireError(f"{text}; update edge_cloud_spec on the {side}")

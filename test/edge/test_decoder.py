@@ -52,6 +52,7 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import (
+    PROTOCOL,
     Close,
     DraftMessage,
     Fault,
@@ -398,7 +399,7 @@ FORGOT = Received(Fault("unknown_session", "start again"))
 
 
 def opened(session: str, verified: int = 0, base: PrefixDigest = BASE) -> Received:
-    return Received(Opened(session, b"", base, 3, verified))
+    return Received(Opened(session, b"", base, PROTOCOL, verified))
 
 
 def moved() -> EdgeDecoder:

@@ -34,7 +34,7 @@ from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_server
-from edge_cloud_spec.wire.messages import ClientMessage, Opened, Prediction, Verdict
+from edge_cloud_spec.wire.messages import PROTOCOL, ClientMessage, Opened, Prediction, Verdict
 
 BASE = PrefixDigest(0, 42)
 STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))
@@ -46,7 +46,7 @@ def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -
 
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
-        yield encode_server(Opened("s", b"", BASE, 3))
+        yield encode_server(Opened("s", b"", BASE, PROTOCOL))
         first = Verdict(BASE, (), 1, generated=True, leads_to=BASE.extend((1,)).short)
         yield encode_server(first)
         yield from repeat(flood)
@@ -64,7 +64,7 @@ def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -
     return outcome
 
 
-@pytest.mark.parametrize("flood", [STALE, encode_server(Opened("s", b"", BASE, 3))])
+@pytest.mark.parametrize("flood", [STALE, encode_server(Opened("s", b"", BASE, PROTOCOL))])
 def test_a_decode_beside_a_flood_ends(flood: bytes) -> None:
     assert flooded(flood, 2.0, Inbox()).reason in ("timeout", "flooded")
 

@@ -26,6 +26,7 @@ from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
+    PROTOCOL,
     DraftMessage,
     Fault,
     Generate,
@@ -75,7 +76,7 @@ def test_a_robot_without_a_draft_model_spends_no_round_trip_before_the_first_ver
     robot.handle(LinkLost("x"), 3.0)
     here = BASE.extend((1,))
     assert sent(robot.handle(LinkUp(), 4.0)) == [Resume("s", here)]
-    assert sent(robot.handle(Received(Opened("s", b"", here, 3)), 5.0)) == [
+    assert sent(robot.handle(Received(Opened("s", b"", here, PROTOCOL)), 5.0)) == [
         Generate(here, Generation())
     ]
 
@@ -94,7 +95,7 @@ def test_another_verifier_goes_on_alone_too() -> None:
     robot.handle(token_said(0, 1), 2.0)
     (again,) = sent(robot.handle(LinkUp(moved=True), 4.0))
     assert (again.verified, again.generation, again.lookup) == ((1,), Generation(), True)
-    there = Received(Opened("t", b"", BASE, 3, 1))
+    there = Received(Opened("t", b"", BASE, PROTOCOL, 1))
     assert robot.handle(there, 5.0) == []
     assert robot.handle(token_said(1, 2), 6.0) == [Emit(1, (2,), True)]
 
