@@ -16,7 +16,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm figures test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm figures parameters test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -47,6 +47,10 @@ vllm: setup
 	EDGE_CLOUD_SPEC_VLLM=$(CURDIR)/$(VLLM) $(BIN)/python -m pytest test/cloud/test_vllm_real.py
 	PYTHONPATH=test $(BIN)/python -m helpers.cloud.vllm_serve $(VLLM) \
 	  $(BIN)/edge-cloud-spec bench equality --engine vllm:URL --prompts 10 --samples 0 $(ARGS)
+
+# docs/parameters.md, from the declarations in the code.
+parameters: setup
+	PYTHONPATH=test $(BIN)/python -m helpers.parameters_page docs/parameters.md
 
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup

@@ -19,6 +19,7 @@ from helpers.documents import (
     line_error,
     mention_error,
 )
+from helpers.parameters_page import NODES, page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -155,6 +156,14 @@ def test_what_a_page_names_is_there(path: Path) -> None:
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     linked = {link.path for link in Page(PAGES[0].read_text()).links}
     assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} <= linked
+
+
+def test_the_page_of_parameters_is_what_the_code_declares() -> None:
+    written = (DOCS / "parameters.md").read_text()
+    assert written == page(), "run: make parameters"
+    sources = [file.read_text() for file in (ROOT / "edge_cloud_spec").rglob("*.py")]
+    declared = re.findall(r"\b[Pp]arameters\((?:self, )?(\w+)\(\)", "\n".join(sources))
+    assert len(declared) > 5 and {type(each).__name__ for each in NODES.values()} == set(declared)
 
 
 def spoken() -> str:

@@ -13,28 +13,27 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.documents import line_error
+from helpers.parameters_page import NODES
 from helpers.sros2_policy import Policy
 
 from edge_cloud_spec.bounds import field_error
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, graph
 from edge_cloud_spec.nav.navigator import Settings
-from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
-from edge_cloud_spec.nodes.runtime.parameters import _flatten
+from edge_cloud_spec.nodes.runtime.parameters import flat_fields
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROBOTS = sorted((ROOT / "config/robots").glob("*.yaml"))
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 SERVICES = sorted((ROOT / "docker").glob("*.service"))
-SETTINGS: dict[str, object] = {"/**/drafter": DrafterSettings(), "/**/navigator": NodeSettings()}
 POLICY = Policy(ROOT / "docs/sros2/policy.xml")
 
 
 @pytest.mark.parametrize("path", ROBOTS, ids=lambda path: path.stem)
 def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path) -> None:
     for section, values in ParameterFile.read(path).sections:
-        known = _flatten(SETTINGS[section])
+        known = flat_fields(NODES[section.removeprefix("/**/")])
         for name, value in values.items():
             default, metadata = known[name]
             assert type(value) is type(default), name

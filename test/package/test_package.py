@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from helpers.parameters_page import NODES
 
 import edge_cloud_spec
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
@@ -27,29 +28,13 @@ from edge_cloud_spec.doctor.machine import check_simulator
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
 from edge_cloud_spec.instruction import check_instruction, known_instructions
 from edge_cloud_spec.lab.sim.room import make_room
-from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
-from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
-from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
-from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
-from edge_cloud_spec.nodes.monitor import MonitorSettings
-from edge_cloud_spec.nodes.navigator import NodeSettings
-from edge_cloud_spec.nodes.runtime.parameters import _flatten
-from edge_cloud_spec.nodes.stop_guard import GuardSettings
+from edge_cloud_spec.nodes.runtime.parameters import flat_fields
 from edge_cloud_spec.share import share
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-SETTINGS: dict[str, object] = {
-    "drafter": DrafterSettings(),
-    "cloud_bridge": BridgeSettings(),
-    "navigator": NodeSettings(),
-    "stop_guard": GuardSettings(),
-    "instruction_server": InstructionServerSettings(),
-    "monitor": MonitorSettings(),
-    "simulator": SimulatorSettings(),
-}
 
 
 def executables() -> dict[str, str]:
@@ -175,9 +160,9 @@ def test_settings_that_cannot_be_started_are_refused(wrong: dict[str, str]) -> N
 
 def test_the_parameter_file_names_parameters_that_exist_and_shows_their_defaults() -> None:
     file = dict(ParameterFile.read(share() / "config/go2_nav.yaml").sections)
-    assert {f"/**/{name}" for name in SETTINGS} == file.keys()
-    for name, settings in SETTINGS.items():
-        given, declared = file[f"/**/{name}"], _flatten(settings)
+    assert {f"/**/{name}" for name in NODES.keys() - {"recorder"}} == file.keys()
+    for name, given in file.items():
+        declared = flat_fields(NODES[name.removeprefix("/**/")])
         assert given == {key: declared[key][0] for key in given}, name
 
 

@@ -44,7 +44,7 @@ class Parameters(Generic[T]):
         self.value = default
         self.problems: dict[str, str] = {}
         self.frozen = True
-        self._fields = _flatten(default)
+        self._fields = flat_fields(default)
         self._on_change = on_change
         for name, (start, metadata) in self._fields.items():
             self._declare(node, name, start, metadata)
@@ -89,7 +89,7 @@ class Parameters(Generic[T]):
     def _with(self, name: str, value: Any) -> tuple[Any, Any, Any]:
         start, metadata = self._fields[name]
         fixed = self.frozen and metadata.get("fixed")
-        if fixed and value != _flatten(self.value)[name][0]:
+        if fixed and value != flat_fields(self.value)[name][0]:
             raise ValueError(
                 f"{name} is read at the start only; set it there and start again "
                 "(a managed node: clean it up, set it, configure it again)"
@@ -117,13 +117,13 @@ def refuse_unknown_parameters(node: Node) -> None:
     )
 
 
-def _flatten(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+def flat_fields(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Dotted name -> (value, metadata) of every field that is not itself a dataclass."""
     flat: dict[str, tuple[Any, Any]] = {}
     for item in fields(config):
         value = getattr(config, item.name)
         if is_dataclass(value):
-            flat |= _flatten(value, f"{prefix}{item.name}.")
+            flat |= flat_fields(value, f"{prefix}{item.name}.")
         else:
             flat[prefix + item.name] = (value, item.metadata)
     return flat
