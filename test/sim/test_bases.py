@@ -71,7 +71,23 @@ def test_a_base_goes_where_it_is_told_and_stands_when_nobody_tells(name: str) ->
     with pytest.raises(ValueError, match="finite"):
         base.command(math.nan, 0.0, 0.0)
     base.step(TIMEOUT + 4.0)
-    assert max(map(abs, base.velocity)) < base.still
+    assert base.standing
+
+
+@each_base
+def test_once_a_base_stands_it_stands_until_it_is_commanded(name: str) -> None:
+    """Though legs go on for a second, swing back, and step on the spot for seconds more."""
+    base = make_base(name, _FULL)
+    for speed, turn in ((0.0, 0.8), (0.4, 0.0), (0.0, -0.3), (0.2, 0.5)):
+        assert base.standing
+        drive(base, 2.0, speed, turn)
+        assert not base.standing
+        stands = []
+        for _ in range(200):
+            drive(base, 0.05, 0.0)
+            stands.append(base.standing)
+        assert not stands[0] and stands[-1]
+        assert stands == sorted(stands), "it never says that it moves again"
 
 
 @needs_go2

@@ -31,14 +31,12 @@ NEAREST, FARTHEST = 0.05, 12.0
 class Base(Protocol):
     """A robot's base in a room, as ``World`` and ``Legs`` are one; used by one thread.
 
-    ``mount`` is the camera's place in its frame (m), ``still`` the m/s and rad/s below which it
-    stands.
+    ``mount`` is the camera's place in its frame (m).
     """
 
     model: Any
     data: Any
     mount: tuple[float, float, float]
-    still: float
 
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Follow this velocity (m/s, m/s, rad/s) until the next, or its time-out."""
@@ -57,6 +55,10 @@ class Base(Protocol):
     @property
     def velocity(self) -> tuple[float, float, float]:
         """How fast it truly goes: m/s forward, m/s left, rad/s."""
+
+    @property
+    def standing(self) -> bool:
+        """Whether it stands, whatever it was told."""
 
     @property
     def resting(self) -> bool:

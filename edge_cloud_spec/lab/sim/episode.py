@@ -92,7 +92,7 @@ class Episode:
     def _settle(self) -> None:
         for _ in range(20):
             self._pass(STILL.vx, STILL.vy, STILL.wz)
-            if max(map(abs, self.world.velocity)) < self.world.still:
+            if self.world.standing:
                 return
 
     def _pass(self, vx: float, vy: float, wz: float) -> None:

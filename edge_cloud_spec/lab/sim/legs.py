@@ -22,6 +22,15 @@ from .world import TIMEOUT, Odometer, OdometryReading, checked
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
 
+STILL = 0.05
+"""m/s and rad/s of its strides below which it may stand: on the spot their mean is up to that."""
+
+STANDS_S = 0.5
+"""Seconds below it, after which it stands: a trunk that swings back is still for a moment."""
+
+SWAYS = 0.15
+"""m/s and rad/s below which what stands goes on to, until a command: it shifts its feet."""
+
 RESTS_S = 1.0
 """Seconds from the last command that moves, after which it rests as much as it ever does."""
 
@@ -51,8 +60,6 @@ class Legs:
     real Go2's controller does. UserError where the package is missing.
     """
 
-    still = 0.05  # while it steps on the spot, the mean of its strides is up to that for seconds
-
     def __init__(
         self,
         room: Room,
@@ -73,6 +80,7 @@ class Legs:
         self._velocities: deque[np.ndarray] = deque(maxlen=_STRIDES)
         self._wanted, self._commanded, self._moved = np.zeros(3), -math.inf, 0.0
         self._ticks, self._due, self._touching = 0, 0.0, False
+        self._standing, self._moves = True, 0.0
         self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
         self._odometer = Odometer(drift, seed, room.seed)
 
@@ -119,6 +127,11 @@ class Legs:
         moved = self._place() - before
         self._odometer.add(before, np.array([*moved[:2], wrap(moved[2])]))
         self._velocities.append(self._go2.body_velocity())
+        fastest = max(map(abs, self.velocity))
+        self._moves = self._moves if fastest < STILL else self.time
+        is_left_alone = self._standing and not self._wanted.any()
+        slow = self.time - self._moves >= STANDS_S
+        self._standing = fastest < SWAYS if is_left_alone else slow
 
     def _feel(self) -> None:
         """Note whether it touches anything but the floor and itself."""
@@ -152,9 +165,14 @@ class Legs:
         return OdometryReading(self.time, x, y, wrap(yaw), vx, vy, wz, z, pitch, roll)
 
     @property
+    def standing(self) -> bool:
+        """Whether it stands, whatever it was told; while it sways there, too."""
+        return self._standing
+
+    @property
     def resting(self) -> bool:
         """Whether it stands as it was told to, or steps on the spot for longer than it needs."""
-        stepping = self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= self.still
+        stepping = self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= STILL
         return not (self._wanted.any() or stepping)
 
     @property

@@ -61,6 +61,9 @@ TIMEOUT = 0.5
 REST = 0.01
 """m/s and rad/s below which a base that is to stand puts its feet down."""
 
+STILL = 0.02
+"""m/s and rad/s below which it stands."""
+
 GRID = 1e-9
 """m and rad to which a place at rest is rounded: sums of other moments round otherwise."""
 
@@ -124,7 +127,6 @@ class World:
     """
 
     mount = (FORWARD, 0.0, HEIGHT)
-    still = 0.02
 
     def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
         self.scene = scene
@@ -202,10 +204,15 @@ class World:
         self._frozen = True
 
     @property
+    def standing(self) -> bool:
+        """Whether it stands, whatever it was told."""
+        return max(map(abs, self.velocity)) < STILL
+
+    @property
     def resting(self) -> bool:
         """Whether it stands as it was told to."""
         walked_about = self._people is not None and not self._wanted.any()
-        return self._frozen or (walked_about and max(map(abs, self.velocity)) < self.still)
+        return self._frozen or (walked_about and self.standing)
 
     @property
     def pose(self) -> Pose:

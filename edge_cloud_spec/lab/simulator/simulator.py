@@ -250,7 +250,6 @@ def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[st
     """
     pose, target = base.pose, room.thing(room.target)
     eye, at = eye_at(pose), thing_in_front(room, pose)
-    still = all(abs(value) < base.still for value in base.velocity)
     return {
         "seed": room.seed,
         "target": room.target,
@@ -259,8 +258,8 @@ def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[st
         "reach": REACH,
         "at": at,
         "facing": at == room.target,
-        "standing": still,
-        "success": still and at == room.target,
+        "standing": base.standing,
+        "success": base.standing and at == room.target,
         "in_contact": touching,
         "contacts": contacts,
         "x": round(pose.x, 3),
