@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.go2 import needs_go2
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
@@ -233,6 +234,24 @@ def test_rows_of_a_tree_computed_together_are_those_of_rows_by_themselves() -> N
     pair.forget()
 
 
+@pytest.mark.parametrize("way", ["pillar", pytest.param("person", marks=needs_go2)])
+def test_what_is_in_the_way_is_in_the_pictures_where_that_is_asked_for(way: str) -> None:
+    """The same pictures are decided alike, and lead to the same ones: the base has no noise."""
+    regime = replace(load_regime("fsd-go2"), ar_ms=12.0).with_assumed()
+    pair = loaded_pair()
+
+    def pictures(in_room: SeenRoom, **given: str) -> list[bytes]:
+        robot = VirtualRobot(pair, replace(STOPPING, link=LINK, **given), regime)
+        return [decision.jpeg for decision in robot.carry_out(in_room).decisions]
+
+    with closing(SeenRoom(5, "rays")) as room:
+        unseen, seen = pictures(room, way=way), pictures(room, way=way, seen="on")
+        assert pictures(room)[0] == unseen[0], "as if nothing were there"
+        assert pictures(room, way=way) == unseen != seen
+        assert pictures(room, seen="on") == pictures(room), "nothing is there to be seen"
+    pair.forget()
+
+
 @pytest.mark.parametrize(
     "presets",
     [
@@ -240,6 +259,7 @@ def test_rows_of_a_tree_computed_together_are_those_of_rows_by_themselves() -> N
         "auto:speed=1",
         "auto:drive=off",
         "auto:grammar=all",
+        "auto:way=person:seen=perhaps",
         "auto:look=0",
         "auto:explain",
         "auto:",

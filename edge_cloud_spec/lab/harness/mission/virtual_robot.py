@@ -39,10 +39,10 @@ from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
 from ....presets import load_preset
 from ...sim.bases import BASES, IDEAL, make_base
-from ...sim.camera import Camera, Eye, encode_jpeg
+from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
 from ...sim.episode import thing_in_front
 from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
-from ...sim.room import Pose, make_room
+from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
@@ -63,8 +63,8 @@ class Variant:
 
     ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
     draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
-    shipped. ``base``: of BASES; ``way``: what is in it, which no picture
-    shows; ``scan``: whether a lidar does. Raises UserError.
+    shipped. ``base``: of BASES; ``way``: what is in it; ``seen``: whether pictures show that; ``scan``:
+    whether a lidar does. Raises UserError.
     """
 
     preset: str
@@ -77,6 +77,7 @@ class Variant:
     look: float = 1.0
     base: str = IDEAL
     way: str = FREE
+    seen: str = "off"
     scan: str = "off"
 
     def __post_init__(self) -> None:
@@ -89,6 +90,7 @@ class Variant:
             ("drive", self.drive, DRIVES),
             ("base", self.base, BASES),
             ("way", self.way, WAYS),
+            ("seen", self.seen, ("off", "on")),
             ("scan", self.scan, ("off", "on")),
         ):
             if value not in known:
@@ -116,7 +118,13 @@ class Variant:
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
         alike = self.base == other.base == IDEAL  # no step of legs is like another
         alike = alike and (self.way, self.scan) == (other.way, other.scan)
+        alike = alike and self.shown == other.shown
         return exact and same and alike and self.rule != "rejection" and self.stops and other.stops
+
+    @property
+    def shown(self) -> str:
+        """What is in the way, as pictures show it."""
+        return self.way if self.seen == "on" else FREE
 
     @property
     def stops(self) -> bool:
@@ -197,11 +205,15 @@ class MissionRecord:
 
 @dataclass(frozen=True)
 class TakenFrame:
-    """When a picture was taken, s, from where, and where the base was."""
+    """When a picture was taken, s, from where, and where the base was.
+
+    ``posture``: ``posture_of`` the room then, where pictures show who walks in it.
+    """
 
     taken: float
     eye: Eye
     pose: Pose
+    posture: tuple[float, ...] = ()
 
 
 class SeenRoom:
@@ -209,18 +221,30 @@ class SeenRoom:
 
     def __init__(self, number: int, renderer: str = "auto") -> None:
         self.number, self.room = number, make_room(number)
-        self._camera = Camera(Scene(self.room), renderer)
-        self._frames: dict[Eye, bytes] = {}
+        self._renderer = renderer
+        self._cameras: dict[str, Camera] = {}
+        self._frames: dict[tuple[Eye, str, tuple[float, ...]], bytes] = {}
 
-    def frame(self, eye: Eye) -> bytes:
-        """What the camera sees from there, as JPEG."""
-        if eye not in self._frames:
-            self._frames[eye] = encode_jpeg(self._camera.render(eye))
-        return self._frames[eye]
+    def with_way(self, way: str) -> Room:
+        """The room, with the pillar where that is in the way."""
+        return with_pillar(self.room, HALF_WAY) if way == PILLAR else self.room
+
+    def frame(self, eye: Eye, way: str = FREE, posture: tuple[float, ...] = ()) -> bytes:
+        """What the camera sees from there, as JPEG, with what is in the way."""
+        key = eye, way, posture
+        if key not in self._frames:
+            if way not in self._cameras:
+                scene = Scene(self.with_way(way), int(way == PERSON))
+                self._cameras[way] = Camera(scene, self._renderer)
+            if posture:
+                self._cameras[way].place(posture)
+            self._frames[key] = encode_jpeg(self._cameras[way].render(eye))
+        return self._frames[key]
 
     def close(self) -> None:
-        """Free the renderer."""
-        self._camera.close()
+        """Free the renderers."""
+        for camera in self._cameras.values():
+            camera.close()
 
 
 class VirtualRobot:
@@ -274,11 +298,14 @@ class VirtualRobot:
         self._end: End | None = None
         self._request = ""
         begun = len(self._trace.cloud), self._cloud.busy.total, self._busy.total
-        room = with_pillar(seen.room, HALF_WAY) if self.variant.way == PILLAR else seen.room
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
-            make_base(self.variant.base, room, people=int(self.variant.way == PERSON)),
+            make_base(
+                self.variant.base,
+                seen.with_way(self.variant.way),
+                people=int(self.variant.way == PERSON),
+            ),
             Settings(drive=self.variant.drive, obstacles=lidar),
             self._on_status,
             self._on_cycle,
@@ -313,7 +340,9 @@ class VirtualRobot:
         self._decided += 1
         self._request, self._frame = decide.request, decide.frame
         self._passes_before = len(self._trace.cloud)
-        decision = DecisionRecord(decide.frame.taken, seen.frame(decide.frame.eye))
+        frame = decide.frame
+        jpeg = seen.frame(frame.eye, variant.shown, frame.posture)
+        decision = DecisionRecord(frame.taken, jpeg)
         request = Request(decide.instruction, decision.jpeg)
         policy = SamplingPolicy(
             temperature_of(variant.rule, 0.8),
@@ -391,7 +420,9 @@ class VirtualRobot:
         vx, vy, wz = world.velocity
         self._record.speeds.append((now, math.hypot(vx, vy), wz))
         if world.resting or self._base.navigator.status.state == "ready":
-            self._hear(Seen(TakenFrame(now, world.eye, world.pose)))
+            walks = self.variant.shown == PERSON
+            posture = tuple(posture_of(world.data)) if walks else ()
+            self._hear(Seen(TakenFrame(now, world.eye, world.pose, posture)))
 
     def _on_status(self, status: Status) -> None:
         record, now = self._record, self.timeline.now
