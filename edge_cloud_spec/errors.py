@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -89,13 +90,14 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 def how_to_install(package: str) -> str:
     """The command that installs a package, by the name that is imported."""
+    pip = f"{shlex.quote(sys.executable)} -m pip install"  # into what runs, whatever PATH has
     if package in _OPTIONAL:
-        return f"pip install '{_OPTIONAL[package]}'"
+        return f"{pip} '{_OPTIONAL[package]}'"
     if package in _GO2:  # dimos, which it asks for, would bring hundreds of packages
-        return "pip install --no-deps -r requirements/go2.txt"
+        return f"{pip} --no-deps -r requirements/go2.txt"
     if package.startswith(_ROS) or package.endswith(("_msgs", "_interfaces")):
-        return "source your ROS 2, or pip install -r requirements/ros.txt"
-    return "pip install -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"
+        return f"source your ROS 2, or {pip} -r requirements/ros.txt"
+    return f"{pip} -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"
 
 
 def check_installed(package: str, what: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 
 from ..cloud.command import add_serve_arguments, run_serve
 from ..errors import exit_status
+from ..signals import signals_as_interrupt
 from .runtime.parent import end_with_launch, leave
 
 
@@ -19,7 +21,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="cloud_verifier", description="Run the cloud verifier.")
     add_serve_arguments(parser)
     args = parser.parse_args(arguments)
-    leave(exit_status(lambda: run_serve(args)))
+
+    def run() -> int:
+        with suppress(KeyboardInterrupt), signals_as_interrupt():  # while its models load
+            return run_serve(args)
+        return 0
+
+    leave(exit_status(run))
 
 
 if __name__ == "__main__":

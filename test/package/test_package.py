@@ -345,6 +345,14 @@ def test_what_a_door_needs_is_named_as_the_extra_has_it() -> None:
         assert f'"{requirement}' in extras, requirement
 
 
+def test_what_is_missing_is_installed_into_the_python_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/a robot/.venv/bin/python")
+    for package in ("ray", "mujoco", "onnxruntime", "rclpy", "grpc"):
+        assert "'/a robot/.venv/bin/python' -m pip install " in how_to_install(package)
+
+
 WITHOUT = """
 import runpy, sys
 from importlib.machinery import PathFinder

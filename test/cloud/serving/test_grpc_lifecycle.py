@@ -131,6 +131,36 @@ def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
     assert "Traceback" not in err
 
 
+LOAD = """
+import sys, time
+from edge_cloud_spec.cloud import command
+from edge_cloud_spec.nodes import cloud_verifier
+
+def load(args):
+    print("loading", flush=True)
+    time.sleep(600)
+
+command.make_worker = load
+sys.argv = ["cloud_verifier", "--address", "127.0.0.1:0"]
+cloud_verifier.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_models_load_is_a_clean_end_for_a_launch(number: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOAD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and not err, err
+
+
 class HeldVlm(ToyVlm):
     """A model whose passes last until they are let go, or end their thread."""
 
