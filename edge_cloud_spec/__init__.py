@@ -1,8 +1,18 @@
 """Vision-language navigation with edge-cloud speculative decoding."""
 
+from __future__ import annotations
+
 import logging
+from importlib import import_module
 from pathlib import Path
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .edge.link.route import ClientSettings as ClientSettings
+    from .edge.picture_decoder import Answer as Answer
+    from .edge.picture_decoder import PictureDecoder as PictureDecoder
+    from .errors import UserError as UserError
 
 # edge_cloud_spec.msg is generated when the package is built and lives in the installed copy; this
 # lets a checkout (pytest from the repository's root) see it too. A whole installation takes nothing
@@ -22,3 +32,19 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 for _name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_name).addFilter(_is_news)
+
+
+# The public names, each imported when it is first used; what is not here is private.
+_PUBLIC = {
+    "Answer": "edge.picture_decoder",
+    "ClientSettings": "edge.link.route",
+    "PictureDecoder": "edge.picture_decoder",
+    "UserError": "errors",
+}
+__all__ = [*_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from pathlib import Path
 
-from ..decoding.policy import RULES, SamplingPolicy, temperature_of
-from ..dialects import load_dialect
+from ..decoding.policy import RULES
 from ..errors import UserError, check_writable, write_json
-from ..instruction import check_instruction
 from ..models import EMBEDDED
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
-from ..nav.events import ENDED
-from ..presets import load_preset, preset_names
+from ..presets import preset_names
 from ..wire.channel import DEFAULT_ADDRESS
-from .client import ClientSettings, VerifierClient
-from .events import Emit
-from .runner import DecodeRunner, DecodeSettings, Outcome
+from .client import ClientSettings
+from .runner import Outcome
+
+# Options that a decode and its drafter take as they are.
+GIVEN = ("preset", "rule", "temperature", "seed", "grammar", "dialect", "order")
+LOAD = (
+    *("device", "dtype", "quantize", "threads"),
+    *("max_pixels", "max_image_tokens", "tokenizer", "key_file"),
+)
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,20 +74,13 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_decode(args: argparse.Namespace) -> int:
     """Decode once; returns 0 when the answer is complete. Raises UserError."""
-    temperature = args.temperature
-    if temperature is None:
-        temperature = temperature_of(args.rule, 0.8)
-    dialect = load_dialect(args.dialect)
     try:
-        grammar = dialect.grammar(args.grammar, args.order)
-        policy = SamplingPolicy(temperature, seed=args.seed, grammar=grammar)
         jpeg = args.image.read_bytes()
-    except ValueError as error:
-        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"{args.image} cannot be read: {error.strerror}") from None
-    settings = DecodeSettings(load_preset(args.preset), args.rule, policy)
-    client_settings = ClientSettings(
+    if args.json:
+        check_writable(args.json)
+    cloud = ClientSettings(
         args.cloud,
         args.authority,
         token_file=args.token_file,
@@ -93,52 +88,27 @@ def run_decode(args: argparse.Namespace) -> int:
         key=args.key,
         replica_hosts=tuple(args.replica_hosts),
     )
-    from ..instruction import known_instructions
-    from ..models.load_drafter import load_drafter
-    from ..models.prompt import Request
-    from ..models.tokenizer import TextStream
+    from .picture_decoder import PictureDecoder
 
-    check_instruction(args.instruction, known_instructions(args.drafter))
-    model = load_drafter(
-        args.drafter,
-        device=args.device,
-        dtype=args.dtype,
-        quantize=args.quantize,
-        threads=args.threads,
-        max_pixels=args.max_pixels,
-        max_image_tokens=args.max_image_tokens,
-        tokenizer=args.tokenizer,
-        server_model=args.model,
-        key_file=args.key_file,
-    )
-    words = TextStream(model.tokenizer)
-
-    def show(emit: Emit) -> None:
-        print(words.add(emit.tokens), end="", flush=True)
-
-    if args.json:
-        check_writable(args.json)
-    client = VerifierClient(client_settings)
-    try:
-        spec = model.spec(dialect.system_text, 128, dialect.user_text, dialect.identity)
-        runner = DecodeRunner(model, spec)
-        request = Request(args.instruction, jpeg, args.order)
-        outcome = runner.run(request, settings, secrets.randbits(64), client.connect, show)
-    finally:
-        client.close()
-    print()
-    if outcome.stats.failure:
-        print(f"the cloud went on alone: {outcome.stats.failure}", file=sys.stderr)
-    if not outcome.completed:
-        raise UserError(outcome.text or outcome.reason)
-    ended = outcome.reason == ENDED
-    words.add((), ended=ended)
-    action = dialect.action_of(words.text, ended)
-    print(f"action: {action or 'none'}")
-    figures = figures_of(outcome)
+    load = {name: getattr(args, name) for name in LOAD}
+    given = {name: getattr(args, name) for name in GIVEN}
+    with PictureDecoder(
+        cloud, args.drafter, load={**load, "server_model": args.model}, **given
+    ) as decoder:
+        try:
+            for words in decoder.stream(jpeg, args.instruction):
+                print(words, end="", flush=True)
+        finally:
+            print()
+    answer = decoder.answer
+    assert answer is not None, "the stream came to its end"
+    if answer.outcome.stats.failure:
+        print(f"the cloud went on alone: {answer.outcome.stats.failure}", file=sys.stderr)
+    print(f"action: {answer.action or 'none'}")
+    figures = figures_of(answer.outcome)
     print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
     if args.json:
-        write_json(args.json, {"answer": words.text, "action": str(action or ""), **figures})
+        write_json(args.json, {"answer": answer.text, "action": answer.action, **figures})
     return 0
 
 

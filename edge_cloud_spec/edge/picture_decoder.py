@@ -1,0 +1,150 @@
+"""Decode pictures against a verifier from Python, without ROS and without a robot.
+
+from edge_cloud_spec import PictureDecoder
+
+with PictureDecoder("127.0.0.1:50151") as decoder:
+    for words in decoder.stream(picture, "find the blue box"):
+        print(words, end="", flush=True)
+    print(decoder.answer.action)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..decoding.policy import SamplingPolicy, temperature_of
+from ..dialects import load_dialect
+from ..errors import UserError
+from ..instruction import check_instruction, known_instructions
+from ..models import EMBEDDED
+from ..models.load_drafter import load_drafter
+from ..models.prompt import Request
+from ..models.tokenizer import TextStream
+from ..nav.answer import CLAUSES_FORM
+from ..nav.events import ENDED
+from ..presets import load_preset
+from ..wire.channel import DEFAULT_ADDRESS
+from .client import ClientSettings, VerifierClient
+from .events import Abort, Emit, Inbox
+from .runner import DecodeRunner, DecodeSettings, Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAX_TOKENS = 128  # of an answer, unless another limit is given
+TEMPERATURE = 0.8  # of sampling, unless another one is given
+LOAD = MappingProxyType({"device": "auto", "dtype": "auto", "threads": 1})  # a drafter
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one decode answered.
+
+    action: as the dialect's grammar reads it, ``move forward small``; empty where it reads none.
+    outcome: its tokens, seconds and figures.
+    """
+
+    text: str
+    action: str
+    outcome: Outcome
+
+
+class PictureDecoder:
+    """Decodes JPEG pictures, one after another, with a drafter here and the verifier at ``cloud``.
+
+    cloud: HOST:PORT, or ``ClientSettings`` where it wants TLS or a token. drafter: a directory, a
+    hub name, a GGUF file; ``load``: how it is loaded, options of ``load_drafter``. preset: a name,
+    or the path of a YAML file. rule, temperature, seed, grammar, dialect, order: as the options of
+    ``edge-cloud-spec decode``. A context manager, for the connection. Raises UserError for what
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        cloud: str | ClientSettings = DEFAULT_ADDRESS,
+        drafter: str = str(EMBEDDED / "drafter"),
+        *,
+        load: Mapping[str, Any] = LOAD,
+        preset: str = "auto",
+        rule: str = "greedy",
+        temperature: float | None = None,
+        seed: int = 0,
+        grammar: str = "none",
+        dialect: str = CLAUSES_FORM,
+        order: str = "action first",
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        self._dialect, self._order = load_dialect(dialect), order
+        if temperature is None:
+            temperature = temperature_of(rule, TEMPERATURE)
+        try:
+            words = self._dialect.grammar(grammar, order)
+            policy = SamplingPolicy(temperature, seed=seed, grammar=words)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        self._settings = DecodeSettings(load_preset(preset), rule, policy)
+        self._known = known_instructions(drafter)
+        cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
+        model, texts = load_drafter(drafter, **load), self._dialect
+        spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
+        self._tokenizer, self._runner = model.tokenizer, DecodeRunner(model, spec)
+        self._client = VerifierClient(cloud)
+        self.answer: Answer | None = None  # of the last decode, where it came to its end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def decode(self, jpeg: bytes, instruction: str) -> Answer:
+        """The whole answer; raises UserError where there is none, as where the link is lost."""
+        return self._decode(jpeg, instruction, lambda _: None, Inbox())
+
+    def stream(self, jpeg: bytes, instruction: str) -> Iterator[str]:
+        """The words as each verdict settles them: nothing that was given is taken back.
+
+        Who stops iterating ends the decode. Then ``answer`` has the whole. Raises UserError, after
+        the words that were settled.
+        """
+        words: SimpleQueue[str | None] = SimpleQueue()
+        inbox = Inbox()
+        with ThreadPoolExecutor(1, "decode") as pool:
+            decode = pool.submit(self._decode, jpeg, instruction, words.put, inbox)
+            decode.add_done_callback(lambda _: words.put(None))
+            try:
+                yield from iter(words.get, None)
+                decode.result()
+            finally:
+                inbox.put(Abort("nobody reads it"))
+
+    def _decode(
+        self, jpeg: bytes, instruction: str, on_words: Callable[[str], object], inbox: Inbox
+    ) -> Answer:
+        self.answer = None
+        request = Request(check_instruction(instruction, self._known), jpeg, self._order)
+        text = TextStream(self._tokenizer)
+
+        def on_emit(emit: Emit) -> None:
+            on_words(text.add(emit.tokens))
+
+        nonce = secrets.randbits(64)  # no two decodes share their prefix digests
+        connect = self._client.connect
+        outcome = self._runner.run(request, self._settings, nonce, connect, on_emit, inbox)
+        if not outcome.completed:
+            raise UserError(outcome.text or outcome.reason)
+        ended = outcome.reason == ENDED
+        on_words(text.add((), ended=ended))
+        action = self._dialect.action_of(text.text, ended)
+        self.answer = Answer(text.text, str(action or ""), outcome)
+        return self.answer
