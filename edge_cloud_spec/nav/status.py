@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-STATES = ("idle", "ready", "moving", "stopped")
+STATES = ("idle", "ready", "moving", "stopped")  # NavStatus.msg numbers them so, from 1
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -18,7 +19,7 @@ def is_request(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Status:
-    """``<state> <request> <stops> <detail>``.
+    """What the message NavStatus says.
 
     ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
@@ -52,13 +53,22 @@ class Status:
         """Whether the next decision may start."""
         return self.state in ("idle", "ready")
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of the message NavStatus, but for its header."""
+        return {
+            "state": 1 + STATES.index(self.state),
+            "request_id": self.request,
+            "stops": self.stops,
+            "detail": self.detail,
+        }
+
     @classmethod
-    def parse(cls, line: str) -> Status:
-        """The status that ``str`` wrote. Raises ValueError for a line that is none."""
-        state, request, stops, detail = (*line.split(" ", 3), "", "", "")[:4]
-        if not (stops.isascii() and stops.isdigit()):
-            raise ValueError(f"{line[:80]!r} is no status: <state> <request> <stops> <detail>")
-        return cls(state, request, detail, int(stops))
+    def read(cls, message: Any) -> Status:
+        """What a NavStatus says. Raises ValueError for one that no navigator publishes."""
+        if not 1 <= message.state <= len(STATES):
+            raise ValueError(f"{message.state} is no state of NavStatus")
+        return cls(STATES[message.state - 1], message.request_id, message.detail, message.stops)
 
 
 E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"

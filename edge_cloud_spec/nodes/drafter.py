@@ -22,7 +22,7 @@ from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.msg import DecodeStats, VerifiedTokens
+from edge_cloud_spec.msg import DecodeStats, NavStatus, VerifiedTokens
 
 from ..edge.events import Abort, Cut, Emit, Inbox
 from ..edge.runner import DecodeRunner, Outcome
@@ -146,7 +146,7 @@ class DrafterNode(ManagedNode):
         self._camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
         self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
         self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
-        self.create_subscription(String, "nav_status", self._on_status, EACH_STATE)
+        self.create_subscription(NavStatus, "nav_status", self._on_status, EACH_STATE)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._bridge.subscribe(subscriptions)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
@@ -219,9 +219,9 @@ class DrafterNode(ManagedNode):
     def _on_e_stop(self, message: Bool) -> None:
         self._hear(EStop(message.data))
 
-    def _on_status(self, message: String) -> None:
+    def _on_status(self, message: NavStatus) -> None:
         try:
-            status = Status.parse(message.data)
+            status = Status.read(message)
         except ValueError as error:
             self._report_problem(f"nav_status: {error}")
             return

@@ -25,7 +25,7 @@ from sensor_msgs.msg import LaserScan, PointCloud2
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 
 from ..bounds import bounded, described
 from ..dialects import load_dialect
@@ -119,7 +119,7 @@ class NavigatorNode(ManagedNode):
         dialect = load_dialect(settings.dialect)
         self._base_frame = settings.base_frame
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
-        self._status = self.create_publisher(String, "nav_status", LATCHED)
+        self._status = self.create_publisher(NavStatus, "nav_status", LATCHED)
         self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
         self._pulse = self.create_publisher(Bool, "pulse", RELIABLE)
         output = make_output(self, settings.output, settings.base_frame)
@@ -288,7 +288,9 @@ class NavigatorNode(ManagedNode):
         elif isinstance(effect, Report):
             self._reports.add(effect.problem, time.monotonic())
         elif isinstance(effect, Show):
-            self._status.publish(String(data=str(effect.status)))
+            message = NavStatus(**effect.status.fields)
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._status.publish(message)
             if effect.status.state in ("idle", "stopped"):
                 self._markers.publish(no_markers())
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..nav.status import Status
 from .decision import Fate, WordSpan, words_of_decision
 from .run_log import RunLog
 
@@ -56,9 +54,7 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
     """The caption: a run's newest decision, its navigator and its link."""
     decision = next(reversed(run_log.decisions.values()), None)
     words = tuple(words_of_decision(decision)) if decision is not None else ()
-    status = ""
-    with contextlib.suppress(ValueError):
-        status = Status.parse(run_log.nav_status).text
+    status = run_log.nav_status.text if run_log.nav_status is not None else ""
     return DecisionCaption(instruction, words, status, run_log.link_state)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..decoding.draft import Draft
+from ..nav.status import Status
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import DraftMessage, Verdict, WireError
 from .decision import (
@@ -48,10 +49,10 @@ class RunLog:
         self.opened: list[bytes] = []  # payloads of the cloud's Opened messages
         self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
-        self.nav_status = ""
+        self.nav_status: Status | None = None
         self.instruction_status = ""
         self.link_state = ""
-        self.statuses: list[tuple[float, str]] = []
+        self.statuses: list[tuple[float, Status]] = []
         self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent] | None]] = {
             "decode_request": self._on_request,
             "draft": self._on_draft,
@@ -169,9 +170,13 @@ class RunLog:
             yield DecisionFinished(decision)
 
     def _on_nav_status(self, message: Any, now: float) -> Iterator[RunEvent]:
-        self.nav_status = message.data
-        self.statuses.append((now, message.data))
-        _, refused, why = message.data.partition(" refused: ")
+        try:
+            status = Status.read(message)
+        except ValueError:
+            return  # the drafter reports it
+        self.nav_status = status
+        self.statuses.append((now, status))
+        _, refused, why = status.detail.partition("refused: ")
         if refused:
             yield ProblemReported(f"the navigator refused: {why}")
 

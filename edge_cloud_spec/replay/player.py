@@ -13,6 +13,8 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from edge_cloud_spec.msg import NavStatus
+
 from ..bringup.graph import Value
 from ..errors import UserError
 from ..nav.status import NOBODY, TOLD_TO_STOP, Status
@@ -53,7 +55,7 @@ class Player:
         self._instructed = False
         node = observer.node
         self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
-        self._status = node.create_publisher(String, "nav_status", LATCHED)
+        self._status = node.create_publisher(NavStatus, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
         self._request = NOBODY
@@ -185,7 +187,7 @@ class Player:
         return self._observer.read(lambda run_log: next(reversed(run_log.decisions.values())))
 
     def _publish_status(self, state: str) -> None:
-        self._status.publish(String(data=str(Status(state, self._request, "replay"))))
+        self._status.publish(NavStatus(**Status(state, self._request, "replay").fields))
 
     def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
         end = time.monotonic() + timeout

@@ -10,6 +10,9 @@ from ..errors import UserError
 from ..observe.bag import Bag
 from .entities import TOPICS
 
+TYPED = {"nav_status": "edge_cloud_spec/msg/NavStatus"}
+"""Topics that held a std_msgs/String once."""
+
 Timed = tuple[float, str, Any]
 
 
@@ -46,4 +49,11 @@ def _ours(bag: Bag, namespace: str) -> dict[str, str]:
     if space not in found:
         wanted = f"under /{namespace} " if namespace else ""
         raise UserError(f"{bag.path} has none of the graph's topics {wanted}to show")
+    for name, topic in found[space].items():
+        kind = bag.topics[f"/{name}"]
+        if kind != TYPED.get(topic, kind):
+            raise UserError(
+                f"{bag.path} has {kind} on /{name}, not {TYPED[topic]}: "
+                "show it with the edge_cloud_spec that recorded it"
+            )
     return {**found[space], **shared}

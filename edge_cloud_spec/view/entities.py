@@ -13,7 +13,6 @@ from PIL import Image
 
 from ..errors import UserError
 from ..nav.pose import yaw_of
-from ..nav.status import Status
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import (
     BAD,
@@ -68,6 +67,7 @@ BLUE, VIOLET, TEAL = COLOURS["drafted"], (190, 150, 250), (90, 200, 190)
 MAX_TEXTS = 200  # of a lane that have its colour; the viewer chooses one for further texts
 MAX_LETTERS = 40  # of a state's text
 OPEN, VERDICT = 0, 0  # kinds of DecodeRequest, and of Verdict
+IDLE, STOPPED = 1, 4  # states of NavStatus
 
 
 class Lanes:
@@ -157,10 +157,9 @@ class Lanes:
         yield from self._state(MOTION, text, now, colour)
 
     def _on_status(self, message: Any, now: float) -> Iterator[Entity]:
-        state = message.data.partition(" ")[0]
-        if state == "stopped":
+        if message.state == STOPPED:
             yield from self._state(MOTION, "stopped", now, BAD)
-        elif state == "idle":
+        elif message.state == IDLE:
             yield from self._state(MOTION, "", now)
 
     def _on_link(self, message: Any, now: float) -> Iterator[Entity]:
@@ -234,7 +233,7 @@ class Floor:
         yield from self._arrow(GOAL, tip, message.text, colour, now, moving)
 
     def _on_status(self, message: Any, now: float) -> Iterator[Entity]:
-        if message.data.partition(" ")[0] in ("idle", "stopped"):
+        if message.state in (IDLE, STOPPED):
             yield Entity(GOAL, rr.Clear(recursive=False), now)
             yield Entity(COMMAND, rr.Clear(recursive=False), now)
 
@@ -473,12 +472,8 @@ class Entities:
         yield from self._told("instruction", message.data, BAD_STATES.get(state, "INFO"), now)
 
     def _on_nav_status(self, message: Any, now: float) -> Iterator[Entity]:
-        try:
-            status = Status.parse(message.data)
-        except ValueError:
-            return
-        if status.state == "stopped":
-            yield from self._told("navigator", status.text, "WARN", now)
+        if message.state == STOPPED:
+            yield from self._told("navigator", f"stopped {message.detail}".rstrip(), "WARN", now)
 
     def _on_command(self, message: Any, now: float) -> Iterator[Entity]:
         yield _line(f"{LOG}/navigator", message.text, now, "INFO" if message.verified else "WARN")

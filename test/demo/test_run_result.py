@@ -19,6 +19,7 @@ from edge_cloud_spec.lab.demo.run_result import (
     spent_text,
 )
 from edge_cloud_spec.lab.demo.timeline import spans
+from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.decision import Decision, ShownRound
 from edge_cloud_spec.observe.run_log import RunLog
 
@@ -38,7 +39,7 @@ def test_only_a_stop_at_the_named_thing_counts(
     run_log = RunLog()
     run_log.on_message("sim/outcome", outcome(**state), 1.0)
     run_log.on_message("instruction_status", said("following find the red box"), 1.0)
-    run_log.on_message("nav_status", said("idle r stop"), 2.0)
+    run_log.on_message("nav_status", SimpleNamespace(**Status("idle", "r", "stop").fields), 2.0)
     assert result_of(run_log, "find the red box", 2.0, 60.0) is None  # it may only be resting
     run_log.on_message("instruction_status", said("done find the red box"), 2.0)
     end = result_of(run_log, "find the red box", 2.1, 60.0)

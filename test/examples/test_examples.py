@@ -116,9 +116,8 @@ def test_decisions_of_a_graph_are_printed(
     """A real navigator moves on verified words, not on others; what it does is what is printed."""
     pytest.importorskip("rclpy")
     from helpers.graph.peer import Peer
-    from std_msgs.msg import String
 
-    from edge_cloud_spec.msg import VerifiedTokens
+    from edge_cloud_spec.msg import NavStatus, VerifiedTokens
     from edge_cloud_spec.nav.status import Status
     from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
@@ -126,16 +125,16 @@ def test_decisions_of_a_graph_are_printed(
     start(["-m", "edge_cloud_spec.nodes.navigator"], tmp_path / "navigator.txt")
     watcher = start([str(EXAMPLES / "watch_decisions.py")], printed)
     with Peer("drafter") as node:
-        states = node.collect(String, "nav_status", LATCHED)
+        states = node.collect(NavStatus, "nav_status", LATCHED)
         words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
 
         def settle(request: str, text: str, verified: bool) -> None:
             message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
             message.header.stamp = node.get_clock().now().to_msg()
-            message.stops = Status.parse(states[-1].data).stops
+            message.stops = Status.read(states[-1]).stops
             message.tokens, message.finished, message.finish_reason = [1, 2], True, "end"
             words.publish(message)
-            node.until(lambda: Status.parse(states[-1].data).request == request)
+            node.until(lambda: Status.read(states[-1]).request == request)
 
         node.until(lambda: states and words.get_subscription_count() == 2)
         unverified = turns = 0
@@ -146,7 +145,7 @@ def test_decisions_of_a_graph_are_printed(
         while " turn +" not in printed.read_text():  # the navigator may find its listener late
             turns += 1
             settle(f"r{turns}", "action: turn left small;", verified=True)
-            node.until(lambda: Status.parse(states[-1].data).state == "idle")
+            node.until(lambda: Status.read(states[-1]).state == "idle")
             assert turns < 20
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(timeout=PATIENCE) == 0

@@ -9,7 +9,7 @@ from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from std_msgs.msg import Bool, Empty, String
 
-from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
 
 
@@ -20,12 +20,12 @@ class Bench(Peer):
         super().__init__("bench")
         self.twists: list[Twist] = []
         self.commands: list[NavCommand] = []
-        self.states: list[str] = []
+        self.states: list[Status] = []
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(Twist, "cmd_vel", self.twists.append, 100)
         self.create_subscription(NavCommand, "nav_command", self.commands.append, 10)
         self.create_subscription(
-            String, "nav_status", lambda message: self.states.append(message.data), latched
+            NavStatus, "nav_status", lambda m: self.states.append(Status.read(m)), latched
         )
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.e_stop = self.create_publisher(Bool, "e_stop", 10)
@@ -38,7 +38,7 @@ class Bench(Peer):
 
     @property
     def state(self) -> Status:
-        return Status.parse(self.states[-1])
+        return self.states[-1]
 
     def said(self, state: str, request: str, detail: str = "") -> bool:
         now = self.state

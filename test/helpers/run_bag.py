@@ -35,7 +35,7 @@ KINDS = {
     "verdict": f"{OURS}/Verdict",
     "verified_tokens": f"{OURS}/VerifiedTokens",
     "nav_command": f"{OURS}/NavCommand",
-    "nav_status": "std_msgs/msg/String",
+    "nav_status": f"{OURS}/NavStatus",
     "decode_stats": f"{OURS}/DecodeStats",
     "link_state": "std_msgs/msg/String",
     "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
@@ -102,7 +102,7 @@ def run() -> list[Said]:
         (2.1, "verified_tokens", settled(3, "", 0, finished=True, finish_reason="end",
                                          answer="turn left small")),
         (2.1, "decode_stats", {**REQUEST, "up_bytes": 1234, "down_bytes": 567, "rounds": 1}),
-        (2.2, "nav_status", {"data": "idle r 4 done"}),
+        (2.2, "nav_status", {"state": 1, "request_id": "r", "stops": 4, "detail": "done"}),
         (2.5, "instruction_status", {"data": f"not_found {INSTRUCTION}"}),
     ]  # fmt: skip
 

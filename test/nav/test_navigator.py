@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import time
+from types import SimpleNamespace
 
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
@@ -117,13 +118,14 @@ def test_a_motion_is_not_taken_up_again_after_a_gap_between_ticks(moving: Drill)
     assert isinstance(effects[0], Halt) and not drives(effects + moving.run(0.5))
 
 
-def test_a_status_is_read_back_from_its_line() -> None:
+def test_a_status_is_read_back_from_its_message() -> None:
     for status in (Status("idle"), Status("moving", "r1", "move forward small", 2**32)):
-        assert Status.parse(str(status)) == status
-    assert not Status.parse("stopped r1 7 e_stop is on").welcomes_decision
-    for line in ("flying r1 7", "idle r1 done", "idle r1 -1 done", "idle"):
-        with pytest.raises(ValueError, match=line.split()[0]):
-            Status.parse(line)
+        assert Status.read(SimpleNamespace(**status.fields)) == status
+    stopped = Status("stopped", "r1", "e_stop is on", 7)
+    assert not Status.read(SimpleNamespace(**stopped.fields)).welcomes_decision
+    for wrong in ({"state": 0}, {"state": 5}, {"request_id": ""}, {"request_id": "two words"}):
+        with pytest.raises(ValueError, match="is no"):
+            Status.read(SimpleNamespace(**{**stopped.fields, **wrong}))
 
 
 def test_a_navigator_that_hangs_leaves_the_base_to_the_watchdog_within_its_step() -> None:

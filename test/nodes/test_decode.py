@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_process
-from std_msgs.msg import String
 
 from edge_cloud_spec.decoding.noise import decision_seed, seed_and_number
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
-from edge_cloud_spec.msg import Verdict
+from edge_cloud_spec.msg import NavStatus, Verdict
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.observer import Observer
@@ -159,7 +158,7 @@ def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
     def settle() -> None:
         """As a navigator that refuses everything does it."""
         request = watcher.finished()[-1].request_id if watcher.finished() else "-"
-        watcher.status.publish(String(data=str(Status("idle", request, "refused", count))))
+        watcher.status.publish(NavStatus(**Status("idle", request, "refused", count).fields))
 
     timer = watcher.create_timer(0.2, settle)
     watcher.until(lambda: watcher.status.get_subscription_count() > 0)

@@ -35,7 +35,7 @@ from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.rounds import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.tokenizer import TextStream
-from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.msg import NavStatus, VerifiedTokens
 from edge_cloud_spec.nav import decision_loop
 from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
 from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT, Decide
@@ -92,7 +92,7 @@ class ScriptedDrafter(DrafterNode):
         self._on_compressed(CompressedImage(header=Header(stamp=Time(sec=1)), data=b"x"))
 
     def status(self, state: str, request: str = "-") -> None:
-        self._on_status(String(data=str(Status(state, request, stops=7))))
+        self._on_status(NavStatus(**Status(state, request, stops=7).fields))
 
     def begin_decision(self) -> str:
         """A decision is under way, and has said its action; its request."""
@@ -145,14 +145,14 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
     a queue of one kept the last only."""
     heard: list[Status] = []
     monkeypatch.setattr(node._link, "on_status", heard.append)
-    navigator = node.create_publisher(String, "nav_status", LATCHED)
+    navigator = node.create_publisher(NavStatus, "nav_status", LATCHED)
     said = [Status("ready", "r1", detail, 7) for detail in ("done: search", "search")]
     late = time.monotonic() + PATIENCE
     while not navigator.get_subscription_count():
         assert time.monotonic() < late
         time.sleep(0.01)
     for status in said:
-        navigator.publish(String(data=str(status)))
+        navigator.publish(NavStatus(**status.fields))
     while heard[-1:] != said[-1:]:
         assert time.monotonic() < late
         rclpy.spin_once(node, timeout_sec=0.1)
@@ -392,11 +392,11 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
     robot.instruction.publish(String(data="stop"))
     robot.until(lambda: robot.is_told("idle"))
 
-    navigator = robot.create_publisher(String, "nav_status", LATCHED)
-    navigator.publish(String(data="moving r1 0 move forward small"))
+    navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
+    navigator.publish(NavStatus(**Status("moving", "r1", "move forward small").fields))
     robot.frame = lambda number: jpeg(128, 0)
     robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
-    navigator.publish(String(data="idle r1 0 done: move forward small"))
+    navigator.publish(NavStatus(**Status("idle", "r1", "done: move forward small").fields))
     robot.frozen = True
     robot.until(lambda: robot.says(DRAFTER, ERROR, "frozen: their stamps do not go on", "restart"))
     robot.frozen = False

@@ -104,7 +104,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     bench.instruction.publish(String(data="find it"))
     bench.say(TURN, "r2", instruction="find it")
     bench.e_stop.publish(Bool(data=True))  # the only message that an inactive navigator hears
-    bench.until(lambda: "e_stop is on" in bench.states[-1])
+    bench.until(lambda: "e_stop is on" in bench.state.detail)
 
     assert manager.change(ACTIVATE)
     for each in (bench.words, bench.instruction):

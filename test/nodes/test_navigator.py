@@ -26,9 +26,9 @@ from rclpy.qos import (
 )
 from std_msgs.msg import Bool, Empty, String
 
-from edge_cloud_spec.msg import NavCommand, VerifiedTokens
+from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.motion import Velocity
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import STATES, Status
 from edge_cloud_spec.nav.watchdog import REPEATS
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
@@ -51,6 +51,14 @@ class Hanging(NavigatorNode):
 
 sys.exit(spin(Hanging))
 """
+
+
+def test_states_have_the_numbers_of_the_message() -> None:
+    assert [getattr(NavStatus, state.upper()) for state in STATES] == [1, 2, 3, 4]
+    for state in STATES:
+        assert Status.read(NavStatus(**Status(state).fields)).state == state
+    with pytest.raises(ValueError, match="no state"):
+        Status.read(NavStatus())
 
 
 def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any) -> None:
@@ -197,7 +205,7 @@ def test_the_watchdog_stops_the_robot_when_the_executor_hangs(bench: Bench, star
     bench.until(lambda: bench.turning)
     bench.hang.publish(Empty())
     bench.until(lambda: bench.still)
-    assert bench.states[-1].startswith("moving"), "not the navigator's own doing"
+    assert bench.state.state == "moving", "not the navigator's own doing"
 
 
 def test_odometry_closes_the_loop(bench: Bench, start: Any) -> None:
@@ -208,9 +216,9 @@ def test_odometry_closes_the_loop(bench: Bench, start: Any) -> None:
     def blocked() -> bool:
         stand.header.stamp = bench.get_clock().now().to_msg()
         bench.odom.publish(stand)
-        if not bench.states[-1].startswith("moving"):
+        if bench.state.state != "moving":
             bench.say("action: move forward small;", f"r{time.monotonic()}")
-        return any("did not get where it should" in state for state in bench.states)
+        return any("did not get where it should" in state.detail for state in bench.states)
 
     bench.until(blocked)
 
@@ -267,9 +275,9 @@ def test_parameters_out_of_range_are_refused_by_name(bench: Bench, start: Any) -
 
 def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(bench: Bench, start: Any) -> None:
     start("-p", "limits.speed:=9.0", "-p", "odometry:=maybe")
-    bench.until(lambda: "limits.speed must be" in bench.states[-1])
-    assert bench.states[-1].startswith("stopped")
-    assert "odometry must be one of" in bench.states[-1]
+    bench.until(lambda: "limits.speed must be" in bench.state.detail)
+    assert bench.state.state == "stopped"
+    assert "odometry must be one of" in bench.state.detail
     bench.say("action: turn left large;", "r1")
     bench.until(lambda: bench.said("stopped", "r1"))
     assert bench.commands == []
@@ -365,7 +373,7 @@ def test_a_navigator_moves_nothing_before_it_has_found_its_drafter_whatever_the_
     for _ in range(60):  # more than it listens, on any machine; its own topic is not the bench's
         bench.executor_.spin_once(timeout_sec=0.05)
         time.sleep(0.03)
-    assert {Status.parse(each).state for each in bench.states} == {"stopped"}
+    assert {each.state for each in bench.states} == {"stopped"}
     bench.create_publisher(VerifiedTokens, "front/verified_tokens", 10)
     bench.until(lambda: bench.state.state == "idle")
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.graph.topic_messages import draft, message, settled, verdict
 from PIL import Image
 
+from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.annotated_picture import (
     BACK,
     COLOURS,
@@ -151,6 +152,6 @@ def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:
         asked = message(kind=0, seed=number, preset="dsd", payload=b"")
         asked.request_id = f"r{number}"
         run_log.on_message("decode_request", asked, float(number))
-        run_log.on_message("nav_status", type("Said", (), {"data": "idle"}), float(number))
+        run_log.on_message("nav_status", SimpleNamespace(**Status("idle").fields), float(number))
     assert [d.number for d in run_log.decisions.values()] == [9, 10]
     assert len(run_log.statuses) == 2

@@ -22,7 +22,7 @@ def robot(namespace: str = "") -> Snapshot:
     def end(node: str, topic: str, kind: str, publishes: bool, **qos: bool) -> Endpoint:
         return Endpoint(f"{namespace}/{node}", f"{namespace}/{topic}", kind, publishes, **qos)
 
-    status = "std_msgs/msg/String"
+    status = "edge_cloud_spec/msg/NavStatus"
     return Snapshot(
         nodes=tuple(f"{namespace}/{name}" for name in (*NODES, "driver")),
         endpoints=(

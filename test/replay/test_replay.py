@@ -26,7 +26,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import decode_image
-from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.msg import NavStatus, VerifiedTokens
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.observer import Observer
@@ -243,7 +243,7 @@ def bystander(name: str, domain: int) -> Iterator[tuple[Node, list[str]]]:
 
 
 MOVERS: dict[str, Callable[[Node], object]] = {
-    "nav_status": lambda node: node.create_publisher(String, "nav_status", 10),
+    "nav_status": lambda node: node.create_publisher(NavStatus, "nav_status", 10),
     "verified_tokens": lambda node: node.create_publisher(VerifiedTokens, "verified_tokens", 10),
     "cmd_vel": lambda node: node.create_publisher(Twist, "cmd_vel", 10),
 }

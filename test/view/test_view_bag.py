@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 pytest.importorskip("rosbags")
 from helpers.rerun_file import PlayState, Row, lines, play_state, read_rows, states
-from helpers.run_bag import INSTRUCTION, Said, draft, jpeg, run, settled, status, write_run
+from helpers.run_bag import INSTRUCTION, KINDS, Said, draft, jpeg, run, settled, status, write_run
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import how_to_install
@@ -140,7 +140,7 @@ def test_words_that_were_not_received_are_a_gap_among_the_tokens(tmp_path: Path)
 def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
     said: list[Said] = [
         (0.1, "draft", {**draft(0, "turn"), "payload": b"\xff\x00"}),
-        (0.2, "nav_status", {"data": "not a status"}),
+        (0.2, "nav_status", {"state": 99}),
         (0.3, "/diagnostics", status(9, "of another age")),
         (0.4, "camera/image_raw", {"encoding": "yuv422", "width": 4, "height": 4}),
         (0.5, "camera/image_raw/compressed", {"format": "jpeg", "data": b"no picture"}),
@@ -193,6 +193,16 @@ def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(
     other = ["view", str(bag), "--save", str(tmp_path / "no.rrd"), "--namespace", "bird"]
     assert main(other) == 2
     assert "under /bird" in capsys.readouterr().err
+
+
+def test_a_bag_whose_status_is_a_text_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(KINDS, "nav_status", "std_msgs/msg/String")
+    bag = write_run(tmp_path / "bag", said=[(0.0, "nav_status", {"data": "idle r 4 done"})])
+    assert main(["view", str(bag), "--save", str(tmp_path / "r.rrd")]) == 2
+    said = capsys.readouterr().err
+    assert "std_msgs/msg/String on /nav_status" in said and said.count("\n") == 1
 
 
 def test_it_is_shown_without_ros(tmp_path: Path) -> None:

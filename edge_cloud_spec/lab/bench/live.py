@@ -165,7 +165,7 @@ class LiveRig:
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MANY = QoSProfile(depth=1000)
 FOREIGN = 0.001  # m/s upward, by which the bench's own Twists are known: no navigator commands it
-LINES = ("instruction_status", "nav_status", "link_state")
+LINES = ("instruction_status", "link_state")
 
 
 class Watch:
@@ -178,7 +178,8 @@ class Watch:
         self._node = rig.node
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self.lines = dict.fromkeys(LINES, "")
+        self.lines = dict.fromkeys(("nav_status", *LINES), "")
+        self.nav_status = Status("stopped")
         self.last_motion = 0.0  # when the last velocity that moves was published
         self.last_command: Command | None = None
         self.stands_since = math.inf  # by the base's own odometry; infinite while it moves
@@ -191,6 +192,7 @@ class Watch:
             "draft": self._on_draft,
             "verdict": self._on_verdict,
             "nav_command": self._on_command,
+            "nav_status": self._on_nav_status,
             "cmd_vel": self._on_twist,
             "decode_stats": self._on_stats,
             "/diagnostics": self._on_diagnostics,
@@ -235,9 +237,13 @@ class Watch:
         message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
         message.verified = message.finished = True
         message.instruction = self.instruction
-        message.stops = Status.parse(self.lines["nav_status"]).stops
+        message.stops = self.nav_status.stops
         message.header.stamp = self._node.get_clock().now().to_msg()
         return message
+
+    def _on_nav_status(self, at: float, message: Any) -> None:
+        self.nav_status = Status.read(message)
+        self._line(at, "nav_status", str(self.nav_status))
 
     def _line_of(self, topic: str) -> Callable[[float, Any], None]:
         return lambda at, message: self._line(at, topic, message.data)

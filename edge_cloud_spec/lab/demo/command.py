@@ -202,7 +202,10 @@ def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: 
 
 
 def _status(observer: Observer) -> Status:
-    return Status.parse(observer.read(lambda run_log: run_log.nav_status))
+    """The navigator's; it was heard before the run began."""
+    status = observer.read(lambda run_log: run_log.nav_status)
+    assert status is not None
+    return status
 
 
 def graph_settings(args: argparse.Namespace) -> GraphSettings:

@@ -48,7 +48,7 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
         return RunResult(False, f"not done: {why}", now)
     outcome = run_log.outcome
     if state == "done" and detail == instruction.strip():
-        settled = [at for at, status in run_log.statuses if status.startswith(("idle", "stopped"))]
+        settled = [at for at, status in run_log.statuses if status.state in ("idle", "stopped")]
         rested = bool(settled) and outcome.get("standing", False)
         if rested or now > _last_answer_at(run_log) + SETTLING_TIME:
             return _result_at_rest(run_log, now)

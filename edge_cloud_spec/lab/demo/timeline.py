@@ -52,7 +52,7 @@ def motions(run_log: RunLog) -> list[tuple[float, float]]:
     bars: list[tuple[float, float]] = []
     begun = None
     for at, status in run_log.statuses:
-        moving = status.startswith(("moving", "ready"))
+        moving = status.state in ("moving", "ready")
         if moving and begun is None:
             begun = at
         elif not moving and begun is not None:

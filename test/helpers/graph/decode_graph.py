@@ -16,7 +16,7 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from edge_cloud_spec.msg import DecodeStats, Draft, Verdict, VerifiedTokens
+from edge_cloud_spec.msg import DecodeStats, Draft, NavStatus, Verdict, VerifiedTokens
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 INSTRUCTION = "find the silver bottle"
@@ -40,7 +40,7 @@ class Watcher(Peer):
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.create_publisher(String, "instruction", 10)
-        self.status = self.create_publisher(String, "nav_status", LATCHED)
+        self.status = self.create_publisher(NavStatus, "nav_status", LATCHED)
         self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
