@@ -95,11 +95,13 @@ def run_decode(args: argparse.Namespace) -> int:
     with PictureDecoder(
         cloud, args.drafter, load={**load, "server_model": args.model}, **given
     ) as decoder:
+        end = ""
         try:
             for words in decoder.stream(jpeg, args.instruction):
+                end = "\n"
                 print(words, end="", flush=True)
         finally:
-            print()
+            print(end=end)  # what is said next begins a line
     answer = decoder.answer
     assert answer is not None, "the stream came to its end"
     if answer.outcome.stats.failure:

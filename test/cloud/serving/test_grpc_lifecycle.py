@@ -155,7 +155,7 @@ def test_a_signal_while_the_models_load_is_a_clean_end_for_a_launch(number: int)
     try:
         assert process.stdout.readline() == "loading\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=150)
+        _, err = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 0 and not err, err

@@ -63,8 +63,8 @@ class Variant:
 
     ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
     draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
-    shipped. ``base``: of BASES; ``way``: what is in it; ``seen``: whether pictures show that; ``scan``:
-    whether a lidar does. Raises UserError.
+    shipped. ``base``: of BASES; ``way``: what is in it; ``seen``: whether pictures show that;
+    ``scan``: whether a lidar does. Raises UserError.
     """
 
     preset: str
