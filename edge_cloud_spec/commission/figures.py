@@ -28,6 +28,7 @@ STOOD = 0.9  # s of standing, after which a run has ended
 BEFORE = 0.25  # s of standing, after which one may begin
 SETTLE = 0.7  # s after which a speed is steady
 HELD = 1.2  # s of one command, from which a steady speed is told
+STRIDE = 0.2  # s over which a speed is told; a gait sways in less
 LATE = 0.4  # s at the end of a stand, of which the mean is where it stands
 DRIFTS = 3.0  # s of standing, from which a drift is told
 MOVED = 0.5  # of what was commanded, with which a base has moved
@@ -105,7 +106,8 @@ class Run:
     @property
     def stands(self) -> float:
         """Where it came to stand."""
-        return float(np.mean(self.executed[self.times >= self.rest - LATE]))
+        since = min(self.rest - LATE, self.times[-1])  # the last it told, where odometry paused
+        return float(np.mean(self.executed[self.times >= since]))
 
     @property
     def farthest(self) -> float:
@@ -293,12 +295,14 @@ def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | Non
         before = (run.times >= run.begin + SETTLE) & (run.times <= run.silent)
         if math.isinf(run.silent) or run.silent - run.begin < HELD or before.sum() < 5:
             continue
-        own, at_silence = np.polyfit(run.times[before] - run.silent, run.covered[before], 1)
-        speed = own - run.drift
-        if run.at(run.end) - run.at(run.end - 0.8) > 0.8 * (run.drift + 0.5 * speed):
+        own = np.polyfit(run.times[before], run.covered[before], 1)[0] - run.drift
+        centres = run.silent + np.arange(0.0, run.end - run.silent - STRIDE / 2, 0.01)
+        pace = (run.at(centres + STRIDE / 2) - run.at(centres - STRIDE / 2)) / STRIDE - run.drift
+        slow = centres[pace < own / math.e]  # as of a lag that long
+        if not len(slow):
             return math.inf
-        made = run.stands - at_silence - run.drift * (run.end - run.silent)
-        found.append(max(0.0, made / speed - (axes[run.axis].braking or 0.0)))
+        # Not by how far it got: a base on legs turns back when it stops.
+        found.append(max(0.0, slow[0] - run.silent - (axes[run.axis].braking or 0.0)))
     return median(found)
 
 

@@ -30,7 +30,7 @@ from ...errors import UserError
 from ...nodes.health import Health, Level
 from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
-from ...nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
+from ...nodes.runtime.qos import LATCHED, NEWEST, RELIABLE, SENSOR_DATA
 from ...nodes.runtime.run import spin
 from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
@@ -371,7 +371,7 @@ class SimulatorNode(Node):
             self.get_logger().warning(self._topics.problem)
         self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
         kind = TwistStamped if self.settings.stamped_commands else Twist
-        self.create_subscription(kind, "cmd_vel", self._on_command, RELIABLE)
+        self.create_subscription(kind, "cmd_vel", self._on_command, NEWEST)
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._problem: UserError | None = None
