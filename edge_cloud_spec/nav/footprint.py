@@ -66,7 +66,7 @@ class ObstacleSettings(Bounded):
     front: float = bounded(0.42, 0.05, 2.0, "m from the base's middle to its front, head and all")
     rear: float = bounded(0.35, 0.05, 2.0, "m to its rear")
     side: float = bounded(0.155, 0.05, 1.0, "m to either side; points within are its own legs")
-    margin: float = bounded(0.05, 0.02, 0.5, "m that it keeps to all sides")
+    margin: float = bounded(0.08, 0.02, 0.5, "m that it keeps to all sides")
     clearance: float = bounded(0.15, 0.0, 1.0, "m more that it keeps ahead of a move")
     timeout: float = bounded(0.5, 0.1, 2.0, "a scan that is older counts as an obstacle, s")
     lowest: float = bounded(-0.2, -2.0, 2.0, "m from the base's middle, from which points count")
