@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -87,17 +86,13 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     by_preset = {row["preset"]: row for row in again}
     assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
     kept = done.read_text()
-    report = tmp_path / "report"
-    resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--out", str(report))
+    file = tmp_path / "speeds.json"
+    resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--speeds", str(file))
     assert resumed[0]["mission_s_mean"] == by_preset["dsd"]["mission_s_mean"]
     assert done.read_text() == kept, "what was done is done again"
-    speeds = json.loads((report / "speeds.json").read_text())["auto " + " ".join(SAID)]
+    speeds = json.loads(file.read_text())["auto " + " ".join(SAID)]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
     assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
-    page = (report / "index.html").read_text()
-    pictures = re.findall(r'<img src="([^"]+)"', page)
-    assert {"beginning.png", "mission.png", "times.png", "frame-00.jpg"} <= set(pictures)
-    assert all((report / name).stat().st_size > 1000 for name in pictures)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,18 +18,23 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
 from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.pipelines.suite import formula_speedup
+from edge_cloud_spec.lab.bench.formulas import promised
+from edge_cloud_spec.lab.bench.pipelines import formula_speedup
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.regimes import Regime, load_regime, regime_names
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.trace import Trace
+from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness, with_regime_length
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
 PRESETS = ("cloud_ar", "dsd", "best_first", "fsd", "picospec", "specedge", "auto")
+DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pass without a draft
 
 
 def speedup(regime: Regime, preset: str, tokens: int, answers: int) -> float:
-    there = VirtualHarness(regime, LinkProfile(regime.one_way_ms))
     chosen = load_preset(preset)
+    drafts = chosen.drafter == "cloud"
+    there = VirtualHarness(regime, LinkProfile(regime.one_way_ms), cloud_drafts=drafts)
     outcomes = [there.robot.decode(chosen, tokens, seed).outcome for seed in range(answers)]
     speed = sum(len(o.tokens) for o in outcomes) / sum(o.seconds for o in outcomes)
     return speed * regime.ar_ms / 1e3
@@ -53,6 +59,56 @@ def test_every_pipeline_gives_the_targets_own_tokens(
     done = harness.robot.decode(load_preset(name), 40, seed, policy)
     assert done.equal, done.outcome.text
     assert len(done.own) == sum(r.emitted for r in done.outcome.stats.rounds) == 40
+
+
+def traced(
+    regime: Regime, preset: str, tokens: int, seed: int, **link: float
+) -> tuple[DecodedAnswer, Trace]:
+    """An answer in virtual time, and all that happened in it."""
+    trace = Trace()
+    profile = LinkProfile(regime.one_way_ms, **link)
+    there = VirtualHarness(regime, profile, seed, trace=trace)
+    return there.robot.decode(load_preset(preset), tokens, seed), trace
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    preset=st.sampled_from(DRAFTED_FOR),
+    name=st.sampled_from(["fsd-go2", "fsd-llama7b-rtx", "pico-llama-gsm8k"]),
+    rtt=st.sampled_from([0.0, 20.0, 400.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
+    preset: str, name: str, rtt: float, seed: int
+) -> None:
+    regime = load_regime(name).with_rtt(rtt)
+    _, trace = traced(regime, preset, 60, seed)
+    came: dict[object, float] = {}
+    for hop in trace.hops:
+        if isinstance(hop.message, DraftMessage):
+            came[hop.message.base] = min(hop.arrived, came.get(hop.message.base, np.inf))
+    passes = {each.end: each for each in trace.cloud}
+    free, said = 0.0, set()
+    for hop in trace.hops:
+        if not isinstance(hop.message, Verdict) or hop.message.base in said:
+            continue  # a verdict may be said again
+        said.add(hop.message.base)
+        if hop.left in passes:
+            each = passes.pop(hop.left)
+            if each.drafted:
+                due = max(free, came.get(hop.message.base, np.inf))
+                assert each.start == pytest.approx(due)
+            free = each.end
+    assert not passes or min(passes) >= free  # what the end of the answer came before
+
+
+def test_what_an_outage_swallows_never_arrives() -> None:
+    regime = load_regime("fsd-go2")
+    answer, trace = traced(regime, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
+    assert answer.equal and answer.outcome.stats.resumed
+    out = [(5.0 * n, 5.0 * n + 2.0) for n in range(1, 9)]
+    assert not any(hop.left < begin < hop.arrived for hop in trace.hops for begin, _ in out)
+    assert not any(begin < hop.left < end for hop in trace.hops for begin, end in out)
 
 
 @pytest.mark.parametrize("name", [name for name in regime_names() if name.startswith("fsd-")])
@@ -129,10 +185,29 @@ def test_the_cost_model_of_stop_and_wait_is_the_papers() -> None:
     )
     expected = formula_speedup(regime, "dsd")
     assert expected is not None
-    promised = rate(chain(4), STOP_AND_WAIT, costs) * regime.ar_ms / 1e3
-    assert promised == pytest.approx(expected, rel=0.01)
+    modelled = rate(chain(4), STOP_AND_WAIT, costs) * regime.ar_ms / 1e3
+    assert modelled == pytest.approx(expected, rel=0.01)
     pushed = Speculation(all_accepted=True, runners_up=True, push=True, ahead=1, width=8)
     assert rate(chain(4), pushed, costs) > 1.3 * rate(chain(4), STOP_AND_WAIT, costs)
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd", "dsd", "fsd", "picospec"])
+@pytest.mark.parametrize("rtt", [20.0, 240.0])
+def test_what_the_cost_model_promises_of_a_fixed_pipeline_is_measured(
+    preset: str, rtt: float
+) -> None:
+    regime = load_regime("fsd-go2").with_rtt(rtt)
+    costs = Costs(
+        lambda nodes: regime.draft_pass_ms(nodes) / 1e3,
+        lambda nodes: regime.verify_pass_ms(nodes) / 1e3,
+        regime.ar_ms / 1e3,
+        regime.one_way_ms / 1e3,
+        regime.alpha,
+        regime.runner_up,
+        regime.exit_hit,
+    )
+    expected = promised(with_regime_length(load_preset(preset), regime), costs)
+    assert speedup(regime, preset, 400, 3) == pytest.approx(expected * regime.ar_ms / 1e3, rel=0.06)
 
 
 def test_the_suite_writes_its_rows(tmp_path: Path) -> None:

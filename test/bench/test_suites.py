@@ -14,10 +14,8 @@ from helpers.suites import rows
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.suffix_index import BYTES_PER_SUFFIX, SuffixIndex
 from edge_cloud_spec.edge.measures import Measures, Round
-from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.acceptance import ChoiceShares, Share, cache_hits
 from edge_cloud_spec.lab.bench.chi_square import compare, tail
-from edge_cloud_spec.lab.bench.command import make_report_folder
 from edge_cloud_spec.lab.bench.figures import PICTURES
 from edge_cloud_spec.lab.bench.lookup import HOSTILE, RecordedAnswer, Replayed, replay
 from edge_cloud_spec.presets import load_preset, preset_names
@@ -102,7 +100,6 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
         (["--harness", "grpc", "--rtt", "-1"], "0 or more"),
         (["--harness", "grpc", "--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
         (["--harness", "grpc", "--rtt", "20", "--tokens", "9"], "--tokens"),
-        (["--harness", "grpc", "--rtt", "20", "--out", "here"], "--out"),
         (["--harness", "grpc", "--rtt", "20", "--answers", "0"], "--answers"),
         (["--harness", "grpc", "--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
         (["--harness", "grpc", "--rtt", "20", "--presets", "edge_only"], "edge_only"),
@@ -166,18 +163,6 @@ def test_bad_options_are_refused_before_anything_is_measured(
     except SystemExit as end:
         code = end.code
     assert code == 2 and "error:" in capsys.readouterr().err
-
-
-def test_a_page_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
-    page = tmp_path / "index.html"
-    page.write_text("theirs")
-    with pytest.raises(UserError, match="another folder"):
-        make_report_folder(tmp_path)
-    assert page.read_text() == "theirs"
-    ours = tmp_path / "ours"
-    for _ in range(2):
-        make_report_folder(ours)
-        (ours / "index.html").touch()
 
 
 def test_a_room_is_told_again_and_an_index_attacked(tmp_path: Path) -> None:

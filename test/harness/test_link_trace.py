@@ -154,7 +154,7 @@ def test_a_decode_through_the_proxy_goes_on_after_an_outage_of_a_trace(file: Pat
 def test_pipelines_take_a_trace(file: Path, tmp_path: Path) -> None:
     file.write_text("0,30\n1,300\n2,\n3,30\n4,40\n")
     out = tmp_path / "rows.json"
-    options = f"--presets cloud_ar,auto --tokens 300 --out {tmp_path / 'report'}"
+    options = "--presets cloud_ar,auto --tokens 300"
     options += f" --regime today-7b --link {file} --json {out}"
     assert main(["bench", "pipelines", *options.split()]) == 0
     row = json.loads(out.read_text())["rows"][0]

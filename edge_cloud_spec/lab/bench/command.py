@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, check_installed, check_writable
+from ...errors import UserError, check_writable
 from ..rows import Options, Row, add_options, print_table, write
 
 __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes from here
@@ -86,18 +86,3 @@ def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
         return {row[key]: row for row in json.loads(text)["rows"]} if text else {}
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is not of this suite; --resume cannot go on with it") from None
-
-
-def make_report_folder(folder: Path) -> None:
-    """Make the folder before anything is measured; raises UserError if no report can be made."""
-    check_installed("matplotlib", "--out")
-    rows = folder / "rows.json"  # of every report of ours
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "index.html").exists() and not rows.exists():
-            raise UserError(f"--out {folder} holds another index.html; name another folder")
-        rows.touch()
-    except OSError as error:
-        raise UserError(
-            f"--out {folder} cannot be written ({error.strerror}); name another folder"
-        ) from None

@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
+
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ...observe.decision import Decision, ShownRound
 from ...observe.run_log import RunLog
-from ..reports import COLOURS, legend, plain, save
+
+COLOURS = {
+    "drafting": "#4c9be8",
+    "waiting": "#d5d9e0",
+    "verifying": "#f0a53a",
+    "moving": "#59b87b",
+}
 
 
 def draw_timeline(path: Path, run_log: RunLog) -> None:
@@ -24,9 +34,12 @@ def draw_timeline(path: Path, run_log: RunLog) -> None:
     _draw_run(run, run_log, decisions)
     _draw_rounds(rounds, decisions)
     handles = {name: Patch(color=colour) for name, colour in COLOURS.items()}
-    legend(figure, handles, loc="upper right", ncols=4, fontsize=9)
+    figure.legend(
+        list(handles.values()), list(handles), frameon=False, loc="upper right", ncols=4, fontsize=9
+    )
     figure.tight_layout(rect=(0, 0, 1, 0.95))
-    save(figure, path)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)  # it is not drawn in any more
 
 
 def spans(round_: ShownRound) -> dict[str, list[tuple[float, float]]]:
@@ -75,7 +88,7 @@ def _draw_run(axes: Axes, run_log: RunLog, decisions: list[Decision]) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("seconds since the instruction", fontsize=8)
     axes.set_title("the run", loc="left", fontsize=9)
-    plain(axes)
+    _plain(axes)
 
 
 def _draw_rounds(axes: Axes, decisions: list[Decision]) -> None:
@@ -94,4 +107,12 @@ def _draw_rounds(axes: Axes, decisions: list[Decision]) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("milliseconds since the decision began; a line ends each round", fontsize=8)
     axes.set_title("its decisions", loc="left", fontsize=9)
-    plain(axes)
+    _plain(axes)
+
+
+def _plain(axes: Axes) -> None:
+    """Small digits, a faint vertical grid, and no frame but the lower line."""
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="x", color="#eceef2", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)

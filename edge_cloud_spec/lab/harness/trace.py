@@ -1,27 +1,12 @@
-"""What happened in a decode in virtual time, for pictures of it; times in seconds."""
+"""What happened in a decode in virtual time; times in seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...models.draft_model import Drafted
 from ...wire.messages import ClientMessage, ServerMessage
 from .scripted.model import OnPass
-
-
-@dataclass(frozen=True)
-class DraftPass:
-    """A pass of the robot's draft model, and what it added to which drafts.
-
-    ``verified``: verified tokens when it began. A pass that was interrupted has grown nothing.
-    """
-
-    start: float
-    end: float
-    nodes: int
-    verified: int
-    grown: tuple[Drafted, ...]
 
 
 @dataclass(frozen=True)
@@ -45,23 +30,11 @@ class Hop:
 
 
 class Trace:
-    """Passes and messages in the order in which they began; it grows for as long as it is used.
-
-    ``robot``: those of its draft model, with what each added to the drafts; ``drafter``: the same
-    passes by their kind, where somebody asked for them.
-    """
+    """The cloud's passes, and messages, in the order in which they began."""
 
     def __init__(self) -> None:
-        self.robot: list[DraftPass] = []
-        self.drafter: list[ModelPass] = []
         self.cloud: list[ModelPass] = []
         self.hops: list[Hop] = []
-
-    def drafted(
-        self, start: float, end: float, nodes: int, verified: int, grown: Sequence[Drafted]
-    ) -> None:
-        """The robot's draft model has made a pass."""
-        self.robot.append(DraftPass(start, end, nodes, verified, tuple(grown)))
 
     def cut(self, now: float) -> None:
         """The link is lost, with all that is in flight."""

@@ -165,7 +165,7 @@ class VirtualHarness:
         trace: Trace | None = None,
         cloud_drafts: bool = False,
     ) -> None:
-        """trace: records all passes and messages. cloud_drafts: it has a draft model, too."""
+        """trace: records messages and passes in the cloud. cloud_drafts: it has a draft model."""
         self.timeline = timeline = Timeline()
 
         def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
@@ -180,8 +180,6 @@ class VirtualHarness:
         self.robot = ScriptedRobot(
             regime, link.connect, self.clock, timeline.sleep, patience, inbox
         )
-        if trace is not None:
-            self.robot.runner.on_pass = trace.drafted
 
     def clock(self) -> float:
         """Seconds since the start."""

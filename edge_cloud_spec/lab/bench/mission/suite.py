@@ -21,7 +21,7 @@ from typing import Any
 
 import edge_cloud_spec
 
-from ....errors import UserError
+from ....errors import UserError, check_writable, write_json
 from ....models import EMBEDDED
 from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN
@@ -31,7 +31,7 @@ from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
 from ...harness.regimes import Regime
-from ..command import Options, Row, make_report_folder
+from ..command import Options, Row
 from ..options import COST_OPTIONS, check_counts, finite, profile_of, regimes_of, take_link
 from .rows import RoomResult, rows_of
 
@@ -193,7 +193,7 @@ OPTIONS: Options = {
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
     "--processes": {"type": int, "default": 2, "help": "shifts side by side"},
     "--resume": {"type": Path, "help": "keep what is done there, and go on from it"},
-    "--out": {"type": Path, "help": "a folder for a report of HTML"},
+    "--speeds": {"type": Path, "help": "write the base's speeds in the last room there"},
     **COST_OPTIONS,
     "--link": COST_OPTIONS["--link"] | {"nargs": "+"},
 }
@@ -203,34 +203,36 @@ def run(args: argparse.Namespace) -> list[Row]:
     """A row a regime, link and preset with its options."""
     check_counts(args, "scenes", "shift", "processes")
     take_link(args)
+    if args.speeds is not None:
+        check_writable(args.speeds)
     done = DoneShifts(args.resume)
     regimes = [regime.with_assumed() for regime in regimes_of(args, None)]
-    folders = _report_folders(args.out, regimes)
     rooms = [args.seed * 1_000_003 + number for number in range(args.scenes)]
     rows: list[Row] = []
     for regime in regimes:
-        results = measure(args, regime, rooms, done)
-        found = rows_of(regime.name, results)
-        rows += found
-        if regime.name in folders:
-            from .report import write_report
-
-            page = write_report(
-                folders[regime.name], args.seed, regime, results, found, COLUMNS, args.renderer
-            )
-            print(f"report: {page}")
+        rows += rows_of(regime.name, measure(args, regime, rooms, done))
+    if args.speeds is not None:
+        write_json(args.speeds, speeds_in(args, regimes[0], rooms))
     return rows
 
 
-def _report_folders(out: Path | None, regimes: Sequence[Regime]) -> dict[str, Path]:
-    """The folder of each regime's report, before anything is measured; raises UserError."""
-    if out is None:
-        return {}
-    several = len(regimes) > 1
-    folders = {each.name: out / each.name if several else out for each in regimes}
-    for folder in folders.values():
-        make_report_folder(folder)
-    return folders
+def speeds_in(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) -> dict[str, Any]:
+    """Each variant's speed (m/s) and turning speed (rad/s) over seconds, in the last of the rooms.
+
+    The rooms before it are driven too: the robot goes by what it measured in them.
+    """
+    pair = loaded_pair()
+    robots = [VirtualRobot(pair, variant, regime) for variant in variants_of(args, regime)]
+    for number in rooms:
+        with closing(SeenRoom(number, args.renderer)) as seen:
+            records = [robot.carry_out(seen) for robot in robots]
+        pair.forget()
+    speeds: dict[str, Any] = {}
+    for robot, record in zip(robots, records, strict=True):
+        rows = [(at - record.begun, *each) for at, *each in record.speeds if at <= record.ended]
+        columns = ([round(value, 4) for value in column] for column in zip(*rows, strict=True))
+        speeds[robot.variant.label] = dict(zip(("s", "m_s", "rad_s"), columns, strict=True))
+    return speeds
 
 
 def measure(

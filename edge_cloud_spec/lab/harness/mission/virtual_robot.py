@@ -47,7 +47,7 @@ from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
 from ..scripted.model import BusyTime, DraftVlm, Sleep, scripted_worker
-from ..trace import Trace, record_passes
+from ..trace import ModelPass, record_passes
 from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualInbox, VirtualLink
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
@@ -250,22 +250,19 @@ class SeenRoom:
 class VirtualRobot:
     """What is measured and remembered lasts from mission to mission, on both sides of the link."""
 
-    def __init__(
-        self, pair: EmbeddedPair, variant: Variant, regime: Regime, trace: Trace | None = None
-    ) -> None:
-        """trace: records what passes and messages there were."""
+    def __init__(self, pair: EmbeddedPair, variant: Variant, regime: Regime) -> None:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         self.timeline = timeline = Timeline()
         read_ms = variant.look * regime.draft_prefill_ms
         regime = replace(regime, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
-        self._trace = trace or Trace()
+        self._passes: list[ModelPass] = []  # of the cloud
 
         def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
             return scripted_worker(
                 regime,
                 clock,
                 sleep,
-                on_pass=record_passes(self._trace.cloud, clock),
+                on_pass=record_passes(self._passes, clock),
                 drafts=self._preset.drafter == "cloud",
                 languages=(pair.drafter, pair.target),
                 spec=pair.spec,
@@ -274,10 +271,9 @@ class VirtualRobot:
 
         self._cloud = VirtualCloud(timeline, make_worker)
         impairments = ProfileImpairments(variant.link, 0)
-        self._link = VirtualLink(timeline, self._cloud, impairments, trace)
+        self._link = VirtualLink(timeline, self._cloud, impairments)
         self._busy = BusyTime(timeline.sleep)
         drafter: Any = DraftVlm(regime, self._busy, pair.drafter_that_keeps(variant.look))
-        drafter.on_pass = record_passes(self._trace.drafter, self._now)
         self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
         self._runner.remember(pair.spec.to_bytes())  # as after any first decode
         self._decided = 0
@@ -297,7 +293,7 @@ class VirtualRobot:
         )
         self._end: End | None = None
         self._request = ""
-        begun = len(self._trace.cloud), self._cloud.busy.total, self._busy.total
+        begun = len(self._passes), self._cloud.busy.total, self._busy.total
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -329,7 +325,7 @@ class VirtualRobot:
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
-        passes = self._trace.cloud[begun[0] :]
+        passes = self._passes[begun[0] :]
         record.target_passes = sum(one.kind == "verify" for one in passes)
         record.target_busy_s = self._cloud.busy.total - begun[1]
         record.draft_busy_s = self._busy.total - begun[2]
@@ -339,7 +335,7 @@ class VirtualRobot:
         record, variant = self._record, self.variant
         self._decided += 1
         self._request, self._frame = decide.request, decide.frame
-        self._passes_before = len(self._trace.cloud)
+        self._passes_before = len(self._passes)
         frame = decide.frame
         jpeg = seen.frame(frame.eye, variant.shown, frame.posture)
         decision = DecisionRecord(frame.taken, jpeg)
@@ -440,7 +436,7 @@ class VirtualRobot:
     def _passes_until(self, now: float) -> int:
         """Passes of the target on this decision's answer of which the robot can have heard."""
         count, link = 0, self.variant.link
-        for one in self._trace.cloud[self._passes_before :]:
+        for one in self._passes[self._passes_before :]:
             if one.kind == "prefill":
                 count = 0  # what came before was another decision's
             elif one.kind == "verify" and one.end + link.at(one.end).delay_ms / 1e3 <= now:

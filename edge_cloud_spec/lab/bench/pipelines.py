@@ -12,29 +12,28 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
-from ....decoding.policy import GREEDY, SamplingPolicy
-from ....decoding.preset import Preset
-from ....edge.measures import Round
-from ....edge.runner import DecodeSettings, Outcome
-from ....errors import UserError
-from ....models import EMBEDDED
-from ....models.prompt import Request
-from ....models.vlm import Vlm
-from ....presets import load_preset
-from ....share import rules_text
-from ...harness.emulated_link import LinkProfile
-from ...harness.grpc_robot import GrpcRobot, verifier_options
-from ...harness.proxy import Proxy
-from ...harness.regimes import CUSTOM, Regime
-from ...harness.server import VerifierProcess
-from ...harness.virtual import PATIENCE, seeded_rule
-from .. import formulas
-from ..acceptance import ChoiceShares, cache_hits
-from ..command import Options, Row, make_report_folder
-from ..decodes import acceptance, in_turn, sample_cases
-from ..options import (
+from ...decoding.policy import GREEDY, SamplingPolicy
+from ...decoding.preset import Preset
+from ...edge.measures import Round
+from ...edge.runner import DecodeSettings, Outcome
+from ...errors import UserError
+from ...models import EMBEDDED
+from ...models.prompt import Request
+from ...models.vlm import Vlm
+from ...presets import load_preset
+from ...share import rules_text
+from ..harness.emulated_link import LinkProfile
+from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.proxy import Proxy
+from ..harness.regimes import Regime
+from ..harness.server import VerifierProcess
+from ..harness.virtual import PATIENCE, seeded_rule
+from . import formulas
+from .acceptance import ChoiceShares, cache_hits
+from .command import Options, Row
+from .decodes import acceptance, in_turn, sample_cases
+from .options import (
     CHANGES,
     COST_OPTIONS,
     HARNESSES,
@@ -137,7 +136,7 @@ BASELINE = "cloud_ar"
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
     """A row a round-trip time and preset; the first is always ``cloud_ar``."""
-    from ....models.load import load  # torch, which scripted models do without
+    from ...models.load import load  # torch, which scripted models do without
 
     _check_embedded(args)
     links = [profile_of(args, rtt / 2) for rtt in args.rtt]
@@ -170,7 +169,7 @@ def _check_embedded(args: argparse.Namespace) -> None:
         raise UserError("--regime embedded computes, which takes real time; add --harness grpc")
     if not args.rtt:
         raise UserError("--regime embedded has no link of its own; give --rtt MS or --link")
-    if given := [name for name in (*CHANGES, "tokens", "out") if getattr(args, name) is not None]:
+    if given := [name for name in (*CHANGES, "tokens") if getattr(args, name) is not None]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{flags}: only where models are scripted; not with --regime embedded")
     args.answers = EMBEDDED_ANSWERS if args.answers is None else args.answers
@@ -254,7 +253,6 @@ def _embedded_row(
 EMBEDDED_PAIR = "embedded"  # in place of a regime's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
-SWEEP = (0.0, 20.0, 50.0, 100.0, 200.0, 400.0)  # ms; a report's round-trip times
 # The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
     "regime": "regime",
@@ -282,7 +280,6 @@ OPTIONS: Options = {
     "--tokens": {"type": int, "help": "of an answer (1000; over gRPC 150)"},
     "--answers": {"type": int, "help": "of each preset (3; over gRPC 1; embedded 10)"},
     "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},
-    "--out": {"type": Path, "help": "a folder for plots and a report of HTML"},
     "--harness": {
         "choices": list(HARNESSES),
         "default": "virtual",
@@ -308,39 +305,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.tokens = tokens if args.tokens is None else args.tokens
     args.answers = answers if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
-    if args.out is not None:
-        make_report_folder(args.out)
-    rows = [
+    return [
         row
         for regimes in zip(*(regimes_of(args, rtt) for rtt in args.rtt or [None]), strict=True)
         for regime in regimes
         for row in _rows(regime, presets, args)
-    ]
-    if args.out is not None:
-        _report(args, presets, rows)
-    return rows
-
-
-def _report(args: argparse.Namespace, presets: Sequence[Preset], rows: Sequence[Row]) -> None:
-    from .report import write_report
-
-    regimes = regimes_of(args, args.rtt[0] if args.rtt else None)
-    if regimes[0].name != CUSTOM:
-        regimes = regimes_of(args, None)  # with their published results
-    links = {regime.name: profile_of(args, regime.one_way_ms) for regime in regimes}
-    sweep = [] if args.rtt else _sweep(presets, args)
-    page = write_report(args.out, regimes, presets, links, args.tokens, args.seed, rows, sweep)
-    print(f"report: {page}")
-
-
-def _sweep(presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:
-    """Rows over the round-trip time, from one answer each, in virtual time."""
-    once = argparse.Namespace(**{**vars(args), "answers": 1, "harness": "virtual"})
-    return [
-        row
-        for rtt in SWEEP
-        for regime in regimes_of(args, rtt)
-        for row in _rows(regime, presets, once)[:-1]
     ]
 
 

@@ -1,1 +1,0 @@
-"""``bench pipelines``: each preset under published costs and links."""
