@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,14 +9,12 @@ import pytest
 from helpers.suites import rows
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.decoding.suffix_index import BYTES_PER_SUFFIX, SuffixIndex
-from edge_cloud_spec.edge.measures import Measures, Round
-from edge_cloud_spec.lab.bench.acceptance import ChoiceShares, Share, cache_hits
+from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.lab.bench.ablations import accepted
 from edge_cloud_spec.lab.bench.chi_square import compare, tail
-from edge_cloud_spec.lab.bench.figures import PICTURES
-from edge_cloud_spec.lab.bench.lookup import HOSTILE, RecordedAnswer, Replayed, replay
 from edge_cloud_spec.presets import load_preset, preset_names
 
+PARTS = ("exits", "lookup", "grammar")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -139,20 +134,14 @@ def test_a_benchmark_refuses_what_it_cannot_do(
         ["mission", "--presets", "auto:explain=none:explain=full"],
         ["mission", "--presets", "auto:lookup=maybe"],
         ["mission", "--json", "/nowhere/rows.json"],
-        ["lookup", "--seed", "-1"],
-        ["lookup", "--temperature", "nan"],
-        ["lookup", "--nodes", "0"],
-        ["lookup", "--nodes", "1000000"],
-        ["lookup", "--nodes", "four"],
         ["equality", "--prompts", "0"],
         ["equality", "--samples", "-1"],
         ["equality", "--temperature", "nan"],
         ["models", "--rtt", "nan"],
         ["pipelines", "--rtt", "nan"],
-        ["grammar", "--prompts", "0"],
+        ["ablations", "--requests", "0"],
+        ["ablations", "--target", "/nowhere"],
         ["peers", "--shapes", "7B"],
-        ["grammar", "--target", "/nowhere"],
-        ["grammar", "--preset", "nosuch"],
     ],
 )
 def test_bad_options_are_refused_before_anything_is_measured(
@@ -165,85 +154,21 @@ def test_bad_options_are_refused_before_anything_is_measured(
     assert code == 2 and "error:" in capsys.readouterr().err
 
 
-def test_a_room_is_told_again_and_an_index_attacked(tmp_path: Path) -> None:
-    options = "--scenes 1 --processes 1 --renderer rays --nodes 4,16 --answers 50 --suffixes 5000"
-    measured = rows("lookup", tmp_path, *options.split())
-    assert [row["what"] for row in measured] == ["replay"] * 2 + ["lookup"] * 2 + ["hostile"] * 4
-    assert [row["nodes"] for row in measured[:4]] == [4, 16, 4, 16]
-    assert 1 < measured[0]["tokens_per_pass"] <= measured[1]["tokens_per_pass"]
-    assert {row["of"] for row in measured[4:]} == set(HOSTILE)
-    assert all(
-        row["bytes"] == 5000 * BYTES_PER_SUFFIX and row["ms_p99"] > 0 for row in measured[2:]
-    )
+def test_each_ablation_gives_what_it_promises(tmp_path: Path) -> None:
+    measured = rows("ablations", tmp_path, "--requests", "4")
+    parts = {part: [row for row in measured if row["part"] == part] for part in PARTS}
+    assert all(row["with"] >= row["without"] and row["cost"] > 0 for row in measured[2:])
+    assert all(0 < row["with"] <= 1 for row in parts["exits"] + parts["grammar"])
+    tokens = [row["with"] for row in parts["lookup"]]
+    assert len(tokens) == 3 and 1 < tokens[0] <= tokens[1] <= tokens[2]
+    assert [row["of"] for row in parts["grammar"]] == ["random weights", "target"]
+    assert parts["grammar"][0]["without"] == 0 and parts["grammar"][0]["with"] == 1
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_the_passes_of_a_replay_are_those_of_its_drafts(nodes: int) -> None:
-    """The same answer three times: token by token, then a chain and a token in each pass."""
-    answer = RecordedAnswer("find it", (), (1, 2, 3, 4, 5, 6))
-    done = replay([answer] * 3, SuffixIndex(1000), nodes, with_words=True)
-    assert done == Replayed(6 + 2 * (6 // (nodes + 1) + (6 % (nodes + 1) > 0)), 18, done.proposed)
-    others = [RecordedAnswer("find it", (), tuple(range(7 * n, 7 * n + 6))) for n in range(3)]
-    assert replay(others, SuffixIndex(1000), nodes, with_words=True).tokens_per_pass == 1
-
-
-def test_random_weights_answer_with_actions_in_the_grammar_alone(tmp_path: Path) -> None:
-    main(["bench", "grammar", "--prompts", "2", "--seed", "8", "--json", str(tmp_path / "rows")])
-    measured = json.loads((tmp_path / "rows").read_text())["rows"]  # its times may not pass
-    for checkpoint in ("random", "embedded"):
-        own = [row for row in measured if row["checkpoint"] == checkpoint]
-        assert len(own) == 4  # both orders, without and with it
-        for row in own:
-            in_grammar = row["grammar"] == "action"
-            known = checkpoint == "embedded" or in_grammar
-            assert row["actions"] == (row["answers"] if known else 0)
-            if in_grammar:
-                assert 0 < row["forced"] < 1
-                assert row["same_actions"] == (2 if checkpoint == "embedded" else 0)
-
-
-def test_exits_are_right_so_often_and_at_such_a_cost(tmp_path: Path) -> None:
-    measured = rows("exits", tmp_path, "--requests", "3", seed=0)
-    assert {row["rule"] for row in measured} == {"greedy", "coupled"}
-    for rule in ("greedy", "coupled"):
-        hits = {row["depth"]: row["hit"] for row in measured if row["rule"] == rule}
-        assert 0.6 in hits and 0.3 < hits[0.6] <= 1
-        assert [hits[depth] for depth in sorted(hits)] == sorted(hits.values())
-    assert all(row["verify_ratio"] > 0 and row["rounds"] > 10 for row in measured)
-    assert main(["bench", "exits", "--requests", "1", "--exits", str(tmp_path)]) == 2
-
-
-def test_each_picture_of_the_page_is_drawn_from_the_json_beside_it(tmp_path: Path) -> None:
-    for file in (DOCS / "figures").glob("*.json"):
-        shutil.copy(file, tmp_path)
-    for picture in PICTURES:
-        picture(tmp_path)
-    drawn = {file.name for file in tmp_path.glob("*.png")}
-    assert drawn == {file.name for file in (DOCS / "figures").glob("*.png")}
-    page = (DOCS / "benchmarks.md").read_text()
-    assert all(f"](figures/{name})" in page for name in drawn)
-
-
-ROUND = Round(base=5, drafted=4, accepted=1, emitted=2, start=0.0, sent=0.0, settled=1.0)
-
-
-def test_choices_are_counted_without_the_prior() -> None:
-    measures = Measures()
-    assert ChoiceShares.of(measures).first.value is None
-    for _ in range(900):
-        measures.acceptance.observe(0.0)
-    before = ChoiceShares.of(measures)
-    for right in (1.0, 0.0, 0.0, 0.0):
-        measures.acceptance.observe(right)
-    measures.runner_up.observe(1.0)
-    since = ChoiceShares.of(measures) - before
-    assert since.first == Share(1.0, 4) and since.second.value == 1.0
-    assert (before + since).first.value == pytest.approx(1 / 904)
-    assert measures.runner_up.value < 0.6  # what auto plans with has a prior
-
-
-def test_a_cache_hit_is_a_draft_that_was_ready_before_the_verdict() -> None:
-    ready = replace(ROUND, waited=False)
-    first, alone = replace(ROUND, base=0), replace(ready, drafted=0)
-    assert cache_hits([first, ready, alone, ROUND, ready]) == Share(2, 3)
-    assert cache_hits([first, alone]).value is None
+@pytest.mark.parametrize(
+    ("tokens", "count"), [([], 0), ([1], 1), ([1, 2], 2), ([1, 3], 1), ([2, 1], 0), ([1, 2, 9], 2)]
+)
+def test_a_looked_up_draft_counts_up_to_its_first_wrong_token(
+    tokens: list[int], count: int
+) -> None:
+    assert accepted(Draft(tuple(tokens)), [1, 2]) == count

@@ -17,21 +17,18 @@ __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes 
 
 # What each suite measures, by the name of its module or folder (see __init__.py).
 SUITES = {
-    "decision": "the time to accept or reject a draft from probability rows, on one core",
+    "ablations": "what early exits, looked-up drafts and the grammar give, and what they cost",
     "drive": "simulated rooms: how often the robot reaches the object, under each preset",
     "equality": "token by token against the target alone, computed by transformers itself",
-    "exits": "how often an early exit predicts the verdict, and what the exits cost",
     "failover": "replicas of a fleet on Ray killed and drained: how soon robots decode again",
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",
     "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
-    "grammar": "how many answers are actions with a grammar and without, and what its masks cost",
     "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",
-    "lookup": "tokens a pass of looked-up drafts of real answers; the index's times and memory",
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
     "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
-    "payload": "serialized bytes a round of every preset and rule, up and down",
+    "payload": "serialized bytes a round of every preset and rule, and the time of its verdict",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
     "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",

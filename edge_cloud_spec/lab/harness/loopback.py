@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 SPEC = b"face to face"
 NO_LIMIT = 2**31  # tokens; no answer is that long
+VERIFY_S, QUEUE_S = 0.1, 0.01  # times that verdicts carry, in bytes that count
 
 REQUEST = Request("find", b"")
 
@@ -71,23 +73,15 @@ class LoopbackPair:
         *,
         random_source: RandomSource | None = None,
         wire: Wire = over_the_codec,
-        end_tokens: tuple[int, ...] = (),
-        max_tokens: int = NO_LIMIT,
         grammar: Grammar | None = None,
-        verify_s: float = 0.0,
-        queue_s: float = 0.0,
     ) -> None:
-        """sessions: the draft model's, then the target's. random_source: shared by all that draw.
-
-        verify_s, queue_s: seconds of a pass and of waiting for it, as its verdicts report them.
-        """
+        """sessions: the draft model's, then the target's. random_source: that of both sides."""
         draft_session, self._target = sessions
         self._wire = wire
-        self._verify_s, self._queue_s = verify_s, queue_s
         self._drafter = DraftModel(
             draft_session,
             preset.proposal(rule, policy),
-            end_tokens,
+            (),
             random_source,
             grammar=grammar,
         )
@@ -99,14 +93,15 @@ class LoopbackPair:
             "pair",
             opening,
             base,
-            end_tokens=end_tokens,
-            max_tokens=max_tokens,
+            end_tokens=(),
+            max_tokens=NO_LIMIT,
             vocabulary=vocabulary,
             random_source=random_source,
             grammar=grammar,
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
         self.row_bytes = 0  # of those down, dense rows that the robot requested
+        self.judge_s = 0.0  # CPU time from the last round's logits to its verdict
         self.draft: Draft | None = None  # of the last round
         self.verdict: Verdict | None = None
         self.emitted: tuple[int, ...] = ()
@@ -114,12 +109,7 @@ class LoopbackPair:
         self._work: Work | None = None
         self.robot.start(0.0, SPEC)
         self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
-        self._handle(PromptReady(b"prompt", opening.spec_digest, end_tokens, max_tokens))
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer has ended."""
-        return self.robot.finished
+        self._handle(PromptReady(b"prompt", opening.spec_digest, (), NO_LIMIT))
 
     def round(self) -> None:
         """Draft once, and exchange messages until the draft is settled."""
@@ -163,7 +153,9 @@ class LoopbackPair:
                     logits = self._target.forward(draft.tokens, draft.parents)
                     allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
                     rows = LogitRows(logits, allowed)
-                    actions += self.cloud.handle(Scored(rows, self._verify_s, self._queue_s))
+                    begun = time.thread_time()
+                    actions += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
+                    self.judge_s = time.thread_time() - begun
                 case Commit(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)
