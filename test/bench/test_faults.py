@@ -65,6 +65,8 @@ def test_a_page_keeps_its_text_and_takes_the_rows(tmp_path: Path) -> None:
 def test_what_is_no_fault_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--only has flood"):
         suite.run(arguments("faults", "--only", "flood"))
+    with pytest.raises(UserError, match="needs --json"):
+        suite.run(arguments("faults", "--resume"))
     file = tmp_path / "rows.json"
     file.write_text("{")
     with pytest.raises(UserError, match="cannot go on with it"):

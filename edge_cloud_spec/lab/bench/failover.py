@@ -2,7 +2,6 @@
 
 Real clients decode without a pause, greedy, with replayed drafts. An event counts from the signal
 to the first token at another replica of the robot that waits longest. Needs the extra ``fleet``.
-With ``--json`` what was measured is written after each event; ``--resume`` goes on from there.
 """
 
 from __future__ import annotations
@@ -25,27 +24,14 @@ from ...cloud.fleet.roster import ScalingLimits
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient
-from ...edge.events import Emit, LinkLost, LinkUp
+from ...edge.events import Emit, LinkUp
 from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError
 from ...presets import load_preset
 from ..harness.loop_thread import LoopThread
-from .command import Options, Row, earlier_rows, write
+from .command import Options, Row
 from .fleet.embedded import RecordedAnswers, embedded_worker, record_robots
 from .requests import sample_requests
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What one robot saw of an event, s after it: the loss of its link, another, a token there.
-
-    ``lost_s`` and ``moved_s`` are None for a robot that kept its link; ``token_s`` is its next
-    token then.
-    """
-
-    lost_s: float | None
-    moved_s: float | None
-    token_s: float
 
 
 @dataclass
@@ -54,7 +40,6 @@ class RobotLog:
 
     begun: list[float] = field(default_factory=list)
     emitted: list[float] = field(default_factory=list)
-    lost: list[float] = field(default_factory=list)
     connected: list[float] = field(default_factory=list)  # again, there or elsewhere
     wrong: list[str] = field(default_factory=list)
     decodes: int = 0
@@ -63,16 +48,13 @@ class RobotLog:
         """Whether a whole decode was begun and ended after it, so that its replica is alive."""
         return sum(begun > event for begun in self.begun[-3:]) >= 2
 
-    def recovery(self, event: float) -> Recovery:
-        """How this client recovered from an event that it ``is_past``.
+    def waited(self, event: float) -> float:
+        """Seconds from an event that it ``is_past`` to its first token then.
 
         Only tokens on the last link count: others were on their way when the replica died.
         """
-        lost = next((at - event for at in self.lost if at > event), None)
-        connected = [at for at in self.connected if at > event]
-        since = connected[-1] if connected else event
-        token = next(at for at in self.emitted if at > since)
-        return Recovery(lost, connected[-1] - event if connected else None, token - event)
+        since = max([event, *self.connected])
+        return next(at for at in self.emitted if at > since) - event
 
 
 class BusyRobot(threading.Thread):
@@ -110,48 +92,29 @@ class BusyRobot(threading.Thread):
 
     def _connect(self, on_receive: Callable[[Any], None]) -> Any:
         def note(item: Any) -> None:
-            if isinstance(item, LinkLost):
-                self.log.lost.append(time.perf_counter())
-            elif isinstance(item, LinkUp):
+            if isinstance(item, LinkUp):
                 self.log.connected.append(time.perf_counter())
             on_receive(item)
 
         return self._link.connect(note)
 
 
-COLUMNS = {
-    "what": "what",
-    "events": "events",
-    "decodes": "decodes",
-    "equal": "equal",
-    "worst_s": "worst s",
-    "p50_s": "p50 s",
-    "lost_p50_s": "noticed, p50 s",
-    "moved_p50_s": "connected, p50 s",
-    "passed": "passed",
-}
 KILL, DRAIN = "kill -9", "drain"
 MOST_S = 1.0  # in which robots decode again
 SETTLE_S = 120.0  # in which a fleet is whole again
-
 
 OPTIONS: Options = {
     "--kills": {"type": int, "default": 30, "help": "of replicas (%(default)s)"},
     "--drains": {"type": int, "default": 2, "help": "of replicas (%(default)s)"},
     "--robots": {"type": int, "default": 8, "help": "that decode (%(default)s)"},
     "--replicas": {"type": int, "default": 2, "help": "(%(default)s)"},
-    "--resume": {
-        "action": "store_true",
-        "help": "go on after the events that the file of --json has",
-    },
 }
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for the kills, and one for the drains."""
-    if min(args.kills, args.robots) < 1 or args.replicas < 2 or args.drains < 0:
-        raise UserError("--kills and --robots must be at least 1, --replicas 2, --drains 0")
-    rows = earlier_rows(args.json, "what") if args.resume else {}
+    if min(args.kills, args.robots, args.drains) < 1 or args.replicas < 2:
+        raise UserError("--kills, --drains and --robots must be at least 1, --replicas 2")
     recorded = record_robots(sample_requests(args.seed, args.robots, "rays"))
     recorded = replace(recorded, pass_s=0.0)  # robots of this machine would wait for its cores
     with _fleet(args.replicas) as (fleet, address, loop):
@@ -159,7 +122,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         for robot in robots:
             robot.start()
         try:
-            return disturb_all(Events(fleet, robots, args.replicas, loop), args, rows)
+            events = Events(fleet, robots, args.replicas, loop)
+            return [disturb(events, KILL, args.kills), disturb(events, DRAIN, args.drains)]
         finally:
             for robot in robots:
                 robot.over.set()
@@ -167,46 +131,22 @@ def run(args: argparse.Namespace) -> list[Row]:
                 robot.join(SETTLE_S)
 
 
-def disturb_all(events: Events, args: argparse.Namespace, rows: dict[str, Row]) -> list[Row]:
-    """Kill and drain until ``rows`` have as many as asked for; each is written before the next."""
-    for what, count in ((KILL, args.kills), (DRAIN, args.drains)):
-        while len(rows.get(what, {}).get("waits_s", ())) < count:
-            decodes, wrong = events.counts()
-            seen = events.disturb(drain=what == DRAIN)
-            after, still_wrong = events.counts()
-            found = still_wrong[len(wrong) :]
-            rows[what] = with_event(rows.get(what), what, seen, after - decodes, found)
-            if args.json:
-                write(args.json, "failover", args.seed, list(rows.values()))
-    return list(rows.values())
-
-
-def with_event(
-    row: Row | None, what: str, seen: list[Recovery], decodes: int, wrong: list[str]
-) -> Row:
-    """The row of these events with one more, which the robots saw like this.
-
-    decodes: how many ended meanwhile; wrong: why some differed from undisturbed ones.
-    """
-    row = row or {"waits_s": [], "lost_s": [], "moved_s": [], "decodes": 0, "equal": 0, "why": []}
-    waits = [*row["waits_s"], max(one.token_s for one in seen)]
-    lost = [*row["lost_s"], *(one.lost_s for one in seen if one.lost_s is not None)]
-    moved = [*row["moved_s"], *(one.moved_s for one in seen if one.moved_s is not None)]
-    why = [*row["why"], *wrong]
-    decodes += row["decodes"]
+def disturb(events: Events, what: str, count: int) -> Row:
+    """Kill or drain so many replicas; of each event, the robot that waits longest counts."""
+    decodes, wrong = events.counts()
+    waits: list[float] = []
+    for _ in range(count):
+        waits.append(max(events.disturb(drain=what == DRAIN)))
+        print(f"{what} {len(waits)}/{count}: {waits[-1]:.2f} s", flush=True)
+    after, still_wrong = events.counts()
+    why = still_wrong[len(wrong) :]
     return {
         "what": what,
         "events": len(waits),
-        "decodes": decodes,
-        "equal": decodes - len(why),
+        "decodes": after - decodes,
+        "equal": after - decodes - len(why),
         "worst_s": max(waits),
         "p50_s": statistics.median(waits),
-        "lost_p50_s": statistics.median(lost) if lost else None,
-        "moved_p50_s": statistics.median(moved) if moved else None,
-        "waits_s": waits,
-        "lost_s": lost,
-        "moved_s": moved,
-        "why": why,
         "passed": not why and max(waits) <= MOST_S,
     }
 
@@ -230,8 +170,8 @@ class Events:
         logs = [robot.log for robot in self._robots]
         return sum(log.decodes for log in logs), [text for log in logs for text in log.wrong]
 
-    def disturb(self, *, drain: bool) -> list[Recovery]:
-        """Kill or drain the replica with the most robots; what each robot saw of it."""
+    def disturb(self, *, drain: bool) -> list[float]:
+        """Kill or drain the replica with the most robots; how long each robot waited then, s."""
         _until(self._is_whole, "the fleet is not whole again")
         for robot in self._robots:
             robot.ask_front()  # or all of them stay where the last event has sent them
@@ -247,7 +187,7 @@ class Events:
             self._killed.add(pid)
             os.kill(pid, signal.SIGKILL)
         _until(partial(self._are_past, event), "a robot is stuck")
-        return [robot.log.recovery(event) for robot in self._robots]
+        return [robot.log.waited(event) for robot in self._robots]
 
     def _is_whole(self) -> bool:
         """Whether all replicas serve; one that was killed is not counted until it is back."""

@@ -45,7 +45,6 @@ from ..harness.server import VerifierProcess
 from .command import Options, Row
 from .decodes import in_turn, local_rounds
 from .formulas import promised
-from .memory import memory_mb
 from .options import finite
 from .passes import timed
 from .requests import sample_requests
@@ -187,7 +186,8 @@ def held_mb() -> float:
     """Memory of this process (resident), or the most that the GPU held; MB."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return float(torch.cuda.max_memory_allocated() / 1e6)
-    return memory_mb(os.getpid()) * 2**20 / 1e6
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def decode_all(

@@ -151,8 +151,7 @@ class ServerRegime:
     """A published server with many robots, who draft trees of ``nodes``.
 
     ``server_only``: its baseline drafts itself, trees of this depth, before each pass; its drafts
-    are right as often as ``server_only_alpha`` says. Dollars an hour of a server and of a robot's
-    GPU.
+    are right as often as ``server_only_alpha`` says.
     """
 
     regime: Regime
@@ -160,8 +159,6 @@ class ServerRegime:
     width: int
     server_only_depth: int
     server_only_alpha: float
-    server_dollars: float
-    edge_dollars: float
 
 
 def load_server_regime(name: str) -> ServerRegime:
@@ -182,15 +179,12 @@ def load_server_regime(name: str) -> ServerRegime:
         published=entry["published"],
         **{field: entry[field] for field in COSTS},
     )
-    dollars = entry["dollars_per_hour"]
     return ServerRegime(
         regime,
         entry["nodes"],
         width,
         entry["server_only"]["depth"],
         entry["server_only"]["alpha"],
-        dollars["server"],
-        dollars["edge"],
     )
 
 

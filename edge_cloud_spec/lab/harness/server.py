@@ -8,7 +8,6 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,17 +18,6 @@ from ...cloud.serving.server import Server, ServerSettings
 from ...cloud.serving.service import DecodeService
 from ...errors import UserError
 from .loop_thread import TIMEOUT_S, LoopThread
-
-
-@dataclass(frozen=True)
-class ServerHoldings:
-    """What a server holds now: bytes of messages that wait each way and of caches, and counts."""
-
-    streams: int = 0
-    sessions: int = 0
-    received_bytes: int = 0
-    to_send_bytes: int = 0
-    kv_bytes: int = 0
 
 
 class InProcessServer:
@@ -49,18 +37,6 @@ class InProcessServer:
             self.address: str = cloud.run(self._server.start())
             endings.callback(lambda: cloud.run(self._server.stop()))
             self.loop, self._endings = cloud.loop, endings.pop_all()
-
-    @property
-    def holdings(self) -> ServerHoldings:
-        """The memory and sessions that the verifier holds now."""
-        waiting, worker = self.service.streams.waiting_bytes, self.worker
-        return ServerHoldings(
-            len(self.service.streams),
-            worker.sessions,
-            waiting["received"],
-            waiting["to_send"],
-            worker.kv_memory.in_use,
-        )
 
     def stop(self) -> None:
         """End the server, the worker and both threads."""
@@ -88,32 +64,13 @@ class ServerProcess:
         self._process = context.Process(target=_serve, args=(make_worker, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        try:
-            self.address: str = self._receive(None)
-        except UserError:
-            self.close()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """The number of its process."""
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def holdings(self) -> ServerHoldings:
-        """The memory and sessions that the verifier holds now; for one thread at a time."""
-        self._pipe.send(None)
-        held: ServerHoldings = self._receive(TIMEOUT_S)
-        return held
-
-    def _receive(self, seconds: float | None) -> Any:
+        answer = UserError("the verifier's process has ended; see its error above")
         with suppress(EOFError):
-            if self._pipe.poll(seconds):
-                answer = self._pipe.recv()
-                if isinstance(answer, UserError):
-                    raise answer
-                return answer
-        raise UserError("the verifier's process does not answer; see its error above")
+            answer = self._pipe.recv()
+        if isinstance(answer, UserError):
+            self.close()
+            raise answer
+        self.address: str = answer
 
     def close(self) -> None:
         """End it."""
@@ -142,7 +99,7 @@ class VerifierProcess(ServerProcess):
 
 
 def _serve(make_worker: Callable[[], Worker], pipe: Any) -> None:
-    """Say the address, then what is held each time that somebody asks, until nobody is left."""
+    """Say the address, and serve until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench ends its processes
     logging.basicConfig(level=logging.ERROR)
     raise_file_limit()
@@ -150,8 +107,6 @@ def _serve(make_worker: Callable[[], Worker], pipe: Any) -> None:
         with redirect_stdout(None), InProcessServer(make_worker()) as server:
             pipe.send(server.address)
             with suppress(EOFError, OSError):
-                while True:
-                    pipe.recv()
-                    pipe.send(server.holdings)
+                pipe.recv()
     except UserError as error:
         pipe.send(error)

@@ -155,7 +155,7 @@ def test_a_bench_of_fleets_writes_its_rows(tmp_path: Path) -> None:
     for row in rows:
         assert row["equal"] and row["passed"] and row["tokens_per_s_spread"] >= 0
         assert row["harness"] == "scripted" and row["round_ms_p99"] >= row["round_ms_p50"] > 0
-        assert row["fairness"] > 0.8 and row["memory_mb"] > 0
+        assert row["fairness"] > 0.8
     assert rows[1]["throughput_ratio"] == rows[1]["token_ratio"] == 1.0
 
 

@@ -21,31 +21,24 @@ from edge_cloud_spec.lab.bench.fleet.embedded import (
 )
 from edge_cloud_spec.lab.bench.fleet.figures import figures
 from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad
-from edge_cloud_spec.lab.harness.fleet.robot_processes import (
-    RobotPlan,
-    ScriptedAnswers,
-    run_robots,
-    sleeping_worker,
-)
-from edge_cloud_spec.lab.harness.regimes import custom_regime
+from edge_cloud_spec.lab.harness.fleet.robot_processes import RobotPlan, run_robots
 from edge_cloud_spec.lab.harness.server import InProcessServer, ServerProcess, VerifierProcess
 from edge_cloud_spec.presets import load_preset
 
-CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
 DSD = load_preset("dsd")
 
 
 def test_robots_in_processes_of_their_own_decode_over_links_of_their_own() -> None:
-    load = FleetLoad(tokens=24, think_s=0.02, seconds=0.5)
+    recorded = record_robots(sample_requests(5, 2))
+    load = FleetLoad(think_s=0.02, seconds=0.5)
     plans = [
-        RobotPlan(n, partial(ScriptedAnswers, CHEAP, load, n), DSD, load, load.link(CHEAP, n), 24)
+        RobotPlan(n, partial(RecordedAnswers, recorded, n, 1), DSD, load, LinkProfile(5.0))
         for n in range(2)
     ]
-    waited: list[float] = []
-    with ServerProcess(partial(sleeping_worker, CHEAP, WorkerLimits())) as server:
-        row = figures(run_robots(plans, server.address, waited.append), 0.0, 600.0)
-    assert waited == [0.5]
+    with ServerProcess(partial(embedded_worker, WorkerLimits())) as server:
+        row = figures(run_robots(plans, server.address), 0.0, 600.0)
     assert row["equal"] and row["answers"] >= 2 and row["round_ms_p50"] > 10.0
     with pytest.raises(UserError, match="/nowhere"):
         VerifierProcess(["--target", "/nowhere"])

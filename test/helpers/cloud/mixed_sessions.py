@@ -20,10 +20,11 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.lab.bench.chi_square import compare
 from edge_cloud_spec.lab.bench.command import Row
-from edge_cloud_spec.lab.bench.fleet.embedded import MAX_TOKENS, session_bytes
+from edge_cloud_spec.lab.bench.fleet.embedded import MAX_TOKENS
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Exits
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.vlm import Vlm
@@ -237,12 +238,22 @@ LIKELY = 1e-4  # a p-value below it is no chance
 BATCH_ROWS = 64  # less than a prompt, so that prompts are read between passes
 
 
+def session_bytes(request: Request, target: Vlm) -> int:
+    """The bytes that a session of this request takes in the target's caches."""
+    spec, memory = target.spec(rules_text(), MAX_TOKENS), KvMemory()
+    target.use_memory(memory)
+    session = target.open(target.prompt(request, spec))
+    session.extend([0] * MAX_TOKENS)
+    session.forward([0] * 16)
+    return memory.peak
+
+
 def embedded_tokens_row(sessions: int, seed: int) -> Row:
     """``tokens_row`` of the embedded target, with memory for ``ROOM`` of the sessions."""
     target = load(EMBEDDED / "target", threads=1)
     exits = Exits.load(EMBEDDED / "target" / "exits", target)
     requests = sample_requests(seed, min(PICTURES, sessions))
-    room = ROOM * session_bytes(requests[:1], target)
+    room = ROOM * session_bytes(requests[0], target)
 
     def worker(alone: bool) -> Worker:
         held = WorkerLimits(sessions=1 << 20, batch_rows=BATCH_ROWS, kv_bytes=room)

@@ -2,21 +2,18 @@
 
 What a draft model would say after the target's own tokens is known once those are: under ``greedy``
 no other prefix is ever verified, and what follows a wrong token is rejected with it. So no drafter
-eats the target's cores. Also the server's memory: after many sessions, and when it has none for all
-at a time.
+eats the target's cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +22,17 @@ import numpy as np
 from ....cloud.model_thread.sessions import WorkerLimits
 from ....cloud.model_thread.worker import Worker
 from ....cloud.vllm_server import VllmServer
-from ....edge.runner import DecodeSettings
 from ....models import EMBEDDED, VLLM
 from ....models.prompt import PromptSpec, Request
 from ....presets import load_preset
 from ....share import rules_text
 from ...harness.emulated_link import LinkProfile
-from ...harness.fleet.load import FleetLoad, RobotActivity
+from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.grpc_robot import GrpcRobot, engine_options
+from ...harness.grpc_robot import engine_options
 from ...harness.scripted.model import FakeVlm
-from ...harness.server import ServerHoldings, ServerProcess, VerifierProcess
-from ..command import Row, write
-from ..memory import memory_mb
+from ...harness.server import ServerProcess, VerifierProcess
+from ..command import Row
 from ..requests import sample_requests
 from .figures import figures, mean_of
 
@@ -173,114 +168,6 @@ def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
     return Worker(target, target.spec(rules_text(), MAX_TOKENS), drafter, limits)
 
 
-def session_bytes(requests: Sequence[Request], target: Vlm | None = None) -> int:
-    """The most bytes that a session of these requests takes in the embedded target's caches."""
-    from ....models.kv_memory import KvMemory
-    from ....models.load import load
-
-    target = target or load(EMBEDDED / "target", threads=1)
-    spec = target.spec(rules_text(), MAX_TOKENS)
-    most = 0
-    for request in requests:
-        memory = KvMemory()
-        target.use_memory(memory)
-        session = target.open(target.prompt(request, spec))
-        session.extend([0] * MAX_TOKENS)
-        session.forward([0] * 16)
-        most = max(most, memory.peak)
-    return most
-
-
-REQUESTS = 12
-FIRST = 10  # growth is from this part of the sessions on
-LOOKS = 20  # measurements
-GROWTH = 0.05
-STORM_SESSIONS = 4  # that the memory is for
-SHORT = 6  # tokens of an answer
-
-
-def memory_rows(args: argparse.Namespace) -> list[Row]:
-    """A row for ``--sessions``, and one for ``--storm``."""
-    requests = sample_requests(args.seed, REQUESTS)
-    recorded = record_robots(requests)
-    rows = []
-    if args.sessions:
-        rows.append(_after_many(recorded, args))
-    if args.storm:
-        rows.append(_storm(args, recorded, STORM_SESSIONS * session_bytes(requests)))
-    return rows
-
-
-def _common(robots: int) -> Row:
-    row = {"harness": "embedded", "server": "batched", "replicas": 1, "passes": "free"}
-    return row | {"robots": robots, "hostile": 0.0}
-
-
-def _after_many(recorded: RecordedRobots, args: argparse.Namespace) -> Row:
-    """Short answers one after the other; memory after a tenth of them and after all.
-
-    Each measurement is written to ``--json`` at once: a run that is ended keeps what it has seen.
-    """
-    answers, activity = RecordedAnswers(recorded, 0), RobotActivity()
-    settings = DecodeSettings(load_preset("dsd"), max_tokens=SHORT)
-    first, step = max(1, args.sessions // FIRST), max(1, args.sessions // LOOKS)
-    sizes: dict[int, float] = {}
-    row: Row = {}
-    with (
-        ServerProcess(partial(embedded_worker, WorkerLimits())) as server,
-        GrpcRobot(server.address, answers.draft_model, answers.spec) as robot,
-    ):
-        for number in range(1, args.sessions + 1):
-            request, own = answers.next(number - 1)
-            outcome = robot.decode(request, settings)
-            activity.add(outcome, own[:SHORT])
-            if number % step and number not in (first, args.sessions):
-                continue
-            sizes[number] = memory_mb(server.pid)
-            row = _grown(activity, sizes, first, server.holdings())
-            print(f"{number} sessions: {sizes[number]:.1f} MB", file=sys.stderr)
-            if args.json:
-                write(args.json, "fleet", args.seed, [row])
-    return row
-
-
-def _grown(
-    activity: RobotActivity, sizes: dict[int, float], first: int, held: ServerHoldings
-) -> Row:
-    """The row after the last of these numbers of sessions; ``sizes`` in MB."""
-    sessions, size = max(sizes), sizes[max(sizes)]
-    row = figures([activity], 0.0, float("inf")) | {"tokens_per_s": None}
-    grown = size / sizes.get(first, size) - 1
-    return (
-        _common(1)
-        | row
-        | {"sessions": sessions, "memory_mb": size, "memory_growth": grown}
-        | {"memory_mb_after": dict(sizes), **asdict(held)}
-        | {"passed": row["equal"] and grown <= GROWTH}
-    )
-
-
-def _storm(args: argparse.Namespace, recorded: RecordedRobots, kv_bytes: int) -> Row:
-    """So many robots at once, and memory for the sessions of four."""
-    load = FleetLoad(0, args.think, args.seconds, args.jitter, args.seed)
-    plans = [
-        RobotPlan(
-            number,
-            partial(RecordedAnswers, recorded, number),
-            load_preset("dsd"),
-            load,
-        )
-        for number in range(args.storm)
-    ]
-    limits = WorkerLimits(sessions=max(64, 2 * args.storm), kv_bytes=kv_bytes)
-    with ServerProcess(partial(embedded_worker, limits)) as server:
-        activities = run_robots(plans, server.address)
-        memory = memory_mb(server.pid)
-    row = figures(activities, 0.0, args.seconds) | {"memory_mb": memory}
-    print(f"storm: {row['answers']} answers, {row['lost']} lost", file=sys.stderr)
-    return _common(args.storm) | row | {"kv_mb": kv_bytes / 2**20, "passed": row["equal"]}
-
-
 WARM_UP = 0.15  # share of the time that is not counted
 ROBOTS_PRESET = "dsd"
 LINK_MS = (2.0, 8.0)  # a robot's delay each way is between these
@@ -288,8 +175,7 @@ LINK_MS = (2.0, 8.0)  # a robot's delay each way is between these
 
 def embedded_rows(args: argparse.Namespace) -> list[Row]:
     """A row a server and fleet. The servers take turns, so that all see the same load of this
-    machine. ``throughput_ratio`` is over the one-at-a-time server of the same run; ``cpu_ratio`` is
-    the same for each second of a core that the server takes, which other work disturbs less.
+    machine. ``throughput_ratio`` is over the one-at-a-time server of the same run.
 
     Each robot asks the same of one picture again and again, so that after its first answer nearly
     all of the server's work is verification.
@@ -313,8 +199,6 @@ def embedded_rows(args: argparse.Namespace) -> list[Row]:
             if base is not None:
                 row["throughput_ratio"] = row["tokens_per_s"] / base["tokens_per_s"]
                 row["throughput_ratio_min"] = min(ratios)
-                if "tokens_per_cpu_s" in row:
-                    row["cpu_ratio"] = row["tokens_per_cpu_s"] / base["tokens_per_cpu_s"]
             rows.append(row | {"acceptance": acceptance})
     return rows
 
@@ -323,42 +207,12 @@ def _row(args: argparse.Namespace, name: str, robots: int, rows: Sequence[Row]) 
     row = {
         "harness": "embedded",
         "server": name,
-        "replicas": 1,
-        "passes": "free",
         "robots": robots,
-        "hostile": 0.0,
         "preset": "cloud_sd" if name == "server_only" else ROBOTS_PRESET,
         **mean_of(rows),
         "seeds": args.seeds,
     }
     return row | {"passed": row["equal"]}
-
-
-class _CpuTime:
-    """The seconds of all cores that a process took from the end of the warm-up to the end."""
-
-    def __init__(self, process: int) -> None:
-        self._stat = Path(f"/proc/{process}/stat")
-        self.seconds, self.window_s = math.nan, math.nan
-
-    def measure(self, seconds: float) -> None:
-        """Wait for the robots' time to pass."""
-        time.sleep(WARM_UP * seconds)
-        before, began = self._now(), time.perf_counter()
-        time.sleep((1 - WARM_UP) * seconds)
-        self.seconds, self.window_s = self._now() - before, time.perf_counter() - began
-
-    def _now(self) -> float:
-        if not self._stat.exists():
-            return math.nan
-        fields = self._stat.read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def limits_of(server: str, robots: int) -> WorkerLimits:
-    """The worker's limits: one session in a pass, or as many as it likes."""
-    limits = WorkerLimits(sessions=max(64, 2 * robots))
-    return replace(limits, batch=1) if server == "one_at_a_time" else limits
 
 
 REQUEST_TIMES = {  # of vLLM's metrics, s summed over requests
@@ -393,21 +247,19 @@ def _run(
         target = str(EMBEDDED / "target")
         started: ServerProcess = VerifierProcess(engine_options(48, target, "", args.engine))
     else:
-        limits = limits_of(name, robots)
+        limits = WorkerLimits(sessions=max(64, 2 * robots))
+        if name == "one_at_a_time":
+            limits = replace(limits, batch=1)
         started = ServerProcess(partial(embedded_worker, limits, name == "server_only"))
     with started as server:
-        cpu = _CpuTime(server.pid)
         before = _request_times(args.engine) if name == "vllm" else {}
-        activities = run_robots(plans, server.address, cpu.measure)
-        memory = memory_mb(server.pid)
-    row = figures(activities, WARM_UP * args.seconds, args.seconds) | {"memory_mb": memory}
+        activities = run_robots(plans, server.address)
+    row = figures(activities, WARM_UP * args.seconds, args.seconds)
     if before:
         spent = {k: v - before[k] for k, v in _request_times(args.engine).items()}
         count = spent.pop("count")
         rounds = sum(len(activity.rounds) for activity in activities)
         row["requests_per_round"] = count / rounds
         row |= {f"{part}_ms": 1e3 * seconds / count for part, seconds in spent.items()}
-    else:  # vLLM's processes are not ours to measure
-        row["tokens_per_cpu_s"] = row["tokens_per_s"] * cpu.window_s / cpu.seconds
     print(f"{name}, {robots} robots: {row['tokens_per_s']:.1f} tokens/s", file=sys.stderr)
     return row

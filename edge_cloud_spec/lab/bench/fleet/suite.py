@@ -31,14 +31,8 @@ COLUMNS = {
     "tokens_per_verify": "tokens/verify",
     "fairness": "fairness",
     "throughput_ratio": "x server-only/2",
-    "cpu_ratio": "x a CPU s",
     "token_ratio": "ms/token x",
     "throughput_ratio_same": "x server-only",
-    "replicas": "replicas",
-    "dollars_per_hour": "$/h",
-    "sessions": "sessions",
-    "memory_mb": "MB",
-    "memory_growth": "MB grown",
     "equal": "equal",
 }
 
@@ -66,21 +60,6 @@ OPTIONS: Options = {
     "--think": {"type": float, "default": 0.0, "help": "s between answers, in the mean"},
     "--jitter": {"type": float, "default": 0.0, "metavar": "MS", "help": "of each way"},
     "--regime": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
-    "--sessions": {"type": int, "default": 0, "help": "the embedded server's memory after so many"},
-    "--storm": {
-        "type": int,
-        "default": 0,
-        "metavar": "ROBOTS",
-        "help": "with memory for 4 of their sessions",
-    },
-    "--simulate": {"type": int, "default": 0, "metavar": "ROBOTS", "help": "so many, too"},
-    "--answer": {"type": int, "default": 48, "help": "tokens, simulated (%(default)s)"},
-    "--pause": {"type": float, "default": 5.0, "help": "s, simulated (%(default)s)"},
-    "--simulated-seconds": {"type": float, "default": 20.0, "help": "(%(default)s)"},
-    "--round-ms": {"type": float, "default": 0.0, "help": "p99 that is wanted"},
-    "--alpha": {"type": float, "help": "share of the robots' tokens that are right"},
-    "--exit-hit": {"type": float, "default": 0.0, "help": "of the rounds (%(default)s)"},
-    "--exit-cost": {"type": float, "default": 1.05, "help": "of a pass (%(default)s)"},
     "--preset": {"default": "specedge", "help": "of the robots (%(default)s)"},
 }
 
@@ -94,14 +73,6 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError("--robots, --seeds and --tokens are at least 1")
     if args.seconds <= 0 or min(args.think, args.jitter) < 0:
         raise UserError("--seconds is above 0, --think and --jitter are 0 or more")
-    if args.simulate:
-        from .scripted import simulated_rows
-
-        return simulated_rows(args)
-    if args.sessions or args.storm:
-        from .embedded import memory_rows
-
-        return memory_rows(args)
     if args.engine and args.harness != "embedded":
         raise UserError("--engine is a real server's: take --harness embedded, too")
     if args.harness == "embedded":

@@ -7,12 +7,8 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
-from ....cloud.model_thread.sessions import WorkerLimits
-from ....cloud.model_thread.worker import Worker
-from ....decoding.policy import GREEDY
 from ....decoding.preset import Preset
 from ....edge.runner import DecodeSettings
 from ....errors import UserError
@@ -20,31 +16,7 @@ from ....models.prompt import PromptSpec, Request
 from ..emulated_link import LinkProfile
 from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
-from ..regimes import Regime
-from ..scripted.model import SPEC, DraftVlm, own_answer, request_of, scripted_worker
-from ..virtual import PunctualSleep
 from .load import FleetLoad, RobotActivity
-
-
-def sleeping_worker(regime: Regime, limits: WorkerLimits) -> Worker:
-    """A worker whose passes sleep as long as the regime's take."""
-    import_module("edge_cloud_spec.models.session")  # torch: not in the first pass
-    return scripted_worker(regime, time.perf_counter, PunctualSleep(), limits, drafts=True)
-
-
-class ScriptedAnswers:
-    """One robot's draft model, which sleeps, and its requests; see ``Answers``."""
-
-    def __init__(self, regime: Regime, load: FleetLoad, robot: int) -> None:
-        self.spec = SPEC
-        self._load, self._robot = load, robot
-        self.draft_model: Any = DraftVlm(regime, PunctualSleep())
-
-    def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """The request of this number, and the target's own answer."""
-        seed, tokens = self._load.answer_seed(self._robot, number), self._load.tokens
-        return request_of(seed), own_answer(seed, GREEDY, tokens)
-
 
 PATIENCE = 30.0  # s
 START_S = 180.0
@@ -78,11 +50,10 @@ class RobotPlan:
 def run_robots(
     plans: Sequence[RobotPlan],
     address: str,
-    during: Callable[[float], None] = lambda seconds: None,
 ) -> list[RobotActivity]:
-    """Let robots decode for their time; ``during`` is called when all begin.
+    """Let robots decode for their time, in seconds since all began.
 
-    Times are seconds from then. Raises UserError where one does not end as it should.
+    Raises UserError where one does not end as it should.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -99,7 +70,6 @@ def run_robots(
             _receive(pipe, START_S)
         begin.set()
         seconds = plans[0].load.seconds
-        during(seconds)
         return [_receive(pipe, seconds + PATIENCE + START_S) for _, pipe in robots]
     finally:
         for process, _ in robots:
