@@ -1,4 +1,4 @@
-"""Training of early exits: the loss falls, the target stays, and a run goes on where it was."""
+"""Training of early exits: the loss falls, and the target stays."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import torch
 from helpers import checkpoints as helper
 from helpers.checkpoints import HIDDEN
 from safetensors.torch import load_file, save_file
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.lab.training.exits.command import (
-    Collector,
     ExitTrainer,
+    collect,
     frequent_tokens,
     picture_requests,
 )
@@ -48,41 +47,30 @@ def test_training_lowers_the_loss_of_a_frozen_target(tmp_path: Path) -> None:
     before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
     layers, spec = (1, 2), model.spec("You guide a robot.", 12)
     requests = picture_requests(*material(tmp_path), 1)
-    rows = Collector(model, spec, layers, 1, tmp_path).collect(requests, 12)
+    rows = collect(model, spec, layers, requests, 12, 1)
     assert rows.hidden.shape[1:] == (2, HIDDEN)
     tokens = frequent_tokens(rows, 64, model.vocabulary)
-    trainer = ExitTrainer(model, layers, 8, tokens, rows, 1, tmp_path / "state.pt")
+    trainer = ExitTrainer(model, layers, 8, tokens, rows, 1)
     begun = trainer.measure()
     ended = begun
-    for seconds in range(2, 60, 2):  # as long as a busy machine needs
-        trainer.run(float(seconds))
+    for _ in range(30):  # as long as a busy machine needs
+        trainer.run(2.0)
         ended = trainer.measure()
         if all(ended[at][0] < 0.9 * begun[at][0] for at in layers):
             break
     assert all(ended[at][0] < 0.9 * begun[at][0] for at in layers), (begun, ended)
-    again = ExitTrainer(model, layers, 8, tokens, rows, 1, tmp_path / "state.pt")
-    again.resume()
-    assert (again.steps, again.spent) == (trainer.steps, trainer.spent)
-    assert again.measure() == ended
     after = model.open(helper.prompt_of(model)).forward((1, 2, 3))
     assert np.allclose(before, after, atol=1e-4)
 
 
-def test_the_command_trains_goes_on_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+def test_the_command_trains_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
     pictures, prompts = material(tmp_path)
     out, target = tmp_path / "exits", helper.checkpoint()
     options = ["--target", str(target), "--out", str(out), "--pictures", str(pictures)]
     options += ["--prompts", str(prompts), "--max-tokens", "8", "--threads", "1", "--rank", "4"]
     train = ["train", "exits", *options, "--requests", "4"]
     assert main([*train, "--layers", "1,2", "--minutes", "0.005"]) == 0
-    state = torch.load(out / "training" / "adapters.pt", weights_only=True)
     exits = Exits.load(out, load(target))
     assert exits is not None and list(exits.adapters) == [1, 2]
-
-    assert main([*train, "--layers", "1,2", "--minutes", "0.005"]) == 2  # without --resume
-    assert main([*train, "--layers", "1,2", "--minutes", "0.01", "--resume"]) == 0
-    after = torch.load(out / "training" / "adapters.pt", weights_only=True)
-    assert after["steps"]["training"] > state["steps"]["training"]
-    assert main([*train, "--layers", "2", "--minutes", "0.01", "--resume"]) == 2
     for wrong in (["--layers", "4"], ["--layers", "x"], ["--minutes", "0"]):
         assert main([*train, "--out", str(tmp_path / "new"), *wrong]) == 2

@@ -38,19 +38,12 @@ from edge_cloud_spec.lab.training.tiny.data import (
     draw_names,
     pixels_of,
 )
-from edge_cloud_spec.lab.training.tiny.evaluation import (
-    accepted_and_tested,
-    evaluate,
-    greedy_answers,
-    png,
-    proposals,
-)
+from edge_cloud_spec.lab.training.tiny.evaluation import evaluate
 from edge_cloud_spec.lab.training.tiny.language import INSTRUCTION, NAMES, ORDERS, PHRASES, answer
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
 
 TOKENIZER = build_tokenizer()
 ENCODER = QuestionEncoder(TOKENIZER)
@@ -145,23 +138,6 @@ def packed_patches(images: np.ndarray) -> torch.Tensor:
     return processor(images=list(images), return_tensors="pt")["pixel_values"]
 
 
-def test_proposals_are_the_models_own_next_words():
-    vlm = load(EMBEDDED / "drafter", threads=1)
-    spec = vlm.spec("", 32)
-    requests = [
-        Request(f"find the {name}", png(image), ORDERS[0])
-        for name, image in zip(NAMES, views(3).images, strict=False)
-    ]
-    for request, own in zip(requests, greedy_answers(vlm, requests, spec), strict=True):
-        assert proposals(vlm, vlm.prompt(request, spec), own) == own
-
-
-def test_only_tokens_up_to_the_first_rejected_one_are_tested():
-    assert accepted_and_tested([1, 2, 3, 4, 5], [1, 2, 3, 4, 9], gamma=4) == (4, 4)
-    assert accepted_and_tested([1, 2, 3, 4], [1, 9, 9, 4], gamma=4) == (2, 4)
-    assert accepted_and_tested([1, 2], [9, 9], gamma=4) == (0, 2)
-
-
 def test_the_learning_rate_warms_up_and_falls_to_its_floor():
     shares = [learning_rate_share(progress) for progress in (0.0, 0.1, 0.3, 0.65, 1.0, 1.1)]
     assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4:] == [pytest.approx(FLOOR)] * 2
@@ -197,9 +173,7 @@ def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--models", "drafter"], "trains no target"),
-        (["--models", "target"], "trains no drafter"),
-        (["--start-from", "/nowhere"], "/nowhere has no target/model.safetensors"),
+        (["--minutes", "0"], "--minutes above 0"),
         (["--json", "/nowhere/pair.json"], "/nowhere/pair.json cannot be written"),
         (["--out", "/dev/null/pair"], "/dev/null/pair cannot be made"),
         (["--threads", "0"], "--threads is 1 or more"),
@@ -216,23 +190,16 @@ def test_what_cannot_end_well_is_refused_before_anything_is_rendered(
     assert complaint in told and told.count("\n") == 1
 
 
-def test_a_training_that_was_stopped_goes_on_from_its_checkpoint(tmp_path, capsys):
-    some, checkpoint = views(6), tmp_path / "drafter.pt"
+def test_both_stages_train_as_long_as_the_plan_says(capsys):
     plan = TrainingPlan(
         sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
     )
-    trainer = PairTrainer(SHAPES["drafter"], some, plan, checkpoint)
-    assert not trainer.resume()
+    trainer = PairTrainer(SHAPES["drafter"], views(6), plan)
     before = trainer.model.lm_head.weight.detach().clone()
     model = trainer.run()
-    assert trainer.steps == {"sight": 2, "joint": 2}
-    assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"], "from the start"
+    assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"]
     assert torch.isfinite(model.lm_head.weight).all()
     assert not torch.equal(before, model.lm_head.weight)
-
-    again = PairTrainer(SHAPES["drafter"], some, plan, checkpoint)
-    assert again.resume() and again.steps == trainer.steps
-    assert torch.equal(again.run().lm_head.weight, model.lm_head.weight)
 
 
 MEGABYTES = 25
@@ -282,8 +249,7 @@ def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(held_
         row = rows["target", skill]
         assert row["accuracy"] >= least
         assert row["wrong_picture"] <= row["accuracy"] - 0.2
-        assert row["wrong_instruction"] <= row["accuracy"] - 0.2
-    assert 0.5 < rows["drafter", "acceptance"]["accuracy"] < 0.95
+        assert row["accuracy"] > rows["drafter", skill]["accuracy"] > row["chance"] - 0.1
 
 
 def test_a_folder_without_weights_is_named(tmp_path: Path):

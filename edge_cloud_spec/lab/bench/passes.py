@@ -3,18 +3,14 @@
 Random weights of a published shape, on a GPU or, with the tiny shape, anywhere: times do not depend
 on what weights and caches hold, so nothing is read or prefilled. The bound is the weights and the
 caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it stand
-transformers' own step of one session, vLLM's where it is installed (on no machine of ours yet), a
-drafter's step, and what early exits cost.
+transformers' own step of one session, and what early exits cost.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,12 +89,11 @@ class RandomTarget:
         finally:
             torch.set_default_dtype(before)
 
-    def take_over(self) -> Transformer:
-        """Our transformer of its layers; transformers' own forward does not work afterwards."""
+    def take_over(self) -> None:
+        """Have our transformer of its layers; transformers' own forward does not work any more."""
         model, self.model = self.model, None
         text = model.model.language_model
         self.transformer = Transformer(text, model.lm_head)
-        return self.transformer
 
     @property
     def weight_bytes(self) -> int:
@@ -126,49 +121,6 @@ class RandomTarget:
 
 
 T = TypeVar("T")
-SHORT, LONG = 16, 144  # tokens; the difference is steps alone
-
-
-def vllm_ms(shape: TextShape, dtype: str, prompt: int) -> float | str:
-    """ms of a step of one session, of the same text layers with random weights; or why not."""
-    if importlib.util.find_spec("vllm") is None:
-        return "vllm is not installed"
-    from transformers import Qwen2Config
-
-    vllm: Any = importlib.import_module("vllm")
-    config = Qwen2Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.mlp,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        architectures=["Qwen2ForCausalLM"],
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
-        try:
-            engine = vllm.LLM(
-                model=folder,
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                dtype=dtype,
-                max_model_len=prompt + LONG + 1,
-                gpu_memory_utilization=0.5,
-            )
-            took = []
-            for tokens in (SHORT, SHORT, LONG):  # the first warms up
-                sampling = vllm.SamplingParams(
-                    temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False
-                )
-                started = time.perf_counter()
-                engine.generate([{"prompt_token_ids": [1] * prompt}], sampling)
-                took.append(time.perf_counter() - started)
-        except Exception as error:  # its own reasons are many, and the other rows do not need it
-            return f"vllm failed: {error}"
-    return 1e3 * (took[2] - took[1]) / (LONG - SHORT)
-
-
 NODES = (1, 4, 8, 16)
 COPIED = 2**28  # bytes of the copy that the bandwidth is measured with; on a CPU a quarter
 EXIT_DEPTHS = (0.25, 0.5)  # shares of the layers, after which the exits look on
@@ -177,13 +129,8 @@ RANK = 128  # of an exit's adapter
 
 
 OPTIONS: Options = {
-    "--shape": {"default": "tiny", "help": "such as qwen2.5-vl-7b (%(default)s)"},
+    "--shape": {"choices": SHAPES, "default": "tiny", "help": "(%(default)s)"},
     "--device": {"default": "cpu", "help": "cpu or cuda (%(default)s)"},
-    "--drafter": {"default": "", "help": "shape whose step is timed (none)"},
-    "--compile": {
-        "default": "",
-        "help": "torch.compile's backend, as inductor or cudagraphs (none)",
-    },
     "--dtype": {"default": "auto", "help": "auto: bfloat16; on a CPU float32"},
     "--nodes": {"default": ",".join(map(str, NODES)), "help": "(%(default)s)"},
     "--robots": {"default": "1,4,16,64", "help": "sessions (%(default)s)"},
@@ -194,11 +141,6 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """A row for each number of sessions and of nodes."""
-    for shape in filter(None, (args.shape, args.drafter)):
-        if shape not in SHAPES:
-            raise UserError(f"--shape and --drafter are of {', '.join(SHAPES)}, not {shape}")
-    if args.compile == "cudagraphs" and not args.device.startswith("cuda"):
-        raise UserError("--compile cudagraphs needs --device cuda")
     try:
         nodes, robots = ([int(n) for n in text.split(",")] for text in (args.nodes, args.robots))
     except ValueError:
@@ -206,39 +148,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     if min(*nodes, *robots, args.prompt, args.trials) < 1:
         raise UserError("--nodes, --robots, --prompt and --trials are at least 1")
     args.device, dtype = choose(args.device, args.dtype)
-    peers: Row = {"dtype": dtype, "compile": args.compile or "none"}
-    peers["vllm_ms"] = vllm_ms(SHAPES[args.shape], dtype, args.prompt)
-    if args.drafter:
-        drafter = RandomTarget(SHAPES[args.drafter], args.device, dtype)
-        drafter.take_over()
-        step = _pass(drafter, [drafter.session(args.prompt)], 1, None)
-        peers |= {"drafter": args.drafter, "draft_ms": _median_ms(args.trials, step)}
-        del drafter, step
     target = RandomTarget(SHAPES[args.shape], args.device, dtype)
-    peers["transformers_ms"] = theirs = _transformers_ms(target, args)
-    transformer = target.take_over()
-    if args.compile:
-        _compile_layers(transformer, args.compile)
+    theirs = _transformers_ms(target, args)
+    target.take_over()
     bandwidth = _bandwidth(target)
     print(f"{bandwidth / 1e9:.0f} GB/s, transformers' step {theirs:.2f} ms", file=sys.stderr)
-    rows = []
-    for count in robots:
-        for size in nodes:
-            rows.append(_row(target, args, count, size, bandwidth) | peers)
-    return rows
-
-
-def _compile_layers(transformer: Transformer, backend: str) -> None:
-    """Have torch.compile make what rows compute by themselves, for each number of rows; torch's own
-    bound would leave most of these numbers eager."""
-    import torch._dynamo
-
-    config: Any = torch._dynamo.config
-    config.recompile_limit = config.accumulated_recompile_limit = 10_000
-    for layer in transformer.layers:
-        for name in ("project", "finish"):
-            made = torch.compile(getattr(layer, name), backend=backend, dynamic=False)
-            setattr(layer, name, made)
+    peer = {"dtype": dtype, "transformers_ms": theirs}
+    return [_row(target, args, count, size, bandwidth) | peer for count in robots for size in nodes]
 
 
 def _row(

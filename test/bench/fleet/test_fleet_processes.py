@@ -64,13 +64,11 @@ def test_recorded_drafts_are_accepted_as_the_drafters_own_are() -> None:
 
 def test_a_bench_of_passes_runs_without_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    options = "--robots 1,2 --nodes 1,4 --prompt 32 --trials 1 --drafter tiny --compile eager"
+    options = "--robots 1,2 --nodes 1,4 --prompt 32 --trials 1"
     assert main(["bench", "passes", *options.split(), "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
     assert [(row["robots"], row["nodes"]) for row in rows] == [(1, 1), (1, 4), (2, 1), (2, 4)]
     for row in rows:
         assert row["verify_ms"] > 0 < row["limit_ms"] and row["exits_ratio"] > 0
-        assert row["transformers_ms"] > 0 < row["draft_ms"] and row["vllm_ms"]
-    assert main(["bench", "passes", "--compile", "cudagraphs"]) == 2
-    assert main(["bench", "passes", "--shape", "huge"]) == 2
+        assert row["transformers_ms"] > 0
     assert main(["bench", "passes", "--robots", "0"]) == 2

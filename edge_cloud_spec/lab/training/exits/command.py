@@ -1,12 +1,10 @@
-"""``edge-cloud-spec train exits``: adapters for early exits of a target that stays as it is.
-
-Answering and training can both be interrupted and continued later.
-"""
+"""``edge-cloud-spec train exits``: adapters for early exits of a target that stays as it is."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -29,10 +27,10 @@ from ....models.session import Session
 from ....models.vlm import Vlm
 from ....share import rules_text
 from ...rows import Options, add_options
-from ..loop import REPORT_S, Trainer, descend, falling, write_whole
+from ..loop import REPORT_S, descend, falling, run_stage
 from ..tiny.evaluation import generate
 
-GROUP = 32  # requests that are answered together, and whose rows are one file
+GROUP = 32  # requests that are answered together
 TOP = 64  # tokens of a row's distribution that are kept
 TEMPERATURE = 0.8  # of the sampled answers
 PICTURES = (".jpg", ".jpeg", ".png")
@@ -59,13 +57,14 @@ def join(parts: Sequence[Rows]) -> Rows:
     return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
 
 
-def simulated_requests(folder: Path, count: int, seed: int, processes: int) -> Iterator[Request]:
-    """Simulated views, rendered into ``folder``, and what the pair may be asked about them."""
+def simulated_requests(count: int, seed: int, processes: int) -> Iterator[Request]:
+    """Simulated views, and what the pair may be asked about them."""
     from ...sim.camera import encode_jpeg
     from ..tiny.data import draw_instruction, draw_names, make_views
 
     rng = np.random.default_rng((seed, 0xE71))
-    views = make_views(folder, seed, count, "mixed", processes)
+    with tempfile.TemporaryDirectory() as folder:
+        views = make_views(Path(folder), seed, count, "mixed", processes)
     for index in range(len(views)):
         names = draw_names(views.things(index), 4, rng)
         instruction = draw_instruction(names[rng.integers(len(names))], rng)
@@ -97,56 +96,32 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
     )
 
 
-class Collector:
-    """Rows of one target's answers, a file for every GROUP requests, so that a run can continue."""
-
-    def __init__(
-        self, vlm: Vlm, spec: PromptSpec, layers: Sequence[int], seed: int, folder: Path
-    ) -> None:
-        """layers: the hidden rows after so many layers of the target are kept."""
-        self._vlm, self._spec, self._layers = vlm, spec, tuple(layers)
-        self._seed, self._folder = seed, folder
-        self._source = f"{vlm.identity} {self._layers} {spec.max_tokens}"
-
-    def collect(self, requests: Iterator[Request], count: int) -> Rows:
-        """The rows of ``count`` requests; files that are in the folder are read instead.
-
-        UserError: such a file is of another training.
-        """
-        parts: list[Rows] = []
-        begun = reported = time.monotonic()
-        for start in range(0, count, GROUP):
-            some = list(islice(requests, min(GROUP, count - start)))
-            path = self._folder / f"rows_{self._seed}_{start}_{len(some)}.pt"
-            parts.append(self._read(path) if path.exists() else self._make(path, some, start))
-            done, now = start + len(some), time.monotonic()
-            if now - reported > REPORT_S or done == count:
-                speed = done / (now - begun)
-                print(f"answers: {done} of {count} requests, {speed:.1f}/s", flush=True)
-                reported = now
-        return join(parts)
-
-    def _read(self, path: Path) -> Rows:
-        stored = torch.load(path, weights_only=True)
-        if stored.pop("of") != self._source:
-            raise UserError(
-                f"{path} is of another target, --layers or --max-tokens: choose another --out"
-            )
-        return Rows(**stored)
-
-    def _make(self, path: Path, requests: Sequence[Request], start: int) -> Rows:
-        """Answer these requests and score each answer."""
+def collect(
+    vlm: Vlm,
+    spec: PromptSpec,
+    layers: Sequence[int],
+    requests: Iterator[Request],
+    count: int,
+    seed: int,
+) -> Rows:
+    """The rows of ``count`` requests, each answered greedily and sampled; ``seed`` is theirs."""
+    parts: list[Rows] = []
+    begun = reported = time.monotonic()
+    for start in range(0, count, GROUP):
         sessions, policies = [], []
-        for index, request in enumerate(requests, self._seed + start):
-            prompt = self._vlm.prompt(request, self._spec)
+        for index, request in enumerate(islice(requests, min(GROUP, count - start)), seed + start):
+            prompt = vlm.prompt(request, spec)
             for policy in (GREEDY, SamplingPolicy(TEMPERATURE, seed=index)):
-                sessions.append(self._vlm.open(prompt))
+                sessions.append(vlm.open(prompt))
                 policies.append(policy)
-        answers = generate(self._vlm, sessions, policies, self._spec)
+        answers = generate(vlm, sessions, policies, spec)
         pairs = zip(sessions, answers, strict=True)
-        rows = join([answer_rows(session, answer, self._layers) for session, answer in pairs])
-        write_whole(path, {"of": self._source, **vars(rows)})
-        return rows
+        parts += [answer_rows(session, answer, layers) for session, answer in pairs]
+        done, now = min(start + GROUP, count), time.monotonic()
+        if now - reported > REPORT_S or done == count:
+            print(f"answers: {done} of {count} requests, {done / (now - begun):.1f}/s", flush=True)
+            reported = now
+    return join(parts)
 
 
 def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) -> Rows:
@@ -164,7 +139,6 @@ def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) 
     return Rows(torch.from_numpy(hidden), top.indices, top.values)
 
 
-STAGE = "training"
 BATCH = 512  # rows of a step
 PEAK_RATE = 3e-3
 WARMUP = 50  # steps
@@ -183,7 +157,7 @@ def frequent_tokens(rows: Rows, count: int, vocabulary: int) -> tuple[int, ...]:
     return tuple(sorted(likely.indices[likely.values > MIN_SHARE].tolist()))
 
 
-class ExitTrainer(Trainer):
+class ExitTrainer:
     """Adapters in training; owns their weights, optimizer and data order."""
 
     def __init__(
@@ -194,9 +168,7 @@ class ExitTrainer(Trainer):
         tokens: Sequence[int],
         rows: Rows,
         seed: int,
-        checkpoint: Path,
     ) -> None:
-        super().__init__(checkpoint, f"{vlm.identity} {layers} rank {rank}, {len(tokens)} tokens")
         torch.manual_seed(seed)
         adapters = {layer: Adapter(rows.hidden.shape[-1], rank) for layer in layers}
         self.exits = Exits(vlm, adapters, tokens, torch.float32)
@@ -205,7 +177,7 @@ class ExitTrainer(Trainer):
         self._optimizer = torch.optim.AdamW(
             self._modules.parameters(), PEAK_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY
         )
-        self.kept = {"adapters": self._modules, "optimizer": self._optimizer}
+        self._steps = 0
         self._rng = np.random.default_rng((seed, 0xE73))
         place = torch.full((vlm.vocabulary,), -1)
         place[list(tokens)] = torch.arange(len(tokens))
@@ -213,16 +185,9 @@ class ExitTrainer(Trainer):
         held_out = min(MAX_HELD_OUT, math.ceil(HELD_OUT * len(rows)))
         self._learned = len(rows) - held_out
 
-    def resume(self) -> bool:
-        """Go on from a checkpoint; the data come in another order."""
-        resumed = super().resume()
-        if resumed:
-            self._rng = np.random.default_rng((self.steps[STAGE], 0xE73))
-        return resumed
-
     def run(self, seconds: float) -> None:
-        """Train until ``seconds`` are spent, those of earlier runs included."""
-        self.run_stage(STAGE, lambda: self.spent[STAGE] / seconds, self._step, self.report)
+        """Train for so long."""
+        run_stage("training", lambda spent, _: spent / seconds, self._step, self.report)
 
     def measure(self) -> dict[int, tuple[float, float]]:
         """Each exit's loss on held-out rows and agreement with the target's argmax, by layer."""
@@ -242,7 +207,8 @@ class ExitTrainer(Trainer):
         return "agreement after " + ", ".join(exits)
 
     def _step(self, progress: float) -> None:
-        rate = PEAK_RATE * min(1.0, (self.steps[STAGE] + 1) / WARMUP) * falling(progress)
+        self._steps += 1
+        rate = PEAK_RATE * min(1.0, self._steps / WARMUP) * falling(progress)
         chosen = self._rng.integers(self._learned, size=BATCH)
         losses = [self._loss_and_agreement(each, chosen)[0] for each in range(len(self._modules))]
         descend([self._optimizer], torch.stack(losses).sum(), rate, math.inf)
@@ -280,7 +246,6 @@ OPTIONS: Options = {
     "--device": {"default": "cpu", "help": "cpu or cuda (default %(default)s)"},
     "--dtype": {"default": "float32", "help": "float32, bfloat16 or float16"},
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
-    "--resume": {"action": "store_true", "help": "continue from what OUT holds"},
 }
 
 add_train_arguments = partial(add_options, options=OPTIONS)
@@ -298,19 +263,12 @@ def run_train(args: argparse.Namespace) -> int:
             "training needs --requests, --rank and --threads of 1 or more, --minutes above 0 and "
             "--shortlist of 0 or more"
         )
-    work: Path = args.out / "training"
-    if not args.resume and work.exists():
-        raise UserError(f"{work} holds a training: add --resume, or choose another --out")
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     layers = _layers(args.layers, vlm)
-    requests = _requests(args, work)
-    work.mkdir(parents=True, exist_ok=True)
-    collector = Collector(vlm, vlm.spec(rules_text(), args.max_tokens), layers, args.seed, work)
-    rows = collector.collect(requests, args.requests)
+    spec = vlm.spec(rules_text(), args.max_tokens)
+    rows = collect(vlm, spec, layers, _requests(args), args.requests, args.seed)
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
-    trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed, work / "adapters.pt")
-    if args.resume:
-        trainer.resume()
+    trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)
     trainer.run(60 * args.minutes)
     trainer.exits.save(args.out, tokens if args.shortlist else ())
     print(f"{args.out}: {trainer.report()}", flush=True)
@@ -329,10 +287,10 @@ def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _requests(args: argparse.Namespace, work: Path) -> Iterator[Request]:
+def _requests(args: argparse.Namespace) -> Iterator[Request]:
     """The requests to learn from, the same for a seed at any time."""
     if (args.pictures is None) != (args.prompts is None):
         raise UserError("--pictures and --prompts go together")
     if args.pictures is not None:
         return picture_requests(args.pictures, args.prompts, args.seed)
-    return simulated_requests(work / "views", args.requests, args.seed, args.threads)
+    return simulated_requests(args.requests, args.seed, args.threads)

@@ -144,9 +144,3 @@ def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> Non
 
 def _write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
-
-
-def load_pair_model(folder: Path) -> Qwen3VLForConditionalGeneration:
-    """The shipped weights of ``folder``, computed in float32."""
-    model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from ....errors import UserError, check_writable
 from ....models import EMBEDDED
 from ....models.load import load
 from ...rows import Options, Row, add_options, print_table, write
-from ..loop import Trainer, descend, falling
-from .architecture import SHAPES, ModelShape, build_model, load_pair_model, save_pair_model
+from ..loop import descend, falling, run_stage
+from .architecture import SHAPES, ModelShape, build_model, save_pair_model
 from .data import (
     BEARINGS,
     DISTANCES,
@@ -106,37 +106,19 @@ def learning_rate_share(progress: float) -> float:
     return min(1.0, (progress + 0.001) / WARMUP) * falling(progress, FLAT)
 
 
-class PairTrainer(Trainer):
-    """One model in training; owns its weights, optimizers and data order.
+class PairTrainer:
+    """One model in training; owns its weights, optimizers and data order."""
 
-    The optimizers' moments are not kept: a few steps rebuild them.
-    """
-
-    def __init__(
-        self, shape: ModelShape, views: Views, plan: TrainingPlan, checkpoint: Path
-    ) -> None:
-        super().__init__(checkpoint, repr(shape))
+    def __init__(self, shape: ModelShape, views: Views, plan: TrainingPlan) -> None:
         torch.set_num_threads(plan.threads)
         self.views, self.plan = views, plan
         self.model: Qwen3VLForConditionalGeneration = build_model(shape, plan.seed)
         self.sight = VisionHead(shape.hidden)
-        self.kept = {"model": self.model, "sight": self.sight}
         self.forward = PackedForward(self.model, QUESTIONS, SLOT)
         self.encoder = QuestionEncoder(build_tokenizer())
         self.rng = np.random.default_rng(plan.seed)
         self._order = np.empty(0, np.int64)
         self._sampling_weights = sampling_weights(views)
-
-    def start_from(self, folder: Path) -> None:
-        """Begin with the weights of the trained model in ``folder``."""
-        self.model.load_state_dict(load_pair_model(folder).state_dict())
-
-    def resume(self) -> bool:
-        """Go on from a checkpoint; the views come in another order."""
-        resumed = super().resume()
-        if resumed:
-            self.rng = np.random.default_rng((self.plan.seed, self.steps.total()))
-        return resumed
 
     def run(self) -> Qwen3VLForConditionalGeneration:
         """Both stages; the model, in evaluation mode."""
@@ -181,17 +163,14 @@ class PairTrainer(Trainer):
         """Train for so many minutes, or until so many images are seen (0: no such limit)."""
         optimizers = _optimizers([module, self.sight], self.plan.rate)
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
-        resumed = self.spent[name]
         losses: list[float] = []
 
-        def progress() -> float:
-            seen = self.plan.batch * self.steps[name]
-            return max(self.spent[name] / (60 * minutes), seen / images if images else 0.0)
+        def progress(spent: float, steps: int) -> float:
+            seen = self.plan.batch * steps
+            return max(spent / (60 * minutes), seen / images if images else 0.0)
 
         def step(share: float) -> None:
             rate = self.plan.rate * learning_rate_share(share)
-            if resumed and self.spent[name] - resumed < 20:
-                rate *= 0.05 + (self.spent[name] - resumed) / 21
             with torch.autocast("cpu", torch.bfloat16):
                 loss, shown = compute(self._next(questions))
             descend(optimizers, loss, rate, 1.0)
@@ -202,14 +181,14 @@ class PairTrainer(Trainer):
             losses.clear()
             return f"loss {mean:.3f}"
 
-        self.run_stage(name, progress, step, report)
+        run_stage(name, progress, step, report)
 
 
 HELD_OUT = 1_000  # views
 VIEWS = 32_000
 COLUMNS = {
     name: name.replace("_", " ")
-    for name in ("model", "skill", "accuracy", "wrong_picture", "wrong_instruction", "chance")
+    for name in ("model", "skill", "accuracy", "wrong_picture", "chance")
 }
 DRAFTER_SHARE = 0.1  # of the minutes
 SIGHT_SHARE = 0.5  # of a model's minutes
@@ -225,9 +204,6 @@ OPTIONS: Options = {
     "--views": {"type": int, "default": VIEWS, "help": "views to train on"},
     "--seed": {"type": int, "default": 1, "help": "of views, weights and questions"},
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
-    "--resume": {"action": "store_true", "help": "continue from OUT's checkpoints"},
-    "--start-from": {"type": Path, "help": "a pair whose weights to train further"},
-    "--models": {"default": ",".join(SHAPES), "help": "which to train (default %(default)s)"},
     "--evaluate": {"action": "store_true", "help": "measure a pair only"},
     "--count": {"type": int, "default": HELD_OUT, "help": "held-out views to measure on"},
     "--json": {"type": Path, "help": "write the figures to this file"},
@@ -256,50 +232,25 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace, folder: Path) -> None:
-    """Train the models of ``args.models`` into ``folder``/target and ``folder``/drafter.
+    """Train both models into ``folder``/target and ``folder``/drafter.
 
-    UserError, before anything is rendered: options that do not fit, checkpoints that are there
-    without ``--resume``, or a model of the pair that is neither trained nor there.
+    UserError, before anything is rendered: options that do not fit.
     """
-    names = args.models.split(",")
-    if args.views < 100 or not args.minutes > 0 or not set(names) <= set(SHAPES):
-        raise UserError(
-            "training needs --views of at least 100, --minutes above 0 and "
-            f"--models of {', '.join(SHAPES)}"
-        )
-    kept = {name: folder / "checkpoints" / f"{name}.pt" for name in names}
-    if not args.resume and any(path.exists() for path in kept.values()):
-        raise UserError(f"{folder} holds checkpoints: add --resume, or choose another --out")
-    for name in SHAPES:
-        if args.start_from is not None:
-            _trained(args.start_from, name)
-        elif name not in names and not _weights(folder, name).exists():
-            raise UserError(
-                f"--models {args.models} trains no {name}, and {folder} has none to measure with: "
-                "add --start-from and a pair that has one, or train both"
-            )
+    if args.views < 100 or not args.minutes > 0:
+        raise UserError("training needs --views of at least 100, --minutes above 0")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder} cannot be made: {error.strerror}") from None
     views = make_views(folder / "views", args.seed, args.views, "mixed", args.threads)
-    for name, checkpoint in kept.items():
-        trainer = PairTrainer(SHAPES[name], views, _plan(name, names, args), checkpoint)
-        if args.start_from is not None:
-            trainer.start_from(_trained(args.start_from, name))
-        if args.resume:
-            trainer.resume()
-        save_pair_model(trainer.run(), folder / name)
-    for name in set(SHAPES) - set(names):
-        if args.start_from is not None:  # the pair stays whole
-            shutil.copytree(_trained(args.start_from, name), folder / name, dirs_exist_ok=True)
+    for name, shape in SHAPES.items():
+        save_pair_model(PairTrainer(shape, views, _plan(name, args)).run(), folder / name)
 
 
-def _plan(name: str, names: Sequence[str], args: argparse.Namespace) -> TrainingPlan:
+def _plan(name: str, args: argparse.Namespace) -> TrainingPlan:
     """The drafter is trained little on purpose: its mistakes are what verification is for."""
     weak = name == "drafter"
-    alone = len(names) == 1
-    share = args.minutes * (1 if alone else DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
+    share = args.minutes * (DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
     return TrainingPlan(
         sight=share * SIGHT_SHARE,
         joint=share * (1 - SIGHT_SHARE),
@@ -313,22 +264,14 @@ def _plan(name: str, names: Sequence[str], args: argparse.Namespace) -> Training
     )
 
 
-def _weights(folder: Path, name: str) -> Path:
-    return folder / name / "model.safetensors"
-
-
-def _trained(folder: Path, name: str) -> Path:
-    if not _weights(folder, name).exists():
-        raise UserError(f"{folder} has no {name}/model.safetensors: train a pair into it first")
-    return folder / name
-
-
 def measure(folder: Path, seed: int, count: int, threads: int) -> list[Row]:
     """Evaluate the pair in ``folder`` on ``count`` views that no training seed renders.
 
     UserError: a model of the pair is missing.
     """
-    trained = {name: _trained(folder, name) for name in SHAPES}
+    trained = {name: folder / name for name in SHAPES}
+    if lost := [path for path in trained.values() if not (path / "model.safetensors").exists()]:
+        raise UserError(f"{lost[0]}/model.safetensors is missing: train a pair into {folder} first")
     # training renders shards of seeds below 10**9
     with tempfile.TemporaryDirectory() as rendered:
         views = make_views(Path(rendered), seed + 10**6, count, "mixed", threads)

@@ -1,8 +1,8 @@
-"""What the shipped pair can do, measured on held-out views: skills, controls and acceptance.
+"""What the shipped pair can do, measured on held-out views: skills and a control.
 
-Each skill is measured three times: with the right picture and instruction, with the wrong picture,
-and with the wrong instruction. The truth stays that of the right ones, so a model that uses both
-falls to chance in the other two, and one that relies on priors does not.
+Each skill is measured with the right picture, and with a wrong one. The truth stays that of the
+right one, so a model that looks falls to chance before the other, and one that relies on priors
+does not.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from PIL import Image
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....models.passes.target_rows import on_host
-from ....models.prompt import Prompt, PromptSpec, Request
+from ....models.prompt import PromptSpec, Request
 from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 from ...rows import Row
 from .data import Views, draw_instruction
 from .language import (
-    DISTANCES,
     ORDERS,
-    SIDES,
     VISIBLE_PIXELS,
     Statement,
     alike,
@@ -72,34 +70,7 @@ def greedy_answers(vlm: Vlm, requests: Sequence[Request], spec: PromptSpec) -> l
     return answers
 
 
-def proposals(vlm: Vlm, prompt: Prompt, answer: Sequence[int]) -> list[int]:
-    """The greedy token of ``vlm`` at each place of an answer, after that answer so far."""
-    tokens: list[int] = vlm.open(prompt).forward(answer[:-1]).argmax(-1).tolist()
-    return tokens
-
-
-def accepted_and_tested(
-    answer: Sequence[int], proposed: Sequence[int], gamma: int
-) -> tuple[int, int]:
-    """Draft tokens accepted, and tested (the accepted and the first rejected one of each draft).
-
-    A draft of ``gamma`` tokens continues the target's own prefix, and whatever it proposes after a
-    right token is what ``proposed`` holds there; after a draft the target adds one token itself.
-    """
-    accepted = tested = at = 0
-    while at < len(answer):
-        for _ in range(min(gamma, len(answer) - at)):
-            tested += 1
-            if proposed[at] != answer[at]:
-                break
-            accepted += 1
-            at += 1
-        at += 1  # the recovered or bonus token
-    return accepted, tested
-
-
 SKILLS = ("visible", "side", "distance", "action")
-GAMMA = 4
 
 
 @dataclass(frozen=True)
@@ -174,43 +145,6 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
     return wrong
 
 
-def wrong_instructions(
-    probes: Sequence[Probe], views: Views, rng: np.random.Generator
-) -> list[Probe]:
-    """Other questions before the same pictures; half of them about something in view.
-
-    Two things in one picture are seldom at the same side and distance, so that the question would
-    reveal something of the truth: a skill is scored on as many pairs of each two words only.
-    """
-    wrong = []
-    paired: Counter[tuple[str, str, str]] = Counter()
-    for number, probe in enumerate(probes):
-        present = [name for name in _visible(views, probe.image) if name != probe.name]
-        absent = [name for name in _absent(views, probe.image) if name != probe.name]
-        if not present or not absent:
-            continue
-        pool = present if number // 2 % 2 else absent
-        name = pool[rng.integers(len(pool))]
-        skills = ["visible"]
-        if probe.truth.visible and name in present:
-            other = read(answer(views.things(probe.image), name, probe.order))
-            skills += [skill for skill in SKILLS[1:3] if _even(paired, skill, probe.truth, other)]
-        wrong.append(Probe(probe.image, name, probe.order, probe.truth, tuple(skills)))
-    return wrong
-
-
-def _even(
-    paired: Counter[tuple[str, str, str]], skill: str, truth: Statement, other: Statement
-) -> bool:
-    """Count a pair of words in, unless it is already ahead of the rarest pair with that truth."""
-    word, true_word = getattr(other, skill), getattr(truth, skill)
-    rarest = min(paired[skill, true_word, w] for w in (SIDES if skill == "side" else DISTANCES))
-    if paired[skill, true_word, word] > rarest + 4:
-        return False
-    paired[skill, true_word, word] += 1
-    return True
-
-
 def requests_of(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Request]:
     """The probes in one of the phrasings each, with their pictures as they are."""
     pictures = [png(image) for image in views.images]
@@ -224,20 +158,16 @@ def png(image: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def accuracy(
-    skill: str, probes: Sequence[Probe], claims: Sequence[Statement], where_said: bool = False
-) -> float:
+def accuracy(skill: str, probes: Sequence[Probe], claims: Sequence[Statement]) -> float:
     """The share of right claims; for ``visible`` the mean over the visible and the absent.
 
-    A thing that was missed counts as a wrong side and distance too; ``where_said`` leaves out the
-    answers that state none.
+    A thing that was missed counts as a wrong side and distance too.
     """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
-        claimed = getattr(claim, skill)
-        if skill in probe.skills and (claimed != "" or not where_said):
+        if skill in probe.skills:
             right[bool(probe.truth.visible) or skill != "visible"].append(
-                claimed == getattr(probe.truth, skill)
+                getattr(claim, skill) == getattr(probe.truth, skill)
             )
     shares = [np.mean(hits) for hits in right.values() if hits]
     return float(np.mean(shares)) if shares else 0.0
@@ -252,51 +182,28 @@ def chance(skill: str, probes: Sequence[Probe]) -> float:
 
 
 def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
-    """Skills of the ``models`` target and drafter, and how many draft tokens the target accepts."""
+    """Skills of the ``models`` target and drafter."""
     rng = np.random.default_rng((seed, 0xE7A1))
     probes = right_probes(views, rng)
     sets = {
         "accuracy": probes,
         "wrong_picture": wrong_pictures(probes, views, rng),
-        "wrong_instruction": wrong_instructions(probes, views, rng),
     }
     asked = {name: requests_of(some, views, rng) for name, some in sets.items()}
     common = min(vlm.vocabulary for vlm in models.values())
     spec = models["target"].spec("", MAX_ANSWER)
     rows: list[Row] = []
-    said: dict[tuple[str, str], list[list[int]]] = {}
     for model, vlm in models.items():
         vlm.crop(common)
         scores: dict[str, Row] = {skill: {} for skill in SKILLS}
         for name, some in sets.items():
-            said[model, name] = ids = greedy_answers(vlm, asked[name], spec)
+            ids = greedy_answers(vlm, asked[name], spec)
             texts = [vlm.tokenizer.decode(each, skip_special_tokens=True) for each in ids]
             claims = [read(text) for text in texts]
             for skill in SKILLS if some is probes else SKILLS[:3]:
                 scores[skill][name] = accuracy(skill, some, claims)
-                if some is probes:
-                    said_only = accuracy(skill, some, claims, where_said=True)
-                    scores[skill]["accuracy_where_said"] = said_only
             print(f"{model}: {name}, {len(some)} answers", flush=True)
         for skill in SKILLS:
             level = chance(skill, probes)
             rows.append({"model": model, "skill": skill, **scores[skill], "chance": level})
-    prompts = [models["drafter"].prompt(request, spec) for request in asked["accuracy"]]
-    return [*rows, _acceptance(models["drafter"], prompts, said["target", "accuracy"])]
-
-
-def _acceptance(drafter: Vlm, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Row:
-    counts = [
-        accepted_and_tested(answer, proposals(drafter, prompt, answer), GAMMA)
-        for prompt, answer in zip(prompts, answers, strict=True)
-    ]
-    accepted, tested = np.sum(counts, axis=0).tolist()
-    return {
-        "model": "drafter",
-        "skill": "acceptance",
-        "accuracy": accepted / tested,
-        "accepted": accepted,
-        "tested": tested,
-        "gamma": GAMMA,
-        "tokens": sum(map(len, answers)),
-    }
+    return rows
