@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from edge_cloud_spec.lab.bench.formulas import (
-    acceptance_rate,
-    expected_accepted,
     expected_tokens,
-    expected_tokens_by_depth,
     fsd_time,
     layer_split_time,
     picospec_time,
     rejection_probability,
-    speedup,
     stop_and_wait_time,
-    streamed_tokens,
 )
 
 MBIT = 1e6 / 8  # bytes
@@ -31,19 +23,17 @@ SHARES = st.floats(0, 1)
 LENGTHS = st.integers(1, 12)
 TIMES = st.floats(1e-4, 10)
 
+
+def speedup(tokens: float, round_time: float, target: float) -> float:
+    """Throughput over that of the target alone (DSSD eqs. 14 and 15, TSLT eq. 10).
+
+    TSLT eq. 28 charges ``target`` for each token instead of each round, so it never reaches 1, and
+    eq. 9 has a bracket too few around its denominator; eq. 10 is right.
+    """
+    return tokens * target / round_time
+
+
 # Tokens of a round
-
-
-@given(st.lists(SHARES, max_size=6))
-def test_expected_accepted_is_the_mean_over_every_outcome(acceptances: list[float]) -> None:
-    mean = 0.0
-    for outcome in product((True, False), repeat=len(acceptances)):
-        chance = math.prod(
-            a if kept else 1 - a for a, kept in zip(acceptances, outcome, strict=True)
-        )
-        mean += chance * (*outcome, False).index(False)
-    assert expected_accepted(acceptances) == pytest.approx(mean)
-    assert expected_tokens_by_depth(acceptances) == expected_accepted(acceptances) + 1
 
 
 @given(st.floats(0, 0.99), st.integers(0, 40))
@@ -51,20 +41,6 @@ def test_expected_tokens_is_the_closed_form(acceptance: float, length: int) -> N
     closed = (1 - acceptance ** (length + 1)) / (1 - acceptance)
     assert expected_tokens(acceptance, length) == pytest.approx(closed)
     assert expected_tokens(1, length) == length + 1
-
-
-@given(SHARES, LENGTHS)
-def test_a_streamed_round_is_the_round_without_its_bonus(acceptance: float, length: int) -> None:
-    bonus = acceptance**length
-    assert streamed_tokens(acceptance, length) == pytest.approx(
-        expected_tokens(acceptance, length) - bonus
-    )
-
-
-@pytest.mark.parametrize("acceptances", [[1.1], [0.5, -0.1], [math.nan]])
-def test_what_is_no_probability_is_refused(acceptances: list[float]) -> None:
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        expected_accepted(acceptances)
 
 
 # Layers on both sides
@@ -243,13 +219,13 @@ def test_picospec_speedups_are_not_those_of_its_own_formulas(
     tokens = expected_tokens(alpha, 4)
     ours = f"{speedup(tokens, serial, ar):.2f} {speedup(tokens, round_time, ar):.2f}"
     assert ours == formula != published
-    assert f"{speedup(streamed_tokens(alpha, 4), round_time, ar):.2f}" == streamed
+    assert f"{speedup(expected_tokens(alpha, 3), round_time, ar):.2f}" == streamed
 
 
 def test_picospec_prints_more_tokens_per_round_than_four_drafted_tokens_can_give() -> None:
     """Its tables: llama-humaneval, 19.88 tokens/s at 272.93 ms a round; accepted length 4.90."""
     assert 19.88 * 0.27293 > expected_tokens(1, 4) == 5
-    assert streamed_tokens(1, 4) == 4 < 4.90
+    assert expected_tokens(1, 3) == 4 < 4.90, "a streamed draft has no bonus token"
 
 
 @given(LENGTHS, TIMES, TIMES, TIMES, SHARES, SHARES)
@@ -307,36 +283,3 @@ def test_tslt_time_and_speedup_of_a_tree() -> None:
     judged = 3 * 0.8 + 1
     printed = 1 / ((sparse_round - 25 * MS) / (judged * 25 * MS) + 1)
     assert f"{printed:.2f}" == "0.96"
-
-
-@st.composite
-def rows(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """P and Q [V], and a K from 1 to V."""
-    size = draw(st.integers(2, 40))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    spread = draw(st.floats(0.05, 5))
-    target, draft = random.dirichlet(np.full(size, 1 / spread), 2)
-    return target, draft, draw(st.integers(1, size))
-
-
-@given(rows())
-def test_truncation_moves_the_acceptance_by_the_lost_mass_at_most(
-    drawn: tuple[NDArray[np.float64], NDArray[np.float64], int],
-) -> None:
-    """TSLT theorem 3.2 and eq. 21."""
-    target, draft, kept = drawn
-    best = np.argsort(-draft)[:kept]
-    top_k = np.zeros_like(draft)
-    top_k[best] = draft[best]
-    lost = 1 - top_k.sum()
-    sparse = top_k / top_k.sum()
-    moved = acceptance_rate(target, sparse) - acceptance_rate(target, draft)
-    assert abs(moved) <= lost + 1e-9
-    assert np.abs(sparse - draft).sum() / 2 == pytest.approx(lost, abs=1e-9)
-    assert acceptance_rate(target, draft) == pytest.approx(1 - np.abs(target - draft).sum() / 2)
-
-
-def test_the_bound_on_the_acceptance_is_reached() -> None:
-    target, draft = np.array([0.0, 1.0]), np.array([0.6, 0.4])
-    sparse = np.array([1.0, 0.0])
-    assert acceptance_rate(target, draft) - acceptance_rate(target, sparse) == 0.4

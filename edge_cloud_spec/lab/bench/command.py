@@ -31,7 +31,7 @@ SUITES = {
     "payload": "serialized bytes a round of every preset and rule, and the time of its verdict",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
-    "stop": "how fast e_stop, a killed cloud and a killed navigator stop the robot",
+    "stop": "how fast e_stop stops the robot",
 }
 
 

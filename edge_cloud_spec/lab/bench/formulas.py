@@ -7,13 +7,7 @@ drafted token is accepted when all before it were, ``length`` the draft length (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
-from operator import mul
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...decoding.cost_model import Costs, rate
 from ...decoding.preset import STOP_AND_WAIT, Preset
@@ -23,44 +17,15 @@ from ...edge.measures import Measures
 # -- tokens of a round
 
 
-def acceptance_rate(target: NDArray[np.float64], draft: NDArray[np.float64]) -> float:
-    """sum min(P, Q) = 1 - TV(P, Q) of two rows [V] (TSLT lemma 1; Leviathan et al. 2023)."""
-    return float(np.minimum(target, draft).sum())
-
-
-def expected_accepted(acceptances: Sequence[float]) -> float:
-    """Accepted tokens of a draft whose acceptances are given by depth, the first token's first.
-
-    Leviathan et al. 2023, eq. 1, less the token after them, with a rate for each depth.
-    """
-    if not all(0 <= acceptance <= 1 for acceptance in acceptances):
-        raise ValueError(f"an acceptance lies between 0 and 1: {acceptances}")
-    return float(sum(accumulate(acceptances, mul)))
-
-
-def expected_tokens_by_depth(acceptances: Sequence[float]) -> float:
+def expected_tokens(acceptance: float, length: int) -> float:
     """Tokens of a round: the accepted ones, then the recovered or the bonus token.
 
-    Leviathan et al. 2023, eq. 1, with a rate for each depth.
-    """
-    return expected_accepted(acceptances) + 1
-
-
-def expected_tokens(acceptance: float, length: int) -> float:
-    """(1 - a^(length + 1)) / (1 - a), summed so that a = 1 needs no case of its own.
+    (1 - a^(length + 1)) / (1 - a), summed so that a = 1 needs no case of its own.
 
     TSLT eq. 8, PicoSpec eq. 5 (Leviathan et al. 2023, eq. 1). TSLT eq. 28 has length * a + 1
     instead, which would need every drafted token to be judged.
     """
-    return expected_tokens_by_depth([acceptance] * length)
-
-
-def streamed_tokens(acceptance: float, length: int) -> float:
-    """Tokens of a round whose draft goes on as if all were accepted: there is no bonus token.
-
-    PicoSpec (sec. 3.4) counts one, though the next draft already stands in its place.
-    """
-    return expected_tokens(acceptance, length - 1)
+    return sum(acceptance**depth for depth in range(length + 1))
 
 
 def rejection_probability(acceptance: float, length: int) -> float:
@@ -110,15 +75,6 @@ def layer_split_time(edge_share: float, edge: float, cloud: float, rtt: float) -
     (the baseline of SpecEdge sec. 5.3 and PicoSpec sec. 4.2).
     """
     return edge_share * edge + rtt + (1 - edge_share) * cloud
-
-
-def speedup(tokens: float, round_time: float, target: float) -> float:
-    """Throughput over that of the target alone (DSSD eqs. 14 and 15, TSLT eq. 10).
-
-    TSLT eq. 28 charges ``target`` for each token instead of each round, so it never reaches 1, and
-    eq. 9 has a bracket too few around its denominator; eq. 10 is right.
-    """
-    return tokens * target / round_time
 
 
 # -- our cost model

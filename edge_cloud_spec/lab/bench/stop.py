@@ -1,10 +1,8 @@
-"""``bench stop``: how fast the robot stops after each event, and whether it then moves again.
+"""``bench stop``: ms from ``e_stop`` to a zero command; all nodes are real processes.
 
-Prints percentiles in ms, and whether the robot recovered; all nodes are real processes.
-``e_stop``: from the stop to a zero command; ``bare_ms``: a bare rclpy message to another process
-and its answer, just before it; ``load``: of the machine, on average over the last minute.
-``cloud_killed``: from the end of the command under way to standing still. ``navigator_killed``:
-from the kill to standing still.
+``bare_ms``: a bare rclpy message to another process and its answer, just before it; ``load``: of
+the machine, on average over the last minute. ``bench faults`` has what happens to the robot when
+the verifier or a node is killed.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 from geometry_msgs.msg import Twist
@@ -26,14 +24,13 @@ from edge_cloud_spec.msg import VerifiedTokens
 
 from ...bringup.graph import GraphSettings
 from ...errors import UserError
-from ...models import EMBEDDED
 from ...nav.mission import STARTED
 from ...nodes.runtime.qos import DECODE
 from ..harness.random_checkpoint import TINY, make_pair
 from . import bare
 from .command import Options, Row
-from .faults.rig import Rig, running_rig
 from .live import ENDLESS, LiveRig, Watch
+from .options import check_counts
 
 INSTRUCTION = "find the silver bottle"
 ANSWERS = ("action: turn left large;", "action: turn right large;")  # there is room for a turn
@@ -169,82 +166,17 @@ class _EStop:
         return watch.stands_since == math.inf
 
 
-OBSERVED = 1.5  # s after the standstill in which nothing may move
-RECOVERY_TIMEOUT = 60.0  # s in which the robot must move again by itself
-PROGRAMS = {"cloud_killed": "verifier", "navigator_killed": "navigator"}
-EVENTS = ("e_stop", *PROGRAMS)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One trial: ``ms`` to the standstill, counted from what each event names."""
-
-    ms: float
-    stayed: bool  # nothing moved until the killed process was started again
-    recovered: bool
-
-
-def kill(rig: Rig, event: str, rng: np.random.Generator) -> Kill:
-    """Kill the event's program while the robot moves. Raises UserError."""
-    watch = rig.watch
-    rig.drive()
-    time.sleep(float(rng.uniform(0.0, 0.3)))
-    rig.drive_until(lambda: watch.stands_since == math.inf, "the robot moves", RECOVERY_TIMEOUT)
-    killed = time.time()
-    rig.kill(PROGRAMS[event])
-    rig.wait_for(lambda: watch.stands_since < math.inf, "the robot stands still")
-    stood, expiry = watch.stands_since, watch.last_command.expiry if watch.last_command else 0.0
-    since = killed if event == "navigator_killed" else min(watch.last_motion, expiry)
-    time.sleep(OBSERVED)
-    stayed = watch.stands_since == stood
-    rig.start_node(PROGRAMS[event])
-    with suppress(UserError):
-        rig.drive_until(lambda: watch.stands_since == math.inf, "it moves again", RECOVERY_TIMEOUT)
-    return Kill(1e3 * (stood - since), stayed, recovered=watch.stands_since == math.inf)
-
-
 OPTIONS: Options = {
-    "--trials": {"type": int, "default": 200, "help": "of e_stop (default %(default)s)"},
-    "--kills": {"type": int, "default": 8, "help": "of either (default %(default)s)"},
-    "--events": {"default": ",".join(EVENTS), "help": "(default %(default)s)"},
-    "--target": {"default": str(EMBEDDED / "target")},
-    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--trials": {"type": int, "default": 200, "help": "(default %(default)s)"},
 }
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row an event."""
-    events = args.events.split(",")
-    if unknown := set(events) - set(EVENTS):
-        raise UserError(f"--events has {', '.join(sorted(unknown))}; there are {', '.join(EVENTS)}")
-    if args.trials < 1 or args.kills < 1:
-        raise UserError("--trials and --kills must be 1 or more")
-    rows = []
-    if "e_stop" in events:
-        ours, theirs = measure(args.trials, args.seed)
-        load = os.getloadavg()[0]
-        row = {"event": "e_stop", "trials": len(ours), **_times(ours), **_times(theirs, "bare_")}
-        rows.append({**row, "load": load})
-    kills = [event for event in events if event in PROGRAMS]
-    if kills:
-        rng = np.random.default_rng(args.seed)
-        with running_rig(args.seed, target=args.target, drafter=args.drafter) as rig:
-            rows += [_killed(rig, event, args.kills, rng) for event in kills]
-    return rows
-
-
-def _killed(rig: Rig, event: str, trials: int, rng: np.random.Generator) -> Row:
-    done: list[Kill] = []
-    for trial in range(trials):
-        done.append(kill(rig, event, rng))
-        print(f"{event} {trial + 1}/{trials}: {done[-1]}", flush=True)
-    return {
-        "event": event,
-        "trials": len(done),
-        **_times([each.ms for each in done]),
-        "recovered": all(each.recovered for each in done),
-        "stayed": all(each.stayed for each in done),
-    }
+    """One row."""
+    check_counts(args, "trials")
+    ours, theirs = measure(args.trials, args.seed)
+    load = os.getloadavg()[0]
+    return [{"trials": len(ours), **_times(ours), **_times(theirs, "bare_"), "load": load}]
 
 
 def _times(ms: Sequence[float], of: str = "") -> Row:
