@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from edge_cloud_spec.lab.bench.formulas import (
     expected_tokens,
     fsd_time,
-    layer_split_time,
     picospec_time,
     rejection_probability,
     stop_and_wait_time,
@@ -41,27 +40,6 @@ def test_expected_tokens_is_the_closed_form(acceptance: float, length: int) -> N
     closed = (1 - acceptance ** (length + 1)) / (1 - acceptance)
     assert expected_tokens(acceptance, length) == pytest.approx(closed)
     assert expected_tokens(1, length) == length + 1
-
-
-# Layers on both sides
-
-
-def test_layer_split_pays_a_round_trip_for_each_token() -> None:
-    """SpecEdge 5.3: 99.63 ms at 15 ms RTT; at 50 ms that gives 134.63, and 134.90 is printed."""
-    computed = 99.63 - 15
-    at_50 = layer_split_time(0.25, computed * MS, computed * MS, 50 * MS) / MS
-    assert f"{at_50:.2f}" == "134.63"
-    assert at_50 == pytest.approx(134.90, abs=0.3)
-
-
-@given(SHARES, TIMES, TIMES, TIMES)
-def test_layer_split_lies_between_its_ends(
-    share: float, edge: float, cloud: float, rtt: float
-) -> None:
-    assert layer_split_time(0, edge, cloud, rtt) == pytest.approx(rtt + cloud)
-    assert layer_split_time(1, edge, cloud, rtt) == pytest.approx(rtt + edge)
-    computed = layer_split_time(share, edge, cloud, 0)
-    assert min(edge, cloud) * (1 - 1e-9) <= computed <= max(edge, cloud) * (1 + 1e-9)
 
 
 # DSSD

@@ -13,14 +13,12 @@ import pytest
 from helpers.go2 import needs_go2
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.mission.rows import (
     RoomResult,
     baseline_of,
     driving_baseline_of,
     rows_of,
 )
-from edge_cloud_spec.lab.bench.mission.suite import DoneShifts
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
 from edge_cloud_spec.lab.harness.mission.virtual_robot import (
@@ -80,16 +78,13 @@ def test_times_are_those_of_the_regime(two_rooms: list[dict[str, Any]]) -> None:
 def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     two_rooms: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    done = tmp_path / "done.jsonl"
-    asked = ("--scenes", "2", *STANDING, "--resume", str(done))
+    asked = ("--scenes", "2", *STANDING)
     again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar")
     by_preset = {row["preset"]: row for row in again}
     assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
-    kept = done.read_text()
     file = tmp_path / "speeds.json"
     resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--speeds", str(file))
     assert resumed[0]["mission_s_mean"] == by_preset["dsd"]["mission_s_mean"]
-    assert done.read_text() == kept, "what was done is done again"
     speeds = json.loads(file.read_text())["auto " + " ".join(SAID)]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
     assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
@@ -263,16 +258,3 @@ def test_what_is_in_the_way_is_in_the_pictures_where_that_is_asked_for(way: str)
 )
 def test_what_a_variant_cannot_be_is_said(presets: str) -> None:
     assert main(["bench", "mission", "--presets", presets]) == 2
-
-
-def test_a_line_that_was_broken_off_is_measured_again(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    whole = json.dumps({"key": "a", "rooms": []}) + "\n"
-    done.write_text(whole + '{"key": "b", "roo')
-    DoneShifts(done)
-    assert done.read_text() == whole
-    for others in ("a file of somebody else's", '{"a": 1}', "7"):
-        done.write_text(others)
-        with pytest.raises(UserError, match="name another file"):
-            DoneShifts(done)
-        assert done.read_text() == others

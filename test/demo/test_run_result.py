@@ -18,9 +18,8 @@ from edge_cloud_spec.lab.demo.run_result import (
     seconds_spent,
     spent_text,
 )
-from edge_cloud_spec.lab.demo.timeline import spans
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.observe.decision import Decision, ShownRound
+from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 
 
@@ -105,26 +104,6 @@ def test_a_cloud_that_was_never_reached_ends_the_run_with_the_first_decision() -
     run_log.on_message("verified_tokens", ended("timeout"), 11.0)
     end = result_of(run_log, "find the red box", 11.0, 90.0)
     assert end is not None and "cannot reach the cloud at nowhere:1" in end.text
-
-
-@pytest.mark.parametrize(
-    ("times", "parts"),
-    [
-        (
-            {"drafting": 1.0, "sent": 1.2, "answered": 2.0, "verify": 0.4},
-            {"drafting": [(1.0, 0.2)], "waiting": [(1.2, 0.8)], "verifying": [(1.4, 0.4)]},
-        ),
-        (
-            {"answered": 2.0, "verify": 0.4},
-            {"drafting": [], "waiting": [], "verifying": [(1.6, 0.4)]},
-        ),
-        ({}, {"drafting": [], "waiting": [], "verifying": []}),
-    ],
-    ids=["in the middle of the wait", "by the cloud, before its verdict", "no verdict, no pass"],
-)
-def test_a_pass_is_drawn_where_it_was(times: dict[str, float], parts: dict[str, Any]) -> None:
-    drawn = spans(ShownRound(1, 0, **times)).items()
-    assert {name: [pytest.approx(span) for span in found] for name, found in drawn} == parts
 
 
 def standing(at: float, still: bool, run_log: RunLog) -> None:

@@ -68,15 +68,6 @@ def picospec_time(length: int, draft: float, rtt: float, verify: float, acceptan
     return hit * overlapped + (1 - hit) * stop_and_wait_time(length, draft, rtt, verify)
 
 
-def layer_split_time(edge_share: float, edge: float, cloud: float, rtt: float) -> float:
-    """Time per token when the first ``edge_share`` of the target's layers run on the robot.
-
-    ``edge`` and ``cloud`` are times per token of all layers there; every token crosses the link
-    (the baseline of SpecEdge sec. 5.3 and PicoSpec sec. 4.2).
-    """
-    return edge_share * edge + rtt + (1 - edge_share) * cloud
-
-
 # -- our cost model
 
 

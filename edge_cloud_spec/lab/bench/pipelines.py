@@ -91,10 +91,6 @@ class MeasuredAnswers:
         }
 
 
-EDGE_LAYERS = 0.1  # share of the target's on the robot in layer_split (PicoSpec 4.2: 3 of 28)
-EDGE_SLOWDOWN = 4.0  # time of a layer there over its time in the cloud; assumed
-
-
 def formula_speedup(regime: Regime, preset: str) -> float | None:
     """The paper's own formula with these costs, over the target alone."""
     length, draft, verify, rtt = regime.gamma, regime.draft_ms, regime.verify_ms, regime.rtt_ms
@@ -121,12 +117,6 @@ def published_speedup(regime: Regime, preset: str) -> float | None:
     if preset == "fsd" and found["fsd"] is None and "sd_to_fsd" in published:
         return published["ar_to_sd"] * published["sd_to_fsd"]
     return found.get(preset)
-
-
-def layer_split_speedup(regime: Regime) -> float:
-    """The papers' other baseline by its cost: some layers on the robot, the rest in the cloud."""
-    edge = EDGE_SLOWDOWN * regime.ar_ms
-    return regime.ar_ms / formulas.layer_split_time(EDGE_LAYERS, edge, regime.ar_ms, regime.rtt_ms)
 
 
 EMBEDDED_ANSWERS = 10
@@ -318,16 +308,7 @@ def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -
     for preset in presets:
         rows.append(_row(regime, preset, args))
         print(_progress(rows[-1]), file=sys.stderr)
-    speedup = layer_split_speedup(regime)
-    split = {
-        "regime": regime.name,
-        "preset": "layer_split",
-        "rtt_ms": regime.rtt_ms,
-        "harness": "formula",
-        "tokens_per_s": speedup / regime.ar_ms * 1e3,
-        "speedup": speedup,
-    }
-    return [*rows, split]
+    return rows
 
 
 def measure(
@@ -352,10 +333,6 @@ def measure(
 
 def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
     done = measure(args.harness, regime, preset, args)
-    formula, published = (
-        formula_speedup(regime, preset.name),
-        published_speedup(regime, preset.name),
-    )
     row: Row = {
         "regime": regime.name,
         "preset": preset.name,
@@ -364,9 +341,8 @@ def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
         "harness": args.harness,
         **done.row(),
         "speedup": done.tokens_per_s * regime.ar_ms / 1e3,
-        "formula_speedup": formula,
-        "published": published,
-        "published_over_formula": published / formula if published and formula else None,
+        "formula_speedup": formula_speedup(regime, preset.name),
+        "published": published_speedup(regime, preset.name),
     }
     if args.harness != "virtual":
         virtual = measure("virtual", regime, preset, args).tokens_per_s

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import Any
 
 from rich.console import Console
 
@@ -18,8 +16,6 @@ from ...bringup.running_graph import LaunchConfig, RunningGraph, free_address, l
 from ...decoding.policy import RULES, check_rule, temperature_of
 from ...errors import UserError
 from ...models.prompt import ORDERS
-from ...nav.decision_loop import FULL
-from ...nav.settings import STOP_AND_GO
 from ...nav.status import Status
 from ...observe.console_view import ConsoleView
 from ...observe.observer import Observer
@@ -30,7 +26,7 @@ from ..sim.bases import BASES, IDEAL
 from ..sim.camera import RENDERERS
 from ..sim.go2_sim import check_go2
 from ..sim.kinds import KINDS
-from ..sim.room import Room, make_room
+from ..sim.room import make_room
 from .run_result import RunResult, result_of, spent_text
 
 TIMEOUT = 90.0  # s
@@ -63,10 +59,6 @@ OPTIONS: Options = {
     "--allow-unverified": {
         "action": "store_true",
         "help": "move on unverified words (preset edge_only)",
-    },
-    "--compare": {
-        "action": "store_true",
-        "help": "drive the room with cloud_ar first, standing for each decision",
     },
     "--out": {"type": Path, "help": "report folder (default reports/demo-SEED)"},
     "--timeout": {
@@ -110,48 +102,10 @@ def run_demo(args: argparse.Namespace) -> int:
         "base": args.base,
     }
     parameters = node_parameters(args, target)
-    beside = None
-    if args.compare:
-        stopping = {node: given | STOPPING.get(node, {}) for node, given in parameters.items()}
-        config = LaunchConfig(replace(graph_settings(args), preset=BASELINE), stopping)
-        run_there = run | {"preset": BASELINE, "drive": STOP_AND_GO}
-        beside = _run(view, config, folder / BASELINE, room, run_there, args.timeout)
-    config = LaunchConfig(graph_settings(args), parameters)
-    done = _run(view, config, folder, room, run, args.timeout, beside)
-    if beside is not None:
-        for each in (beside, done):
-            view.print_line(f"{each['preset']:>10}: {spent_text(each)}")
-        share = beside["deciding"] / max(beside["seconds"], 1e-9)
-        view.print_line(
-            f"{BASELINE} decided for {share:.0%} of its time: no preset saves more here"
-        )
-    return 0 if done["success"] else 1
-
-
-BASELINE = "cloud_ar"
-STOPPING: dict[str, dict[str, Value]] = {
-    "drafter": {"explain": FULL},
-    "navigator": {"drive": STOP_AND_GO},
-}
-"""Parameters of a robot that stands until the target has said all, as ``--compare`` runs one."""
-
-
-def _run(
-    view: ConsoleView,
-    config: LaunchConfig,
-    folder: Path,
-    room: Room,
-    run: dict[str, Any],
-    timeout: float,
-    beside: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Start the nodes, drive, and write the report; returns its figures.
-
-    beside: figures of the other run of the room, which the page shows too.
-    """
     view.print_line(
-        f"  preset {run['preset']}, rule {run['rule']}, {run['order']}; report in {folder}", "dim"
+        f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim"
     )
+    config = LaunchConfig(graph_settings(args), parameters)
     began = time.monotonic()
     with (
         signals_as_interrupt(),
@@ -160,18 +114,16 @@ def _run(
         view.print_line(f"  everything is up (ROS_DOMAIN_ID={running.domain} to look on)", "dim")
         started = time.monotonic() - began
         try:
-            result = _drive(running, view, run["instruction"], timeout)
+            result = _drive(running, view, instruction, args.timeout)
         finally:
             view.clear_status()
         view.print_line(result.text, "bold green" if result.success else "bold red")
     from .report import write_report  # its libraries take seconds to load
 
-    page, numbers = write_report(
-        folder, run, room, running.observer.run_log, result, started, beside
-    )
+    page, numbers = write_report(folder, run, room, running.observer.run_log, result, started)
     view.print_line(spent_text(numbers))
     view.print_line(f"report: {page} ({time.monotonic() - began:.0f} s in all)")
-    return numbers
+    return 0 if result.success else 1
 
 
 def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: float) -> RunResult:
@@ -257,8 +209,8 @@ MARK = ".edge_cloud_spec_report"  # in folders that may be emptied
 
 def fresh_folder(folder: Path) -> Path:
     """The folder, emptied of an earlier report; UserError where it holds anything else."""
-    known = {"logs", "bag", "index.html", "figures.json", "path.png", "timeline.png"}
-    known |= {"camera.mp4", "camera.gif", MARK, BASELINE}
+    known = {"logs", "bag", "index.html", "figures.json", "path.png"}
+    known |= {"camera.mp4", "camera.gif", MARK}
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --out a folder")
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()

@@ -1,4 +1,4 @@
-"""The report of a run: a folder with plots, figures and the bag, and the page that shows them."""
+"""The report of a run: a folder with film, path, figures and the bag, and the page of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .outside import outside_view
 from .run_result import RunResult, seconds_spent
-from .timeline import draw_timeline, motions
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
 _TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
@@ -165,6 +164,20 @@ def last_words(decision: Decision) -> float:
     return max(answered, default=decision.begun)
 
 
+def motions(run_log: RunLog) -> list[tuple[float, float]]:
+    """(begin, seconds) of the times in which the navigator reported motion."""
+    bars: list[tuple[float, float]] = []
+    begun = None
+    for at, status in run_log.statuses:
+        moving = status.state in ("moving", "ready")
+        if moving and begun is None:
+            begun = at
+        elif not moving and begun is not None:
+            bars.append((begun, at - begun))
+            begun = None
+    return bars
+
+
 class Caption:
     """Draws under each frame what was known at its time."""
 
@@ -253,20 +266,17 @@ def write_report(
     run_log: RunLog,
     result: RunResult,
     started: float,
-    beside: dict[str, Any] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Write everything but the bag, which is in ``folder`` already; returns the page's path, and
-    the figures. beside: those of another run, whose report is in the folder of its preset's name.
+    the figures.
     """
     numbers = figures(run, run_log, result, started)
     path = [_pose(outcome) for _, outcome in run_log.outcomes]
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]
     Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
-    draw_timeline(folder / "timeline.png", run_log)
     numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
-    both = [beside, numbers] if beside is not None else []
     pages = Environment(
         loader=PackageLoader("edge_cloud_spec.lab"),
         autoescape=True,
@@ -274,9 +284,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = pages.get_template("demo.html.jinja").render(
-        title=title, size=size, both=both, **numbers
-    )
+    page = pages.get_template("demo.html.jinja").render(title=title, size=size, **numbers)
     index = folder / "index.html"
     index.write_text(page, "utf-8")
     return index, numbers

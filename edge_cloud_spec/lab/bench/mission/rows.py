@@ -1,7 +1,4 @@
-"""What is kept of a mission, and the rows of ``bench mission``: figures of each variant.
-
-The powers behind a mission's energy are assumed: no paper of ours measured them.
-"""
+"""What is kept of a mission, and the rows of ``bench mission``: figures of each variant."""
 
 from __future__ import annotations
 
@@ -15,20 +12,6 @@ from ....nav.decision_loop import FULL, NONE
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row
-
-# W, all assumed, of what FSD used: a Go2, a Jetson AGX Orin and an A100.
-STANDING_W = 60.0  # motors that hold the body, and the robot's own computer
-WALKING_W = 140.0  # a charge of 432 Wh lasts three to four hours
-JETSON_IDLE_W = 12.0
-JETSON_BUSY_W = 40.0  # while the draft model computes
-GPU_W = 300.0  # while the target computes; others have the GPU between
-
-
-def joules(seconds: float, moving_s: float, draft_busy_s: float, target_busy_s: float) -> float:
-    """Energy (J) of a mission, by the seconds that it took and that base and models were busy."""
-    body = STANDING_W * seconds + (WALKING_W - STANDING_W) * moving_s
-    computer = JETSON_IDLE_W * seconds + (JETSON_BUSY_W - JETSON_IDLE_W) * draft_busy_s
-    return body + computer + GPU_W * target_busy_s
 
 
 @dataclass(frozen=True)
@@ -58,7 +41,6 @@ class RoomResult:
     down_bytes: int
     collisions: int
     not_arrived: int
-    joules: float
     actions: tuple[str, ...]
     answers: tuple[tuple[int, ...], ...]
     motions: tuple[tuple[float, float, float], ...]
@@ -67,7 +49,6 @@ class RoomResult:
     def of(cls, record: MissionRecord) -> RoomResult:
         """The result of a mission that is over."""
         first, decisions = record.first_motion, record.decisions
-        spent = joules(record.seconds, record.moving_s, record.draft_busy_s, record.target_busy_s)
         return cls(
             room=record.room,
             success=record.success,
@@ -85,7 +66,6 @@ class RoomResult:
             down_bytes=record.down_bytes,
             collisions=record.contacts,
             not_arrived=record.not_arrived,
-            joules=spent,
             actions=tuple(d.action for d in decisions),
             answers=tuple(d.tokens for d in decisions),
             motions=tuple(d.since for d in decisions if d.since is not None),
@@ -171,7 +151,6 @@ def _row(
         "down_bytes": mean(room.down_bytes for room in rooms),
         "collisions": mean(room.collisions for room in rooms),
         "not_arrived": mean(room.not_arrived for room in rooms),
-        "joules": mean(room.joules for room in rooms),
         "first_word_s_mean": sum(room.first_word_s for room in rooms) / decisions,
         "action_s_mean": sum(room.action_s for room in rooms) / decisions,
         "answer_s_mean": sum(room.answer_s for room in rooms) / decisions,

@@ -8,25 +8,18 @@ but how long the benchmark itself takes.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import multiprocessing
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import edge_cloud_spec
-
 from ....errors import UserError, check_writable, write_json
-from ....models import EMBEDDED
 from ....nav.answer import GRAMMARS
 from ....nav.decision_loop import EXPLAIN
 from ....nav.settings import DRIVES
-from ....share import share
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
@@ -50,7 +43,7 @@ class Shift:
 Done = dict[Variant, list[RoomResult]]
 
 
-def work(shift: Shift) -> tuple[Shift, Done]:
+def work(shift: Shift) -> Done:
     """Every room under every variant; the models and what they said of a room are shared."""
     pair = loaded_pair()
     robots = {v: VirtualRobot(pair, v, shift.regime) for v in shift.variants}
@@ -60,70 +53,7 @@ def work(shift: Shift) -> tuple[Shift, Done]:
             for variant, robot in robots.items():
                 results[variant].append(RoomResult.of(robot.carry_out(seen)))
         pair.forget()
-    return shift, results
-
-
-class DoneShifts:
-    """A line of JSON for each variant of a shift; other code or costs do not find it."""
-
-    def __init__(self, path: Path | None) -> None:
-        """path: None keeps nothing. Raises UserError."""
-        self._path = path
-        self._known: dict[str, Any] = {}
-        if path is None:
-            return
-        try:
-            path.touch()
-            content = path.read_bytes()
-            whole = content.rfind(b"\n") + 1 or len(content)
-            entries = [json.loads(line) for line in content[:whole].splitlines()]
-            self._known = {each["key"]: each["rooms"] for each in entries}
-        except OSError as error:
-            raise UserError(f"--resume {path} cannot be used: {error.strerror}") from None
-        except (ValueError, LookupError, TypeError):
-            raise UserError(f"--resume {path} is not our own: name another file") from None
-        if whole < len(content):  # the last run ended while it wrote a line
-            with path.open("r+b") as file:
-                file.truncate(whole)
-
-    def missing(self, shift: Shift) -> tuple[Variant, ...]:
-        """The variants of a shift that are not done."""
-        return tuple(v for v in shift.variants if _key(shift, v) not in self._known)
-
-    def results(self, shift: Shift, variant: Variant) -> list[RoomResult]:
-        """The results of a finished shift."""
-        return [_result(fields) for fields in self._known[_key(shift, variant)]]
-
-    def add(self, shift: Shift, done: Done) -> None:
-        """Keep the results of a shift's finished variants."""
-        for variant, rooms in done.items():
-            key, plain = _key(shift, variant), [asdict(room) for room in rooms]
-            self._known[key] = plain
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": key, "rooms": plain}) + "\n")
-
-
-def _key(shift: Shift, variant: Variant) -> str:
-    content = asdict(variant), asdict(shift.regime), shift.rooms, shift.renderer, _code()
-    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
-
-
-@cache
-def _code() -> str:
-    """Names the package's code, configuration and embedded models."""
-    whole = hashlib.blake2b(digest_size=16)
-    package = Path(edge_cloud_spec.__file__).parent
-    weights = (path for path in EMBEDDED.rglob("*") if path.is_file())
-    for paths in (package.rglob("*.py"), (share() / "config").rglob("*.yaml"), weights):
-        for path in sorted(paths):
-            whole.update(path.read_bytes())
-    return whole.hexdigest()
-
-
-def _result(fields: dict[str, Any]) -> RoomResult:
-    nested = {name: tuple(map(tuple, fields[name])) for name in ("answers", "motions")}
-    return RoomResult(**{**fields, "actions": tuple(fields["actions"]), **nested})
+    return results
 
 
 COLUMNS = {
@@ -166,7 +96,6 @@ COLUMNS = {
     "not_own": "not own",
     "frame_age_s_p99": "frame age s",
     "way_since_frame_m_p99": "way since m",
-    "joules": "J",
     "same_decisions_as_cloud_ar": "same",
 }
 
@@ -192,7 +121,6 @@ OPTIONS: Options = {
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
     "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
     "--processes": {"type": int, "default": 2, "help": "shifts side by side"},
-    "--resume": {"type": Path, "help": "keep what is done there, and go on from it"},
     "--speeds": {"type": Path, "help": "write the base's speeds in the last room there"},
     **COST_OPTIONS,
     "--link": COST_OPTIONS["--link"] | {"nargs": "+"},
@@ -205,12 +133,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     take_link(args)
     if args.speeds is not None:
         check_writable(args.speeds)
-    done = DoneShifts(args.resume)
     regimes = [regime.with_assumed() for regime in regimes_of(args, None)]
     rooms = [args.seed * 1_000_003 + number for number in range(args.scenes)]
     rows: list[Row] = []
     for regime in regimes:
-        rows += rows_of(regime.name, measure(args, regime, rooms, done))
+        rows += rows_of(regime.name, measure(args, regime, rooms))
     if args.speeds is not None:
         write_json(args.speeds, speeds_in(args, regimes[0], rooms))
     return rows
@@ -235,25 +162,20 @@ def speeds_in(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) ->
     return speeds
 
 
-def measure(
-    args: argparse.Namespace, regime: Regime, rooms: Sequence[int], done: DoneShifts
-) -> Done:
+def measure(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) -> Done:
     """The results of every variant, in the order of the rooms."""
     variants = variants_of(args, regime)
     shifts = [
         Shift(tuple(rooms[start : start + args.shift]), tuple(variants), regime, args.renderer)
         for start in range(0, len(rooms), args.shift)
     ]
-    due = [replace(s, variants=done.missing(s)) for s in shifts if done.missing(s)]
-    if due:
-        with multiprocessing.get_context("spawn").Pool(min(args.processes, len(due))) as workers:
-            for number, (shift, results) in enumerate(workers.imap_unordered(work, due), 1):
-                done.add(shift, results)
-                print(f"{regime.name}: shift {number} of {len(due)}", file=sys.stderr, flush=True)
-    return {
-        variant: [room for shift in shifts for room in done.results(shift, variant)]
-        for variant in variants
-    }
+    results: Done = {variant: [] for variant in variants}
+    with multiprocessing.get_context("spawn").Pool(min(args.processes, len(shifts))) as workers:
+        for number, done in enumerate(workers.imap(work, shifts), 1):
+            for variant, rooms_done in done.items():
+                results[variant] += rooms_done
+            print(f"{regime.name}: shift {number} of {len(shifts)}", file=sys.stderr, flush=True)
+    return results
 
 
 VARIED = tuple(f.name for f in fields(Variant) if f.name not in ("preset", "link"))
