@@ -11,6 +11,7 @@ from dataclasses import replace
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
+from ..decoding.transitions import OutOfTurn
 from ..wire.messages import (
     PROTOCOL,
     Fault,
@@ -128,7 +129,10 @@ class EdgeDecoder:
         """The actions that follow from this event; none once the decode is finished."""
         if self.finished:
             return []
-        actions = self._on(event, now)
+        try:
+            actions = self._on(event, now)
+        except OutOfTurn as error:
+            actions = self._rounds.close("out_of_turn", f"{error}; the cloud's version may differ")
         if any(isinstance(action, Finish) for action in actions):
             self.finished = True
             self._deadline.answered()

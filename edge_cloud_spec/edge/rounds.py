@@ -18,6 +18,7 @@ from ..decoding.propose import FinishedDraft
 from ..decoding.random_source import RandomSource
 from ..decoding.shape import chain
 from ..decoding.token_distribution import TokenDistribution
+from ..decoding.transitions import Transitions, follow_table
 from ..wire.messages import (
     Close,
     DraftMessage,
@@ -76,31 +77,40 @@ class Trigger(Enum):
     ROW_RECEIVED = "all of P came"
 
 
-# The next mode; a trigger that is missing leaves the mode as it is.
-TRANSITIONS: dict[Mode, dict[Trigger, Mode]] = {
+# The next mode. A trigger that is not listed is refused: the cloud, or this program, is wrong.
+TRANSITIONS: Transitions[Mode, Trigger] = {
     Mode.READING: {
         Trigger.PROMPT_READ: Mode.LEADING,
+        Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.LISTENING,
-        Trigger.DRAFT_SENT: Mode.LEADING,
     },
     Mode.LISTENING: {
         Trigger.PROMPT_READ: Mode.FOLLOWING,
         Trigger.PROMPT_REPLACED: Mode.READING,
-        Trigger.DRAFT_SENT: Mode.JOINING,
+        Trigger.SERVER_GENERATES: Mode.LISTENING,
+        Trigger.DRAFT_JUDGED: Mode.LISTENING,  # whosever it was: it is complete in itself
+        Trigger.OTHER_JUDGED: Mode.LISTENING,
     },
     Mode.FOLLOWING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
+        Trigger.SERVER_GENERATES: Mode.FOLLOWING,
         Trigger.DRAFT_SENT: Mode.JOINING,
+        Trigger.DRAFT_JUDGED: Mode.FOLLOWING,  # pushed before, and repeated after a lost link
+        Trigger.OTHER_JUDGED: Mode.FOLLOWING,
     },
     Mode.JOINING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
+        Trigger.DRAFT_SENT: Mode.JOINING,
         Trigger.DRAFT_JUDGED: Mode.LEADING,
+        Trigger.OTHER_JUDGED: Mode.JOINING,
         Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
     Mode.LEADING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
+        Trigger.DRAFT_SENT: Mode.LEADING,
+        Trigger.DRAFT_JUDGED: Mode.LEADING,
         Trigger.OTHER_JUDGED: Mode.JOINING,
         Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
@@ -145,7 +155,8 @@ class Rounds:
         self._free_at = 0.0  # when the server has done what it does for others, s
 
     def _trigger(self, trigger: Trigger) -> None:
-        self.mode = TRANSITIONS[self.mode].get(trigger, self.mode)
+        """Raises OutOfTurn."""
+        self.mode = follow_table(TRANSITIONS, self.mode, trigger)
 
     @property
     def server_generates(self) -> bool:
@@ -270,9 +281,9 @@ class Rounds:
             return self.close("bad_verdict", f"{error}; the cloud's version may differ")
         if answer.after(tokens).short != verdict.leads_to:
             return self._on_divergence(now)
+        self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
-        self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
         self._measure(verdict, tokens, now)
         rejection = self._resampler.rejection(verdict, drawn)
         answer.settle(tokens)

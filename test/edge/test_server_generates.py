@@ -10,16 +10,19 @@ from helpers.edge_decoder import BASE, OPENED, OPENING, PROMPT, SPEC, sent
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.propose import FinishedDraft
+from edge_cloud_spec.decoding.transitions import OutOfTurn, follow_table
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import HINTED
 from edge_cloud_spec.edge.events import (
     Action,
     Drafted,
     Emit,
+    Finish,
     LinkLost,
     LinkUp,
     Prefilled,
     Received,
+    Send,
     Work,
 )
 from edge_cloud_spec.edge.measures import Measures
@@ -27,6 +30,7 @@ from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
+    Close,
     DraftMessage,
     Fault,
     Generate,
@@ -252,9 +256,33 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
 def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
     reached = {then for row in TRANSITIONS.values() for then in row.values()}
     assert reached == set(TRANSITIONS) == set(Mode)
-    for mode in set(Mode) - {Mode.READING}:
+    for mode in Mode:
         assert TRANSITIONS[mode][Trigger.PROMPT_REPLACED] is Mode.READING
     assert {trigger for row in TRANSITIONS.values() for trigger in row} == set(Trigger)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("trigger", Trigger)
+def test_rounds_list_a_trigger_or_refuse_it(mode: Mode, trigger: Trigger) -> None:
+    if trigger in TRANSITIONS[mode]:
+        assert follow_table(TRANSITIONS, mode, trigger) is TRANSITIONS[mode][trigger]
+    else:
+        with pytest.raises(OutOfTurn, match=trigger.value):
+            follow_table(TRANSITIONS, mode, trigger)
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_rounds_end_with_a_sentence_where_a_verdict_is_on_no_request(generated: bool) -> None:
+    """The prompt is made, nothing was asked for, and the verdict is complete in itself."""
+    robot = EdgeDecoder(OPENING, load_preset("dsd"))
+    robot.start(0.0, SPEC)
+    robot.handle(OPENED, 0.0)
+    assert robot.handle(READ, 0.0) == [] and robot.mode is Mode.READING
+    said = Verdict(BASE, (), 5, leads_to=BASE.extend((5,)).short, generated=generated)
+    close, end = robot.handle(Received(said), 1.0)
+    assert (close, robot.finished, robot.tokens) == (Send(Close()), True, [])
+    assert isinstance(end, Finish) and end.reason == "out_of_turn"
+    assert end.text.startswith("a verdict came on") and robot.stats.rounds == []
 
 
 def test_what_is_said_while_the_draft_model_reads_its_prompt_is_emitted_at_once() -> None:

@@ -11,7 +11,7 @@ from ...observe.run_log import RunLog
 
 PERMANENT_FAILURES = {
     *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
-    *("bad_opened", "bad_verdict", "bad_row", "bad_draft"),
+    *("bad_opened", "bad_verdict", "bad_row", "bad_draft", "out_of_turn"),
 }
 """Finish reasons of a decision that every retry would have again."""
 

@@ -1,0 +1,33 @@
+"""Tables of transitions as law, as in h11: what is not listed is refused, and diagrams show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeVar
+
+State = TypeVar("State", bound=Enum)
+Trigger = TypeVar("Trigger", bound=Enum)
+Transitions = Mapping[State, Mapping[Trigger, State]]
+
+
+class OutOfTurn(Exception):
+    """Something happened that the table does not list for this state; the text says what."""
+
+
+def follow_table(table: Transitions[State, Trigger], state: State, trigger: Trigger) -> State:
+    """The state after this trigger; raises OutOfTurn where the table has none."""
+    if trigger not in table[state]:
+        raise OutOfTurn(f"{trigger.value}, while {state.value}")
+    return table[state][trigger]
+
+
+def diagram(table: Transitions[State, Trigger]) -> str:
+    """The table as a state diagram of mermaid; it begins in the first state."""
+    arrows = [
+        f"    {state.name} --> {then.name}: {trigger.name.lower()}"
+        for state, row in table.items()
+        for trigger, then in row.items()
+    ]
+    first = next(iter(table)).name
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows])
