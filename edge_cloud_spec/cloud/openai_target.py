@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, Draft
-from ..decoding.target_rows import SaidTokens
+from ..decoding.target_rows import SaidTokens, TargetRows
 from ..errors import UserError
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
-from ..models.kv_memory import KvMemory
 from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
 from ..models.prompt import Prompt, PromptSpec
+from ..nav.answer import CLAUSES
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
-from .model_thread.sessions import CloudSession, DuePass, NotArrived, RemoteSession
+from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +87,12 @@ class Allowance:
             self._closed, self._why = until, str(error)
 
 
-class Completion(RemoteSession):
+class Completion(TargetSession):
     """One completion: tokens arrive, and are committed."""
 
     def __init__(self, models: OpenAiModels, opening: Open, cost: list[float]) -> None:
         """Sends the request. cost: ``Allowance.spend``'s."""
-        super().__init__()
-        self.awaited_by: CloudSession | None = None
+        self.awaited_by: HeldSession | None = None
         self._models = models
         self._said: list[int] = []
         self._settled = 0
@@ -168,8 +167,7 @@ class OpenAiModels(ModelRunner):
         structured: str = "auto",
     ) -> None:
         """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
-        self.target = ByteDrafter()  # type: ignore[assignment]
-        self.memory, self.spec, self.drafter = KvMemory(1), spec, None
+        super().__init__(ByteDrafter(), spec, CLAUSES)
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
         self._form: dict[str, int] = {}  # that the server takes, where not the first, by grammar
 
@@ -195,8 +193,8 @@ class OpenAiModels(ModelRunner):
                 raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
-        """The request, which is sent when the prompt would be read."""
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        """The request, which is sent at once."""
         if opening.verified:
             raise UserError(
                 "a target behind an API cannot go on with an answer that another verifier, or an "
@@ -206,18 +204,21 @@ class OpenAiModels(ModelRunner):
         width, height = decode_image(opening.jpeg, self.spec.image.max_frame_pixels).size
         asked = len(self.spec.system_text + opening.instruction) // BYTES_A_TOKEN
         cost = self.allowance.spend(asked + width * height // TOKEN_PIXELS)
-        return partial(Completion, self, opening, cost)
+        return Completion(self, opening, cost)
 
     def actions(self) -> list[tuple[int, ...]]:
         """None: nothing is scored ahead."""
         return []
 
-    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
         """For each session what has been said since its last verdict, or NotArrived."""
-        return [self._forward(due.session) for due in batch]
+        return [self._forward(session) for session in batch]
 
-    def _forward(self, session: CloudSession) -> SaidTokens | Exception:
-        completion: Any = session.target
+    def _forward(self, session: HeldSession) -> SaidTokens | Exception:
+        completion = session.target
+        assert isinstance(completion, Completion)
         completion.awaited_by = session  # before it is looked at: what arrives from now on is news
         try:
             said = completion.more()
@@ -227,7 +228,7 @@ class OpenAiModels(ModelRunner):
             return error
         if not said:
             return NotArrived()
-        session.verification.said(Draft(said[:-1]))
+        session.due.draft, session.due.source = Draft(said[:-1]), "target"
         return SaidTokens(said, NO_ROWS)
 
     async def create(self, opening: Open) -> Any:

@@ -32,13 +32,12 @@ from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
 from ..errors import UserError
 from ..models.image import picture_of
-from ..models.kv_memory import KvMemory
 from ..models.processor import Processor
 from ..models.prompt import ORDERS, Prompt, PromptSpec
 from ..nav.answer import Dialect
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
-from .model_thread.sessions import DuePass, NotArrived, RemoteSession
+from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
 
 MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
@@ -63,7 +62,7 @@ class Node:
     allowed: Allowed | None = None
 
 
-class VllmSession(RemoteSession):
+class VllmSession(TargetSession):
     """One decode's tokens; the server keeps the rest."""
 
     def __init__(
@@ -71,12 +70,11 @@ class VllmSession(RemoteSession):
     ) -> None:
         """salt: of what only this robot's credential may find in the server's caches. probes: it
         finds out what the server is."""
-        super().__init__()
         self.opening, self.prompt, self.probes = opening, prompt, probes
         ids = prompt.input_ids
         # The server takes one image token for the whole picture.
         self.prompt_ids: list[int] = np.delete(ids, np.flatnonzero(ids == image_id)[1:]).tolist()
-        self.tokens: tuple[int, ...] = ()  # that are verified
+        self.tokens = opening.verified
         # What of the server's caches this session may find: the same credential's alone.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
         self.picture = f"{self.salt}-{prompt.image_digest.hex()}"
@@ -122,9 +120,8 @@ class VllmModels(ModelRunner):
         served: Served,
     ) -> None:
         """served: what the server said that it is; ``probe`` before it is used."""
-        self.target = target  # type: ignore[assignment]
-        self.memory, self.spec, self.drafter, self._exits = KvMemory(1), spec, None, None
-        self._dialect, self.server, self._served = dialect, server, served
+        super().__init__(target, spec, dialect)
+        self.target, self.server, self._served = target, server, served
         self._heard_s = 0.0  # when it last replied, by the steady clock
         self._looking = asyncio.Lock()
         self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
@@ -146,49 +143,47 @@ class VllmModels(ModelRunner):
             )
         super().check(opening)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
-        """What sends the prompt: the server reads it while the robot drafts."""
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        """The prompt is sent at once: the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
-
-        def session() -> VllmSession:
-            begun = VllmSession(opening, prompt, self.target.image_id, credential)
-            begun.first = self.server.submit(self.ask(begun, Node(), with_picture=True))
-            return begun
-
+        session = VllmSession(opening, prompt, self.target.image_id, credential)
+        session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
         return session
 
-    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
         """For each session its rows, or NotArrived until the server has sent them all."""
-        return [self._forward(due) for due in batch]
+        return [self._forward(session) for session in batch]
 
-    def _forward(self, due: DuePass) -> TargetRows | Exception:
-        session: Any = due.session.target
+    def _forward(self, held: HeldSession) -> TargetRows | Exception:
+        session, due = held.target, held.due
+        assert isinstance(session, VllmSession)
         try:
-            replies = session.score(due.draft, partial(self._begin_round, due))
+            replies = session.score(due.draft, partial(self._begin_round, held, session))
         except UserError as error:
             return error
         if replies is None:
             return NotArrived()
         if len(replies) > len(due.draft) + 1:  # it went on by itself
-            session.judged = Draft(tuple(replies[:-1]))
-            due.session.verification.said(session.judged)
-        elif self._wants_rows(due.session.opening):
-            return LogitRows(np.stack(replies), allowed_after_draft(due.session, due.draft))
+            due.draft, due.source = Draft(tuple(replies[:-1])), "target"
+            session.judged = due.draft
+        elif self._wants_rows(held.opening):
+            return LogitRows(np.stack(replies), allowed_after_draft(held))
         return SaidTokens(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
 
-    def _begin_round(self, due: DuePass) -> Future[list[Any]]:
-        session: Any = due.session.target
-        allowed = allowed_after_draft(due.session, due.draft)
+    def _begin_round(self, held: HeldSession, session: VllmSession) -> Future[list[Any]]:
+        draft, allowed = held.due.draft, allowed_after_draft(held)
         nodes = [
-            Node(due.draft.tokens_to(node), None if allowed is None else allowed(node))
-            for node in range(-1, len(due.draft))
+            Node(draft.tokens_to(node), None if allowed is None else allowed(node))
+            for node in range(-1, len(draft))
         ]
-        if due.session.verification.generating and not (due.draft or allowed):
+        if held.generating and not (draft or allowed):
             asked: Any = self._run(session)
         else:
-            asked = self._score(session, due.draft, nodes)
+            asked = self._score(session, draft, nodes)
         replies = self.server.submit(asked)
-        replies.add_done_callback(lambda _: self.on_news(due.session))
+        replies.add_done_callback(lambda _: self.on_news(held))
         return replies
 
     async def _score(self, session: VllmSession, draft: Draft, nodes: Sequence[Node]) -> list[Any]:

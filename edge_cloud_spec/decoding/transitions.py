@@ -1,4 +1,4 @@
-"""Tables of transitions as law, as in h11: what is not listed is refused, and diagrams show them."""
+"""Tables of transitions as law, as in h11: what is not listed is refused; diagrams show them."""
 
 from __future__ import annotations
 

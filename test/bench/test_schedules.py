@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edge_cloud_spec.cloud.session import verification
+from edge_cloud_spec.cloud.session import session
 from edge_cloud_spec.cloud.session.events import Action as CloudAction
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
@@ -95,17 +95,17 @@ def draft_on(self: Drafts) -> list[Work]:
     return []
 
 
-RESUME, ROW = Verification._on_resume, Verification._on_row_request
+RESUME, ROW = CloudSession._on_resume, CloudSession._on_row_request
 REOPEN, OPENED = EdgeDecoder._reopen, EdgeDecoder._on_opened
 LEFT: dict[EdgeDecoder, str] = {}
 
 
-def forgets(self: Verification, message: Resume) -> list[CloudAction]:
+def forgets(self: CloudSession, message: Resume) -> list[CloudAction]:
     known = message.base == self.digest or message.base in self._history
     return RESUME(self, message if known else Resume(message.session, NOWHERE))
 
 
-def own_row_alone(self: Verification, message: RowRequest) -> list[CloudAction]:
+def own_row_alone(self: CloudSession, message: RowRequest) -> list[CloudAction]:
     """It was found again, and knew the place of a row by its own draft alone."""
     last = self._history.last
     return ROW(self, message) if last is None or message.base == last else []
@@ -113,7 +113,7 @@ def own_row_alone(self: Verification, message: RowRequest) -> list[CloudAction]:
 
 def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
     """Sessions that handle this message so."""
-    return {(verification, "_HANDLERS"): {**verification._HANDLERS, kind: handler}}
+    return {(session, "_HANDLERS"): {**session._HANDLERS, kind: handler}}
 
 
 def remembers(self: EdgeDecoder, now: float) -> list[Action]:
@@ -144,7 +144,7 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
             id="a session that forgets the place before an adopted token",
         ),
         pytest.param(
-            {(Verification, "stands_at"): lambda self, here: self._answer.was_at(here)},
+            {(CloudSession, "stands_at"): lambda self, here: self._answer.was_at(here)},
             ["cloud_sd"],
             1,
             "",
@@ -153,7 +153,7 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
         pytest.param(
             hears(RowRequest, own_row_alone)
             | {
-                (Verification, "stands_at"): lambda self, here: (
+                (CloudSession, "stands_at"): lambda self, here: (
                     here == self.digest or here in self._history
                 ),
             },

@@ -230,7 +230,7 @@ def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:
     opening = opening_of(request)
     named = set()
     for credential in ("", "robot 1", "robot 2"):
-        session = worker._models.begin(opening, worker._models.prompt(opening), credential)()
+        session = worker._models.open(opening, worker._models.prompt(opening), credential)
         session.first.result()
         named.add((session.salt, session.picture))
     assert len({salt for salt, _ in named}) == len({picture for _, picture in named}) == 3

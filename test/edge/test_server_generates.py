@@ -10,7 +10,6 @@ from helpers.edge_decoder import BASE, OPENED, OPENING, PROMPT, SPEC, sent
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.propose import FinishedDraft
-from edge_cloud_spec.decoding.transitions import OutOfTurn, follow_table
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import HINTED
 from edge_cloud_spec.edge.events import (
@@ -26,7 +25,7 @@ from edge_cloud_spec.edge.events import (
     Work,
 )
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.rounds import TRANSITIONS, Mode, Trigger
+from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
@@ -251,24 +250,6 @@ def test_a_verifier_that_goes_on_generates_unless_the_robot_leads() -> None:
         again, *others = sent(robot.handle(lost, 1.0))
         assert (again.verified, again.generation) == ((5,), None if leads else Generation())
         assert [type(other) for other in others] == [DraftMessage if leads else Generate]
-
-
-def test_every_mode_can_be_left_and_the_table_leads_to_each() -> None:
-    reached = {then for row in TRANSITIONS.values() for then in row.values()}
-    assert reached == set(TRANSITIONS) == set(Mode)
-    for mode in Mode:
-        assert TRANSITIONS[mode][Trigger.PROMPT_REPLACED] is Mode.READING
-    assert {trigger for row in TRANSITIONS.values() for trigger in row} == set(Trigger)
-
-
-@pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("trigger", Trigger)
-def test_rounds_list_a_trigger_or_refuse_it(mode: Mode, trigger: Trigger) -> None:
-    if trigger in TRANSITIONS[mode]:
-        assert follow_table(TRANSITIONS, mode, trigger) is TRANSITIONS[mode][trigger]
-    else:
-        with pytest.raises(OutOfTurn, match=trigger.value):
-            follow_table(TRANSITIONS, mode, trigger)
 
 
 @pytest.mark.parametrize("generated", [False, True])

@@ -9,8 +9,8 @@ from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.target import END, Target
 
 from edge_cloud_spec.cloud.session import events as cloud_events
-from edge_cloud_spec.cloud.session.events import Propose, Proposed, Score, Scored
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.events import DuePass, Propose, Proposed, Scored
+from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
@@ -101,7 +101,7 @@ class _Talk:
     def __init__(self, preset: Preset, rule: str, policy: SamplingPolicy, seed: int) -> None:
         self._preset, self._opening = preset, opening_of(preset, rule, policy)
         self._base = base_digest(self._opening, b"prompt", spec_digest(SPEC))
-        self.cloud = Verification(
+        self.cloud = CloudSession(
             "s",
             self._opening,
             self._base,
@@ -136,7 +136,7 @@ class _Talk:
         (action,) = self.cloud.handle(self._sent())
         if isinstance(action, Propose):
             (action,) = self.cloud.handle(Proposed(self._finished.draft))
-        assert isinstance(action, Score)
+        assert isinstance(action, DuePass)
         logits = self._target.forward(action.draft.tokens, action.draft.parents)
         first = self.cloud.handle(Scored(LogitRows(logits)))[0]
         assert isinstance(first, cloud_events.Reply)

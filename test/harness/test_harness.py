@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.model_thread.sessions import CloudSession, RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, WorkerLimits
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.answer import VerifiedPrefix
 from edge_cloud_spec.edge.decoder import EdgeDecoder
@@ -156,7 +156,7 @@ def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
     assert not [thread.name for thread in new if thread.is_alive()]
 
 
-DECODE_OBJECTS = (EdgeDecoder, Drafts, DraftModel, CloudSession, RobotStream)
+DECODE_OBJECTS = (EdgeDecoder, Drafts, DraftModel, HeldSession, RobotStream)
 
 
 def decode_objects() -> int:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from helpers.cloud.verification import BASE, END, VOCABULARY, says
 
-from edge_cloud_spec.cloud.session.events import Score
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.events import DuePass
+from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
@@ -89,9 +89,9 @@ def test_a_tree_is_no_larger_than_its_budget() -> None:
     assert found(of(them)) == ANSWER[1:4]
 
 
-def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> Verification:
+def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> CloudSession:
     """An answer that the target alone has said, or has begun to say."""
-    cloud = Verification(
+    cloud = CloudSession(
         "s",
         opening,
         BASE,
@@ -102,7 +102,7 @@ def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> V
     )
     actions = cloud.handle(Generate(cloud.digest, Generation()))
     for token in (*ANSWER, END) if until_end else ANSWER:
-        (due,) = [action for action in actions if isinstance(action, Score)]
+        (due,) = [action for action in actions if isinstance(action, DuePass)]
         actions = cloud.handle(says(*[token] * (1 + len(due.draft))))
     return cloud
 

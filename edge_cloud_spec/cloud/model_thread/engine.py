@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
@@ -31,24 +30,25 @@ from ...wire.messages import (
     spec_digest,
 )
 from ..session.counters import Counters
-from ..session.drafts import EMPTY, OwnDrafting
+from ..session.drafts import OwnDrafting
 from ..session.events import (
+    EMPTY,
     Action,
     Commit,
+    DuePass,
     Event,
     Extend,
     Predicted,
     Propose,
     Proposed,
     Reply,
-    Score,
     Scored,
 )
+from ..session.session import Status, Trigger
 from ..session.validation import check_verified
-from ..session.verification import Verification
 from .model_runner import ModelRunner
 from .scheduler import Job, Scheduler
-from .sessions import CloudSession, DuePass, NotArrived, RobotStream, Sessions, WorkerLimits
+from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Engine:
         self._lookups = lookups
         # Sessions share a pass of the target, but wait for one another's drafts.
         self._own = OwnDrafting(lambda: scheduler.has_model_work) if models.drafter else None
-        self.waiting_for_memory: dict[CloudSession, None] = {}
+        self.waiting_for_memory: dict[HeldSession, None] = {}
         self._spec_bytes = models.spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
 
@@ -103,40 +103,37 @@ class Engine:
         else:
             self._propose(job.session, job.proposal, job.arrived)
 
-    def predicted(self, session: CloudSession, found: Predicted) -> None:
+    def predicted(self, session: HeldSession, found: Predicted) -> None:
         """An early exit of the pass under way predicts this session's verdict."""
         self._advance(session, found, self._clock())
 
-    def end_pass(self, due: DuePass, result: TargetRows | Exception) -> TargetRows | None:
+    def end_pass(self, session: HeldSession, result: TargetRows | Exception) -> TargetRows | None:
         """The pass of this session is over; what its verdict is made of, if one follows.
 
         For want of memory its cache is given up, once, and another pass is due: so a cache that
         cannot grow beside itself comes back larger.
         """
-        session = due.session
-        session.pin(False)
+        session.target.pin(False)
         if isinstance(result, NotArrived):
-            session.waiting_pass = due
-            return None
-        if not isinstance(result, Exception):
+            session.turn(Trigger.PASS_BLOCKED)
+        elif not isinstance(result, Exception):
             session.passes += 1
-            session.ran_again = False
             return result
-        if is_out_of_memory(result) and not session.ran_again:
-            session.ran_again = True
+        elif is_out_of_memory(result) and not session.due.ran_again:
+            session.due.ran_again = True
             session.target.evict()
-            self._queue_pass(due)
+            self._queue_pass(session)
         else:
             self._fail(session, result)
         return None
 
-    def go_on(self, session: CloudSession) -> None:
+    def go_on(self, session: HeldSession) -> None:
         """What the pass of this session waited for has arrived."""
-        due, session.waiting_pass = session.waiting_pass, None
-        if due is not None:
-            self._queue_pass(due)
+        if session in self._sessions and session.status is Status.BLOCKED:
+            session.turn(Trigger.PASS_UNBLOCKED)
+            self._queue_pass(session)
 
-    def settle(self, session: CloudSession, scored: Scored, ended: float) -> None:
+    def settle(self, session: HeldSession, scored: Scored, ended: float) -> None:
         """Make the verdict, after drafts that were pushed during the pass: one may come next."""
         stream = session.stream
         if stream is not None:
@@ -174,8 +171,8 @@ class Engine:
         session = stream.session
         if session is None or stream.gone or session not in self._sessions:
             return bool(stream.waiting or stream.gone)
-        under_way = session.verification.scoring
-        return bool(stream.waiting) and (under_way is None or not under_way.awaited)
+        scores = session.status in (Status.SCORING, Status.BLOCKED)
+        return bool(stream.waiting) and not (scores and session.due.awaited)
 
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
@@ -192,18 +189,18 @@ class Engine:
             stream.session.arrived = arrived
             self._advance(stream.session, message, arrived)
 
-    def _advance(self, session: CloudSession, event: Event, arrived: float) -> None:
+    def _advance(self, session: HeldSession, event: Event, arrived: float) -> None:
         """An event of a session, which arrived at this time (s), and all that follows from it.
 
         Where a part of that fails the session is given up: its answer may be ahead of its cache.
         """
         try:
-            for action in session.verification.handle(event):
+            for action in session.handle(event):
                 self._perform(session, action, arrived)
         except Exception as error:
             self._fail(session, error)
 
-    def _fail(self, session: CloudSession, error: Exception) -> None:
+    def _fail(self, session: HeldSession, error: Exception) -> None:
         """Give up a session that cannot go on, and tell its robot why."""
         self._sessions.lose(session)
         session.send(fault_of(error))
@@ -230,9 +227,9 @@ class Engine:
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
         if again is not None and again.continues(opening.verified):  # the robot lost the link
-            again.verification.pause()
+            again.pause()
             self._sessions.attach(stream, again)
-            stream.send(Opened(again.verification.session, spec_bytes, base, PROTOCOL, verified))
+            stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified))
             self._generate_as_opened(again, opening)
             return
         if again is not None:
@@ -242,11 +239,11 @@ class Engine:
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
             return
-        prefill = self._models.begin(opening, prompt, stream.credential)
+        target = self._models.open(opening, prompt, stream.credential)
         name = secrets.token_hex(8)
         # The robot prefills while we do.
         stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))
-        verification = Verification(
+        session = HeldSession(
             name,
             opening,
             base,
@@ -261,12 +258,13 @@ class Engine:
             ),
             own=self._own,
         )
-        session = CloudSession(verification, prefill, opening, self._clock())
+        session.target, session.opened = target, self._clock()
+        session.arrived = session.opened
         self._sessions.attach(stream, session)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
 
-    def _generate_as_opened(self, session: CloudSession, opening: Open) -> None:
+    def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
         """Where the robot's Open says so, as if its Generate had come with it."""
         if opening.generation is not None:
             here = session.base.extend(opening.verified)
@@ -281,7 +279,7 @@ class Engine:
         self._sessions.attach(stream, session)
         self._advance(session, message, arrived)
 
-    def _perform(self, session: CloudSession, action: Action, arrived: float) -> None:
+    def _perform(self, session: HeldSession, action: Action, arrived: float) -> None:
         match action:
             case Reply(message):
                 session.send(message)
@@ -290,71 +288,70 @@ class Engine:
                 session.target.extend(tokens)
             case Extend(tokens):
                 session.target.extend(tokens)
-            case Score(draft, patience_s):
-                self._queue_pass(DuePass(session, draft, 1 + len(draft), arrived, patience_s))
+            case DuePass():
+                action.arrived = arrived
+                self._queue_pass(session)
             case Propose():
-                self._scheduler.of(session.client).jobs.append(Job(session, action, arrived))
+                self._scheduler.of(session.client).jobs[Job(session, action, arrived)] = None
 
-    def _queue_pass(self, due: DuePass) -> None:
-        """Queue a pass; it waits until all before it is read."""
-        session = due.session
-        if session.ready and session.passes >= STAY and self.waiting_for_memory:
-            session.target.evict()
-        if session.ready:
-            if session.target.scored_with_prompt:
-                due = replace(due, rows=0)
-            session.pin(True)
-            self._scheduler.of(session.client).passes.append(due)
+    def _queue_pass(self, session: HeldSession) -> None:
+        """Queue the pass that is due; it waits until all before it is read."""
+        target, due = session.target, session.due
+        if target.ready and session.passes >= STAY and self.waiting_for_memory:
+            target.evict()
+        if target.ready:
+            due.rows = 0 if target.scored_with_prompt else 1 + len(due.draft)
+            target.pin(True)
+            self._scheduler.of(session.client).passes.append(session)
         else:
-            session.waiting_pass = due
+            session.turn(Trigger.PASS_BLOCKED)
             self._queue_prefill(session)
 
-    def _queue_prefill(self, session: CloudSession) -> None:
+    def _queue_prefill(self, session: HeldSession) -> None:
         """Queue the reading of a session, ahead of its first draft or for the pass that waits."""
-        if not session.is_queued:
-            session.is_queued = True
-            self._scheduler.of(session.client).jobs.append(Job(session))
+        self._scheduler.of(session.client).jobs[Job(session)] = None
 
-    def _prefill(self, session: CloudSession) -> None:
+    def _prefill(self, session: HeldSession) -> None:
         """Read a chunk, unless the robot has left before it sent a draft.
 
         A robot that comes back and drafts has it read then.
         """
-        session.is_queued = False
+        target, waits = session.target, session.status is Status.BLOCKED
         is_heard = session.stream is not None and not session.stream.gone
-        if session not in self._sessions or not (is_heard or session.waiting_pass):
-            session.stop_prefill()
+        if session not in self._sessions or not (is_heard or waits):
+            if not target.ready:
+                target.evict()
             return
-        try:
-            done = session.prefill(self._limits.batch_rows)
-        except MemoryFull as error:
-            self._wait_for_memory(session, error)
-            return
-        except Exception as error:
-            self._fail(session, error)
-            return
-        if not done:
-            self._queue_prefill(session)
-        else:
-            self.waiting_for_memory.pop(session, None)
-            if session.waiting_pass is not None:
-                due, session.waiting_pass = session.waiting_pass, None
-                self._queue_pass(due)
+        if not target.ready:
+            try:
+                done = target.read(self._limits.batch_rows, session.due.draft if waits else None)
+            except MemoryFull as error:
+                self._wait_for_memory(session, error)
+                return
+            except Exception as error:
+                self._fail(session, error)
+                return
+            if not done:
+                self._queue_prefill(session)
+                return
+            session.passes = 0
+        self.waiting_for_memory.pop(session, None)
+        self.go_on(session)
 
-    def _wait_for_memory(self, session: CloudSession, error: MemoryFull) -> None:
+    def _wait_for_memory(self, session: HeldSession, error: MemoryFull) -> None:
         """Others keep their caches for a pass or a chunk that waits; after it there is room."""
-        others = self._sessions.hold_memory(session)
-        if not error.retry_s or (session.waiting_pass is not None and not others):
+        others, waits = self._sessions.hold_memory(session), session.status is Status.BLOCKED
+        if not error.retry_s or (waits and not others):
             self._fail(session, error)
-        elif session.waiting_pass is not None:  # without a draft there is no hurry
+        elif waits:  # without a draft there is no hurry
             self.waiting_for_memory[session] = None
 
-    def _propose(self, session: CloudSession, wanted: Propose, arrived: float) -> None:
+    def _propose(self, session: HeldSession, wanted: Propose, arrived: float) -> None:
         """Draft with the cloud's own drafter, unless the robot's draft came first."""
-        verification = session.verification
-        if session not in self._sessions or verification.proposing is not wanted:
+        is_stale = session.status is not Status.DRAFTING or len(wanted.prefix) < len(session.tokens)
+        if session not in self._sessions or is_stale:
             return
-        if not verification.generating or (not wanted.needed and self._scheduler.has_model_work):
+        if not session.generating or (not wanted.needed and self._scheduler.has_model_work):
             self._advance(session, Proposed(EMPTY), arrived)
             return
         started = self._clock()
@@ -362,7 +359,7 @@ class Engine:
             draft = self._models.propose(session, wanted.prefix, wanted.length)
         except Exception as error:
             if wanted.needed:
-                session.verification.pause()
+                session.pause()
                 session.send(fault_of(error))
             else:
                 log.warning("the draft model failed, and is done without: %s", error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...decoding.draft import Draft
@@ -19,21 +19,150 @@ from ...nav.answer import CLAUSES_FORM, Dialect
 from ...wire.messages import Open
 from ..session.events import Predicted
 from ..session.validation import check_opening
-from .sessions import CloudSession, DuePass
+from .sessions import HeldSession, TargetSession
 
 if TYPE_CHECKING:
+    from ...models.byte_drafter import ByteDrafter
     from ...models.exits import ExitPrediction, ExitPredictor, Exits
-    from ...models.session import Prefill
+    from ...models.processor import Processor
+    from ...models.session import Prefill, Session
     from ...models.vlm import Vlm
 
-OnPredicted = Callable[[CloudSession, Predicted], None]
+OnPredicted = Callable[[HeldSession, Predicted], None]
+
+ALL_ROWS = 1 << 30  # of a prompt
+NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
 
 
-class ModelRunner:
-    """Target and drafter under one prompt specification, which has their common vocabulary."""
+class ModelRunner(ABC):
+    """What a verifier runs: a target, here or elsewhere, under one prompt specification.
 
-    # Called, from any thread, with a session whose pass raised NotArrived and may be tried again.
-    on_news: Callable[[CloudSession], None] = staticmethod(lambda _: None)
+    ``drafter``: whether the cloud has a draft model of its own. ``on_news`` is called, from any
+    thread, with a session whose pass raised NotArrived and may be tried again.
+    """
+
+    drafter: Vlm | None = None
+    on_news: Callable[[HeldSession], None] = staticmethod(lambda _: None)
+
+    def __init__(
+        self,
+        speaker: Processor | ByteDrafter,
+        spec: PromptSpec,
+        dialect: Dialect,
+        kv_bytes: int = 1,
+    ) -> None:
+        """speaker: makes the target's prompts and tokens. dialect: of the target's answers.
+
+        kv_bytes: bound for the keys and values of its models.
+        """
+        self.speaker, self.spec, self._dialect = speaker, spec, dialect
+        self.memory = KvMemory(kv_bytes)
+
+    @abstractmethod
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        """The target's part of a session, for a robot with this credential; UserError: it may not
+        be had now."""
+
+    @abstractmethod
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        """One pass over what is due of these sessions; for each its rows, or what it raised.
+
+        Raises what the pass itself raises; then none has a result.
+        """
+
+    def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
+        """The chain of the cloud's own draft model after this prefix; UserError: it has none."""
+        raise UserError(NO_DRAFTER)
+
+    def check(self, opening: Open) -> None:
+        """Raise UserError where the target cannot serve this request."""
+        check_opening(opening, self.speaker.tokenizer_digest)
+
+    def prompt(self, opening: Open) -> Prompt:
+        """The target's prompt of a request."""
+        return self.speaker.prompt(request_of(opening), self.spec)
+
+    def grammar(self, opening: Open) -> Grammar | None:
+        """The grammar of a request, in the target's tokens; raises UserError."""
+        return _grammar(self.speaker, opening, self.spec)
+
+    def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
+        """The instruction's own tokens, as the target writes them."""
+        return instruction_tokens(self.speaker, opening.instruction)
+
+    def actions(self) -> list[tuple[int, ...]]:
+        """Every action as an answer begins with it, as the target writes it; of those that it
+        cannot write none. An answer that is no clause ends there."""
+        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
+        written = [instruction_tokens(self.speaker, words) for words in self._dialect.answers]
+        known = self.spec.vocabulary
+        return [(*each, *end) for each in written if each and max(each) < known]
+
+
+class CachedTarget(TargetSession):
+    """A session of a model that runs here, read in chunks, and again if its cache was evicted."""
+
+    def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
+        """verified: tokens that another verifier verified, before the decode came here."""
+        self._model, self._prompt, self._verified = model, prompt, verified
+        self._steps: Prefill | None = None
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The model's session after prompt and verified tokens; computes what is missing."""
+        while self._session is None:
+            self.read(ALL_ROWS, None)
+        return self._session
+
+    @property
+    def ready(self) -> bool:
+        return self._session is not None and self._session.resident
+
+    @property
+    def holds(self) -> bool:
+        return self._steps is not None or (self._session is not None and self._session.waits)
+
+    @property
+    def scored_with_prompt(self) -> bool:
+        return self.session.scored_with_prompt
+
+    def read(self, rows: int, due: Draft | None) -> bool:
+        """The draft of the pass that waits for the prompt is scored with its last rows."""
+        session, steps = self._session, self._steps
+        if steps is None:
+            steps = self._model.prefill(self._prompt) if session is None else session.restore()
+        self._steps = None  # also where a step fails: its memory is given back
+        if due is not None and session is None and not self._verified:
+            steps.draft(due.tokens, due.parents)
+        if not steps.step(rows):
+            self._steps = steps
+            return False
+        if session is None:
+            self._session = steps.session
+            self._session.extend(self._verified)
+        return True
+
+    def pin(self, pinned: bool) -> None:
+        self.session.waits = pinned
+
+    def evict(self) -> None:
+        self._steps = None
+        if self._session is not None:
+            self._session.evict()
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.session.commit(path)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.session.extend(tokens)
+
+
+class LocalModels(ModelRunner):
+    """Models of this process: the target, its early exits and a drafter, with their common
+    vocabulary."""
 
     def __init__(
         self,
@@ -44,106 +173,66 @@ class ModelRunner:
         dialect: Dialect,
         kv_bytes: int = 0,
     ) -> None:
-        """dialect: of the target's answers.
-        kv_bytes: bound for the keys and values of both models; 0 for the device's default."""
-        self.target = target
-        self.memory = KvMemory(kv_bytes or target.default_kv_bytes)
-        self.spec = spec
-        self.drafter = drafter
-        self._dialect = dialect
-        self._exits = exits
+        """kv_bytes: as above; 0 for the device's default."""
+        super().__init__(target, spec, dialect, kv_bytes or target.default_kv_bytes)
+        self.target, self.drafter, self._exits = target, drafter, exits
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
-    def check(self, opening: Open) -> None:
-        """Raise UserError where the target cannot serve this request."""
-        check_opening(opening, self.target.tokenizer_digest)
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        return CachedTarget(self.target, prompt, opening.verified)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Prefill]:
-        """What begins to compute this prompt for a robot with this credential; raises UserError
-        where it may not now."""
-        return lambda: self.target.prefill(prompt)
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        from ...models.passes.target_rows import target_rows
+        from ...models.session import PassRequest  # torch
 
-    def prompt(self, opening: Open) -> Prompt:
-        """The target's prompt of a request."""
-        return self.target.prompt(request_of(opening), self.spec)
+        requests = []
+        for session in batch:
+            draft, on_layer = session.due.draft, self.predictor(session, on_predicted)
+            requests.append(
+                PassRequest(_cached(session).session, draft.tokens, draft.parents, on_layer)
+            )
+        results = self.target.forward_together(requests)
+        return [
+            each if isinstance(each, Exception) else target_rows(each, allowed_after_draft(session))
+            for session, each in zip(batch, results, strict=True)
+        ]
 
-    def grammar(self, opening: Open) -> Grammar | None:
-        """The grammar of a request, in the target's tokens; raises UserError."""
-        return _grammar(self.target, opening, self.spec)
-
-    def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
-        """The instruction's own tokens, as the target writes them."""
-        return instruction_tokens(self.target, opening.instruction)
-
-    def actions(self) -> list[tuple[int, ...]]:
-        """Every action as an answer begins with it, as the target writes it; of those that it
-        cannot write none. An answer that is no clause ends there."""
-        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
-        written = [instruction_tokens(self.target, words) for words in self._dialect.answers]
-        known = self.spec.vocabulary
-        return [(*each, *end) for each in written if each and max(each) < known]
-
-    def predictor(
-        self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
-    ) -> ExitPredictor | None:
+    def predictor(self, session: HeldSession, on_predicted: OnPredicted) -> ExitPredictor | None:
         """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
-        opening, verification = session.opening, session.verification
-        scored = verification.scoring
-        if self._exits is None or not opening.predictions or scored is None or not scored.exits:
+        opening, due = session.opening, session.due
+        if self._exits is None or not opening.predictions or not due.exits:
             return None
 
         def report(prediction: ExitPrediction) -> None:
             path, token = prediction.path, prediction.token
             if token is not None:
-                on_predicted(Predicted(path, token, prediction.confidence, prediction.layer))
+                found = Predicted(path, token, prediction.confidence, prediction.layer)
+                on_predicted(session, found)
 
         return self._exits.predictor(
-            draft,
+            due.draft,
             opening.rule,
             opening.policy,
-            len(verification.tokens),
+            len(session.tokens),
             report,
-            first=session.target.known_row,
+            first=_cached(session).session.known_row,
             end_tokens=self.spec.end_ids,
-            open_at=scored.open_at,
-            allowed=allowed_after_draft(session, draft),
+            open_at=due.open_at,
+            allowed=allowed_after_draft(session),
         )
 
-    def forward(
-        self, batch: Sequence[DuePass], on_predicted: OnPredicted
-    ) -> list[TargetRows | Exception]:
-        """One pass over all requests; for each its rows, or what it raised.
-
-        Raises what the pass itself raises; then none has a result.
-        """
-        from ...models.passes.target_rows import target_rows
-        from ...models.session import PassRequest  # torch
-
-        requests = []
-        for due in batch:
-            report = partial(on_predicted, due.session)
-            predictor = self.predictor(due.session, due.draft, report)
-            draft, session = due.draft, due.session.target
-            requests.append(PassRequest(session, draft.tokens, draft.parents, predictor))
-        results = self.target.forward_together(requests)
-        return [
-            each
-            if isinstance(each, Exception)
-            else target_rows(each, allowed_after_draft(due.session, due.draft))
-            for due, each in zip(batch, results, strict=True)
-        ]
-
-    def propose(self, session: CloudSession, prefix: tuple[int, ...], length: int) -> Draft:
-        """The drafter's chain after this prefix; raises UserError where there is no drafter."""
+    def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
         return self._drafter_of(session).finished(Branch(prefix, chain(length))).draft
 
-    def _drafter_of(self, session: CloudSession) -> DraftModel:
+    def _drafter_of(self, session: HeldSession) -> DraftModel:
+        if self.drafter is None:
+            raise UserError(NO_DRAFTER)
         if session.drafter is None:
-            if self.drafter is None:
-                raise UserError("cloud_sd needs a drafter in the cloud; serve with --drafter")
             opening = session.opening
             draft_session = self.drafter.open(self.drafter.prompt(request_of(opening), self.spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
@@ -156,15 +245,19 @@ class ModelRunner:
         return session.drafter
 
 
-def _grammar(model: Vlm, opening: Open, spec: PromptSpec) -> Grammar | None:
+def _cached(session: HeldSession) -> CachedTarget:
+    assert isinstance(session.target, CachedTarget)
+    return session.target
+
+
+def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) -> Grammar | None:
     text = opening.policy.grammar
     return model.grammar(text, spec) if text else None
 
 
-def allowed_after_draft(session: CloudSession, draft: Draft) -> AllowedAfter | None:
-    """What the request's grammar allows after each node of a draft for this session."""
-    verification = session.verification
-    return allowed_after(verification.grammar, verification.tokens, draft)
+def allowed_after_draft(session: HeldSession) -> AllowedAfter | None:
+    """What the request's grammar allows after each node of the draft that is due."""
+    return allowed_after(session.grammar, session.tokens, session.due.draft)
 
 
 def request_of(opening: Open) -> Request:

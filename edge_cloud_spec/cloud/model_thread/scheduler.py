@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from ..session.events import Propose
-from .sessions import CloudSession, DuePass, RobotStream, WorkerLimits
+from .sessions import HeldSession, RobotStream, WorkerLimits
 
 QUANTUM = 16  # rows of credit that a round gives to each client
 MESSAGE_ROWS = 0.25  # what handling a message costs at least
@@ -26,15 +26,15 @@ OUTLIER = 3.0  # a pass counts for at most this many times what was expected, an
 WARM_UP = 8  # passes that count as they are: what to expect is not known yet
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Job:
     """What a session needs of the models beside the common passes: a chunk of its prompt to be
     read, or, with ``proposal``, a draft of the cloud's own draft model, due since ``arrived`` (s).
     """
 
-    session: CloudSession
+    session: HeldSession
     proposal: Propose | None = None
-    arrived: float = 0.0
+    arrived: float = field(default=0.0, compare=False)
 
 
 @dataclass(eq=False)
@@ -44,8 +44,8 @@ class ClientShare:
     client: Hashable
     credit: float = 0.0
     streams: dict[RobotStream, None] = field(default_factory=dict)  # those with a message
-    passes: deque[DuePass] = field(default_factory=deque)
-    jobs: deque[Job] = field(default_factory=deque)
+    passes: deque[HeldSession] = field(default_factory=deque)  # whose pass is due
+    jobs: dict[Job, None] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
@@ -206,23 +206,25 @@ class Scheduler:
         if not self._job_line:
             return None
         share = self._serve(self._job_line)
-        return share.client, share.jobs.popleft()
+        job = next(iter(share.jobs))
+        del share.jobs[job]
+        return share.client, job
 
-    def next_batch(self, now: float) -> list[DuePass]:
+    def next_batch(self, now: float) -> list[HeldSession]:
         """The next pass: ``batch`` sessions at most (``passes_per_robot`` of a client), and
         ``batch_rows`` rows (a session alone may have more).
 
         It does not grow beyond the first deadline in it that can be met. The client whose deadline
         that is pays for the rows that it keeps out: a claim never gets more than its share.
         """
-        batch: list[DuePass] = []
+        batch: list[HeldSession] = []
         rows, first, urgent, kept_out, misfits = 0, math.inf, None, 0, 0
         self._in_pass.clear()
         passes = (share for share in self._shares.values() if share.passes)
-        line = _Line(passes, lambda share: share.passes[0].deadline)
+        line = _Line(passes, lambda share: share.passes[0].due.deadline)
         while line and max(len(batch), misfits) < self._limits.batch:
             share = self._serve(line)
-            due = share.passes[0]
+            due = share.passes[0].due
             end = now + self.estimator.seconds(rows + due.rows)
             fits = rows + due.rows <= self._limits.batch_rows
             if batch and not (fits and end <= first):

@@ -7,24 +7,18 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED, Draft
 from ...models.draft_model import DraftModel
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
-from ...wire.messages import Close, Fault, Open, ServerMessage, key_of
-from ..session.verification import Verification
-
-if TYPE_CHECKING:
-    from ...models.session import Prefill, Session
+from ...wire.messages import Close, Fault, ServerMessage, key_of
+from ..session.session import CloudSession
 
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
 
-ALL_ROWS = 1 << 30  # of a prompt
-UNSAID_S = 1.0  # who does not say how long it can wait is served as if it had said this
 SHORTEST_S = 0.05  # a refused robot does not come again before
 RECENT = 0.1  # weight of the session that ended last, in the mean of how long they last
 
@@ -79,7 +73,7 @@ class RobotStream:
         self.send_bytes = send_bytes
         self._on_send = on_send
         self.client = client or f"stream {secrets.token_hex(8)}"
-        self.session: CloudSession | None = None
+        self.session: HeldSession | None = None
         self.gone = False  # the robot has left
         self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they arrived
         # Messages and bytes, counted where they arrive, and again where they are taken.
@@ -115,35 +109,59 @@ class RobotStream:
         self.send_bytes(None)
 
 
-class CloudSession:
-    """A session as the worker holds it: its verification, its models' caches and its stream.
+class TargetSession:
+    """The verified tokens of one decode, as a target has them, and what it computes of them.
 
-    The target is computed in chunks before its next pass, and again if its cache was evicted.
+    As it is here it computes nothing: a target elsewhere is always ready.
     """
 
-    def __init__(
-        self,
-        verification: Verification,
-        prefill: Callable[[], Prefill],
-        opening: Open,
-        arrived: float,
-    ) -> None:
-        """prefill: begins to compute the prompt. arrived: when it was opened, s."""
-        self.verification = verification
-        self.base = verification.base
-        self.opening = opening
-        self.drafter: DraftModel | None = None
-        self.stream: RobotStream | None = None
-        self.client = ""  # of its stream
-        self.opened = arrived
-        self.arrived = arrived  # when the last message arrived, or its stream broke, s
-        self.waiting_pass: DuePass | None = None  # until its prompt is read, or read again
-        self.is_queued = False  # for a chunk of that
-        self.passes = 0  # since it was read
-        self.ran_again = False  # its pass was short of memory
-        self._prefill = prefill
-        self._steps: Prefill | None = None
-        self._target: Session | None = None
+    @property
+    def ready(self) -> bool:
+        """Whether the next pass computes the draft only."""
+        return True
+
+    @property
+    def holds(self) -> bool:
+        """Whether it needs memory that others cannot have now."""
+        return False
+
+    @property
+    def scored_with_prompt(self) -> bool:
+        """Whether the draft that is due was: no rows of it are left."""
+        return False
+
+    def read(self, rows: int, due: Draft | None) -> bool:
+        """Compute so many rows of what is missing; True: it is ready.
+
+        due: the draft of the pass that waits for it. MemoryFull: there is no room.
+        """
+        return True
+
+    def pin(self, pinned: bool) -> None:
+        """Keep the memory while a pass is due."""
+
+    def evict(self) -> None:
+        """Give all memory back, until the next pass; a request that is under way ends."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """These nodes of the scored draft are verified."""
+        raise NotImplementedError
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """These tokens are verified; the next pass computes them."""
+        raise NotImplementedError
+
+
+class HeldSession(CloudSession):
+    """A session as the worker holds it: with its stream and what its models keep of it."""
+
+    target: TargetSession
+    drafter: DraftModel | None = None
+    stream: RobotStream | None = None
+    client = ""  # of its stream
+    opened = 0.0  # s
+    arrived = 0.0  # when the last message arrived, or its stream broke, s
+    passes = 0  # since its target was read
 
     def send(self, message: ServerMessage) -> None:
         """Send this to its robot, if that is there."""
@@ -156,113 +174,16 @@ class CloudSession:
 
     def continues(self, verified: tuple[int, ...]) -> bool:
         """Whether a robot with these verified tokens can go on with it; else it is given up."""
-        return self.verification.stands_at(self.base.extend(verified))
-
-    @property
-    def target(self) -> Session:
-        """The target's session after prompt and verified tokens; computes what is missing."""
-        while self._target is None:
-            self.prefill(ALL_ROWS)
-        return self._target
-
-    @property
-    def ready(self) -> bool:
-        """Whether the target has its cache, so that the next pass computes the draft only."""
-        return self._target is not None and self._target.resident
-
-    @property
-    def holds(self) -> bool:
-        """Whether it needs memory that others cannot have now: a pass is due, or a part is done."""
-        return self._steps is not None or (self._target is not None and self._target.waits)
-
-    def prefill(self, rows: int) -> bool:
-        """Compute so many rows of the prompt, or of what an evicted cache held; True: it is ready.
-
-        The draft of the pass that waits for the prompt is scored with its last rows. MemoryFull:
-        there is no room for the cache.
-        """
-        if self.ready:
-            return True
-        # Tokens that another verifier verified, before the decode came here.
-        verified, due = self.opening.verified, self.waiting_pass
-        steps = self._steps
-        if steps is None:
-            steps = self._prefill() if self._target is None else self._target.restore()
-        self._steps = None  # also where a step fails: its memory is given back
-        if due is not None and self._target is None and not verified:
-            steps.draft(due.draft.tokens, due.draft.parents)
-        if not steps.step(rows):
-            self._steps = steps
-            return False
-        self.passes = 0
-        if self._target is None:
-            self._target = steps.session
-            self._target.extend(verified)
-        return True
-
-    def stop_prefill(self) -> None:
-        """Give the memory back of what is computed in part."""
-        self._steps = None
-
-    def pin(self, pinned: bool) -> None:
-        """Keep the session's cache while a pass of it is due."""
-        if self._target is not None:
-            self._target.waits = pinned
+        return self.stands_at(self.base.extend(verified))
 
     def release(self) -> None:
         """Give all memory back."""
-        self.drafter = self.waiting_pass = None
-        self.stop_prefill()
-        if self._target is not None:
-            self._target.evict()
-
-
-class RemoteSession:
-    """The session, and the prefill, of a target elsewhere: nothing of it is computed here."""
-
-    resident = True
-    scored_with_prompt = False
-
-    def __init__(self) -> None:
-        self.waits = False
-
-    @property
-    def session(self) -> RemoteSession:
-        """Itself: there is nothing to read first."""
-        return self
-
-    def step(self, rows: int, on_layer: object = None) -> bool:
-        """It is ready."""
-        return True
-
-    def draft(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
-        """Nothing is scored with the prompt."""
+        self.drafter = None
+        self.target.evict()
 
 
 class NotArrived(Exception):
     """A target elsewhere has not said more yet: the pass is due again when it has."""
-
-
-@dataclass(frozen=True, eq=False)
-class DuePass:
-    """A session's part of a pass over ``rows``: this draft, due since ``arrived`` (s). Of a draft
-    that was scored with its prompt no rows are left.
-
-    ``patience_s``: how long its robot can wait for the verdict; 0: it did not say. ``began``: when
-    a target elsewhere was asked for it (s); None: not yet.
-    """
-
-    session: CloudSession
-    draft: Draft
-    rows: int
-    arrived: float
-    patience_s: float = 0.0
-    began: float | None = None
-
-    @property
-    def deadline(self) -> float:
-        """When its verdict is wanted, s."""
-        return self.arrived + (self.patience_s or UNSAID_S)
 
 
 class Turnover:
@@ -306,26 +227,26 @@ class Sessions:
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._sessions: dict[str, CloudSession] = {}  # by name
+        self._sessions: dict[str, HeldSession] = {}  # by name
         self._turnover = Turnover()
         self.evicted = 0  # sessions that were dropped to make room
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __contains__(self, session: CloudSession) -> bool:
-        return self._sessions.get(session.verification.session) is session
+    def __contains__(self, session: HeldSession) -> bool:
+        return self._sessions.get(session.name) is session
 
     @property
     def pushed(self) -> int:
         """Drafts of all sessions that wait for their place; from any thread."""
-        return sum(session.verification.pushed for session in list(self._sessions.values()))
+        return sum(session.pushed for session in list(self._sessions.values()))
 
-    def named(self, name: str) -> CloudSession | None:
+    def named(self, name: str) -> HeldSession | None:
         """The session of this name."""
         return self._sessions.get(name)
 
-    def of(self, base: PrefixDigest, key: bytes) -> CloudSession | None:
+    def of(self, base: PrefixDigest, key: bytes) -> HeldSession | None:
         """The session that was opened with this request and key."""
         matching = (session for session in self._sessions.values() if session.base == base)
         return next((session for session in matching if session.opening.key == key), None)
@@ -359,13 +280,13 @@ class Sessions:
         return refusal
 
     def _refuse(
-        self, reason: str, text: str, client: str, held: list[CloudSession], now: float
+        self, reason: str, text: str, client: str, held: list[HeldSession], now: float
     ) -> tuple[str, Fault]:
         ages = [now - session.opened for session in held]
         wait_s = self._turnover.wait_s(client, ages, now)
         return reason, Fault("overloaded", f"{text}; try again after {wait_s:.1f} s", wait_s)
 
-    def _evict(self, held: list[CloudSession]) -> bool:
+    def _evict(self, held: list[HeldSession]) -> bool:
         """Drop one of these that has no stream; False where all have one."""
         abandoned = [session for session in held if session.stream is None]
         if not abandoned:
@@ -375,11 +296,11 @@ class Sessions:
         self.evicted += 1
         return True
 
-    def hold_memory(self, session: CloudSession) -> bool:
+    def hold_memory(self, session: HeldSession) -> bool:
         """Whether others than this one need what memory they have, for now."""
-        return any(other.holds for other in self._sessions.values() if other is not session)
+        return any(other.target.holds for other in self._sessions.values() if other is not session)
 
-    def attach(self, stream: RobotStream, session: CloudSession) -> None:
+    def attach(self, stream: RobotStream, session: HeldSession) -> None:
         """Hold a session and bind it to this stream; the stream that it had is ended."""
         if stream.session is not None and stream.session is not session:
             self.drop(stream.session, Close())
@@ -388,7 +309,7 @@ class Sessions:
             session.stream.end()
         session.stream, stream.session = stream, session
         session.client = stream.client
-        self._sessions[session.verification.session] = session
+        self._sessions[session.name] = session
 
     def leave(self, stream: RobotStream, now: float) -> None:
         """The stream is gone; its session is kept for a while."""
@@ -396,19 +317,19 @@ class Sessions:
         if session is not None and session.stream is stream:
             session.stream = None
             session.arrived = now
-            session.verification.pause()
+            session.pause()
 
-    def drop(self, session: CloudSession, message: Close) -> None:
+    def drop(self, session: HeldSession, message: Close) -> None:
         """Forget a session; its stream has none any more."""
-        session.verification.handle(message)
+        session.handle(message)
         self.lose(session)
         if session.stream is not None:
             session.stream.session = None
             session.stream = None
 
-    def lose(self, session: CloudSession) -> None:
+    def lose(self, session: HeldSession) -> None:
         """Forget a session that cannot continue; its stream stays as it is."""
-        if self._sessions.pop(session.verification.session, None) is not None:
+        if self._sessions.pop(session.name, None) is not None:
             self._turnover.ended(session.arrived - session.opened)
             session.release()
 

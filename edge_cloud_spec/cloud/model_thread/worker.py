@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -24,9 +23,9 @@ from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
-from .model_runner import ModelRunner
+from .model_runner import LocalModels, ModelRunner
 from .scheduler import Scheduler
-from .sessions import CloudSession, DuePass, NotArrived, RobotStream, Sessions, WorkerLimits
+from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
 
 if TYPE_CHECKING:
     from ...models.exits import Exits
@@ -61,7 +60,7 @@ class Worker(threading.Thread):
         if isinstance(target, ModelRunner):
             self._models = target
         else:
-            self._models = ModelRunner(target, spec, drafter, exits, dialect, self.limits.kv_bytes)
+            self._models = LocalModels(target, spec, drafter, exits, dialect, self.limits.kv_bytes)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()
@@ -84,11 +83,11 @@ class Worker(threading.Thread):
         )
         # Streams of which a message arrived or the robot left, each time, and sessions of which
         # the target has said more; None: the end.
-        self._arrivals: SimpleQueue[RobotStream | CloudSession | None] = SimpleQueue()
+        self._arrivals: SimpleQueue[RobotStream | HeldSession | None] = SimpleQueue()
         self._models.on_news = self._arrivals.put
         self._ends = False
         # What the pass that has just ended found, and when it ended, s.
-        self._verdicts: list[tuple[CloudSession, Scored, float]] = []
+        self._verdicts: list[tuple[HeldSession, Scored, float]] = []
         self._spare_s = 0.0  # for jobs, before the next pass
         self.steps = 0  # that were done, and whether it waits for the next: for ``ModelWatch``
         self.idle = False
@@ -169,10 +168,10 @@ class Worker(threading.Thread):
         for _ in range(self._arrivals.qsize()):
             self._take(self._arrivals.get())
 
-    def _take(self, arrival: RobotStream | CloudSession | None) -> None:
+    def _take(self, arrival: RobotStream | HeldSession | None) -> None:
         if arrival is None:
             self._ends = True
-        elif isinstance(arrival, CloudSession):
+        elif isinstance(arrival, HeldSession):
             self._engine.go_on(arrival)
         else:
             self._engine.listen(arrival)
@@ -190,9 +189,9 @@ class Worker(threading.Thread):
         self._spare_s -= seconds
         return True
 
-    def _run_pass(self, batch: list[DuePass]) -> None:
+    def _run_pass(self, batch: list[HeldSession]) -> None:
         """One pass over these sessions; their verdicts follow."""
-        batch = [due for due in batch if due.session in self.held]
+        batch = [session for session in batch if session in self.held]
         if not batch:
             return
         started = self._clock()
@@ -201,22 +200,22 @@ class Worker(threading.Thread):
         except Exception as error:
             if len(batch) > 1:
                 log.warning("a pass of %d sessions failed; each runs alone", len(batch))
-                for due in batch:
-                    self._run_pass([due])
+                for session in batch:
+                    self._run_pass([session])
                 return
             results = [error]
         ended = self._clock()
         self._spare_s = max(LEAST_SPARE_S, ended - started)
         size, first = 0, ended
-        for due, result in zip(batch, results, strict=True):
-            due.session.arrived = ended  # not silent
+        for session, result in zip(batch, results, strict=True):
+            due, session.arrived = session.due, ended  # not silent
             began = started if due.began is None else due.began
             if isinstance(result, NotArrived):
-                due = replace(due, began=began)
-            rows = self._engine.end_pass(due, result)
+                due.began = began
+            rows = self._engine.end_pass(session, result)
             if rows is not None:
                 size, first = size + due.rows, min(first, began)
                 scored = Scored(rows, ended - began, max(0.0, began - due.arrived))
-                self._verdicts.append((due.session, scored, ended))
+                self._verdicts.append((session, scored, ended))
         if size:
             self._scheduler.estimator.observe(size, ended - first)

@@ -80,7 +80,7 @@ class DecodeService:
         await self.gate.refuse_for("bytes_per_second", queue.refuse_for, client, context)
         if queue.over:  # the robot gets this when it reads again, and resumes
             self.meter.slow_readers += queue.unread
-            name = stream.session.verification.session if stream.session else ""
+            name = stream.session.name if stream.session else ""
             why = "its robot does not read" if queue.unread else "it made room"
             log.info("a stream is dropped: %s", why, extra={"client": client, "session": name})
             text = "the robot does not read what it is sent, or opens no session"
@@ -97,7 +97,7 @@ class DecodeService:
             about = {"client": stream.client, "session": message.session}
             log.info("a robot is served", extra=about)
         elif isinstance(message, Fault):
-            session = stream.session.verification.session if stream.session else ""
+            session = stream.session.name if stream.session else ""
             log.info("fault %s", message.code, extra={"client": stream.client, "session": session})
 
     async def _write(self, queue: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
@@ -12,49 +10,14 @@ from ...decoding.mean import PassYield
 from ...lookup import AnswerLookup
 from ...wire.messages import DraftMessage, Generation, Open
 from .counters import Counters
-from .events import Propose, Proposed
+from .events import EMPTY, DuePass, Propose, Proposed
 from .validation import DraftRules
 from .verified_answer import VerifiedAnswer
-
-Source = Literal["robot", "cloud", "grammar", "target"]
 
 OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
 MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
 FEW = 4  # passes after which a source is judged by what it gave
-EMPTY = Draft(())  # nothing drafted: the target alone
 AGAIN = 32  # choices after which the source that gives less is tried again
-
-
-@dataclass(frozen=True)
-class ScoredDraft:
-    """The draft that the target scores, and what its verdict is for.
-
-    Its first ``given`` nodes are of its ``source``: a robot, the cloud's own draft model, which
-    drafted for ``draft_s``, or what the grammar forces; the others were looked up.
-    ``awaited``: a robot drafted for this very prefix and waits for the verdict.
-    """
-
-    draft: Draft
-    given: int = 0
-    awaited: bool = False
-    exits: bool = False  # whether early exits may predict the verdict
-    source: Source = "robot"
-    draft_s: float = 0.0
-    open_at: int | None = None
-    patience_s: float = 0.0  # of its robot; 0: it did not say
-    row_only: bool = False  # the robot draws the next token itself, and wants P for that
-
-    @property
-    def complete(self) -> bool:
-        """Whether the verdict carries the accepted tokens: the robot did not draft all of them."""
-        return not self.awaited or self.given < len(self.draft)
-
-    def as_drafted(self, path: tuple[int, ...], token: int) -> tuple[tuple[int, ...], int]:
-        """A predicted path and the token after it, up to the first node that is not the robot's."""
-        for depth, node in enumerate(path):
-            if node >= self.given:
-                return path[:depth], self.draft.tokens[node]
-        return path, token
 
 
 class PushedDrafts:
@@ -137,7 +100,7 @@ class OwnDrafting:
         self._since = 0
         return not better
 
-    def judged(self, scored: ScoredDraft, tokens: int, seconds: float) -> None:
+    def judged(self, scored: DuePass, tokens: int, seconds: float) -> None:
         """Learn from a pass over this draft: tokens that it settled, seconds since the last
         verdict."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
@@ -196,7 +159,7 @@ class DraftChoice:
             self._lookup.learn(self._answer.tokens)
         self._lookup = None
 
-    def take_pushed(self, *, generating: bool, late: bool) -> ScoredDraft | None:
+    def take_pushed(self, *, generating: bool, late: bool) -> DuePass | None:
         """The robot's draft that waits for the answer's end, if any.
 
         late: else what is left there of one for an earlier place, of which no robot awaits the
@@ -215,12 +178,12 @@ class DraftChoice:
         if rest is None:
             return None
         self._counters.judged += 1
-        return ScoredDraft(self._with_looked_up(rest), given=len(rest))
+        return DuePass(self._with_looked_up(rest), given=len(rest))
 
-    def given(self, message: DraftMessage, *, awaited: bool = True) -> ScoredDraft:
+    def given(self, message: DraftMessage, *, awaited: bool = True) -> DuePass:
         """The robot's draft for the answer's end."""
         self._counters.judged += 1
-        return ScoredDraft(
+        return DuePass(
             self._with_looked_up(message.draft, message.open_at),
             given=len(message.draft),
             awaited=awaited,
@@ -234,7 +197,7 @@ class DraftChoice:
             return draft
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
-    def own(self, how: Generation) -> ScoredDraft | Propose:
+    def own(self, how: Generation) -> DuePass | Propose:
         """What the server scores by itself, or what its draft model is to draft for that first.
 
         Unless it has to, that model does not draft for the first token: the prompt gives its row.
@@ -256,7 +219,7 @@ class DraftChoice:
         length = min(self._opening.draft_length or OWN_TOKENS, self._useful, MAX_OWN_TOKENS)
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
-    def drafted(self, proposed: Proposed) -> ScoredDraft:
+    def drafted(self, proposed: Proposed) -> DuePass:
         """What the cloud's draft model drafted; where nothing, what is found.
 
         One that failed is not asked again for this answer.
@@ -267,9 +230,9 @@ class DraftChoice:
         if not len(draft):
             return self._found()
         both = self._with_looked_up(draft)
-        return ScoredDraft(both, given=len(draft), source="cloud", draft_s=proposed.draft_s)
+        return DuePass(both, given=len(draft), source="cloud", draft_s=proposed.draft_s)
 
-    def _found(self) -> ScoredDraft:
+    def _found(self) -> DuePass:
         """What the grammar leaves, and what was said before.
 
         At first only where the draft waits for the prompt, whose last pass then scores it, too:
@@ -277,20 +240,18 @@ class DraftChoice:
         """
         forced = self._answer.forced(MAX_OWN_TOKENS)
         if len(forced):
-            return ScoredDraft(self._with_looked_up(forced), given=len(forced), source="grammar")
+            return DuePass(self._with_looked_up(forced), given=len(forced), source="grammar")
         known = not self._answer.tokens and self._opening.generation is None
         if self._lookup is None or not self._useful or known:
-            return ScoredDraft(EMPTY)
-        return ScoredDraft(self._lookup.draft(self._answer.tokens, self._useful))
+            return DuePass(EMPTY)
+        return DuePass(self._lookup.draft(self._answer.tokens, self._useful))
 
     @property
     def _useful(self) -> int:
         """How many tokens of a draft the answer has room for, beside the verdict's own."""
         return max(0, self._answer.room - 1)
 
-    def judged(
-        self, scored: ScoredDraft, path: tuple[int, ...], tokens: int, seconds: float
-    ) -> None:
+    def judged(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
         """The path was accepted, and so many tokens are settled; seconds: since the last verdict.
 
         The first verdict is no measure: the prompt was read for it.

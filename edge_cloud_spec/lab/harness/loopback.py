@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...cloud.session import events as cloud_events
-from ...cloud.session.events import Commit, Extend, Score, Scored
-from ...cloud.session.verification import Verification
+from ...cloud.session.events import Commit, DuePass, Extend, Scored
+from ...cloud.session.session import CloudSession
 from ...decoding.draft import Draft
 from ...decoding.grammar import Grammar, allowed_after
 from ...decoding.policy import SamplingPolicy
@@ -89,7 +89,7 @@ class LoopbackPair:
         opening = opening_of(REQUEST, settings, 1, UNNAMED, SPEC)
         base = base_digest(opening, b"prompt", opening.spec_digest)
         self.robot = EdgeDecoder(opening, preset, random_source=random_source)
-        self.cloud = Verification(
+        self.cloud = CloudSession(
             "pair",
             opening,
             base,
@@ -149,7 +149,7 @@ class LoopbackPair:
             match action:
                 case cloud_events.Reply():
                     self._arriving.append(action.message)
-                case Score(draft):
+                case DuePass(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
                     allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
                     rows = LogitRows(logits, allowed)

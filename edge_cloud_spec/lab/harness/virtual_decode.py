@@ -14,7 +14,7 @@ from typing import Any
 
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
-from ...cloud.session.verification import Verification
+from ...cloud.session.session import CloudSession
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
@@ -215,7 +215,7 @@ class Decode:
         ]
         first, other = self._clouds
         self._link = VirtualLink(self.timeline, first, self.faults, other=other)
-        self._verifications: dict[str, Verification] = {}  # that the clouds held, by session
+        self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
@@ -236,9 +236,9 @@ class Decode:
         return self.timeline.now
 
     @property
-    def sessions(self) -> list[Verification]:
-        """The clouds' verifications, of all sessions."""
-        return list(self._verifications.values())
+    def sessions(self) -> list[CloudSession]:
+        """Those that the clouds held."""
+        return list(self._sessions.values())
 
     def own_answer(self) -> tuple[list[int], str]:
         """The target's own tokens, and why they end."""
@@ -266,7 +266,7 @@ class Decode:
     def on_send(self, message: ClientMessage) -> None:
         """The robot sends a message."""
         if isinstance(message, Open):
-            held = [tuple(verification.tokens) for verification in self.sessions]
+            held = [tuple(session.tokens) for session in self.sessions]
             self.brought.append((message.verified, held))
         self.sent.append(message)
 
@@ -288,8 +288,7 @@ class Decode:
     def _note_sessions(self) -> None:
         for stream in (stream for cloud in self._clouds for stream in cloud.streams):
             if stream.session is not None:
-                verification = stream.session.verification
-                self._verifications[verification.session] = verification
+                self._sessions[stream.session.name] = stream.session
 
 
 class ReportedTransport:

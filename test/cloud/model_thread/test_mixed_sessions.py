@@ -12,7 +12,7 @@ from helpers.cloud.worker_robot import opening
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session import verification
+from edge_cloud_spec.cloud.session import session
 from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.lab.harness.toy import spec_of
@@ -68,11 +68,11 @@ def test_rejection_in_a_batch_has_the_distribution_of_the_target_alone(
     right = rejection_row(Cloud(), opening, 400, 0)
     assert right["passed"] and right["rejected"] > 50
     assert not rejection_row(Cloud(noise=2.0), opening, 100, 0)["equal"]
-    accept = verification.accept
+    accept = session.accept
 
     def gullible(rule: str, draft: Any, *others: Any, **more: Any) -> Acceptance:
         taken = accept(rule, draft, *others, **more)
         return replace(taken, path=(0,)) if len(draft) and not taken.path else taken
 
-    monkeypatch.setattr(verification, "accept", gullible)
+    monkeypatch.setattr(session, "accept", gullible)
     assert not rejection_row(Cloud(), opening, 100, 0)["equal"]

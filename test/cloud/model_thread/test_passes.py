@@ -140,7 +140,7 @@ def test_what_breaks_in_a_pass_costs_its_session_only(
     if broken == "an exit that raises":
         monkeypatch.setattr(worker._models, "predictor", predictor)
     else:
-        model.spoiled = spoiled.target
+        model.spoiled = spoiled.target.session
     draft_together(robots)
     assert [robot.count(Verdict) for robot in robots] == [1, 0, 1]
     assert robots[1].last(Fault).code == ("internal" if model.spoiled is None else "bad_request")
@@ -171,7 +171,7 @@ def test_beside_sessions_that_the_cloud_decodes_prompts_are_read() -> None:
         worker.run_one()
     new, passes = Robot(worker), len(model.sizes)
     new.say(opening(9))
-    while new.stream.session is None or not new.stream.session.ready:
+    while new.stream.session is None or not new.stream.session.target.ready:
         worker.run_one()
     assert len(model.sizes) - passes <= 2
     do_all(worker)
@@ -296,12 +296,12 @@ def test_what_was_read_of_a_prompt_is_given_back_when_its_robot_leaves() -> None
     while not target.now:  # half of it
         worker.run_one()
     session = robot.stream.session
-    assert session is not None and session.holds
+    assert session is not None and session.target.holds
     robot.leave()
     do_all(worker)
-    assert (worker.sessions, session.holds, session.ready) == (1, False, False)
+    assert (worker.sessions, session.target.holds, session.target.ready) == (1, False, False)
     back = Robot(worker)
-    back.say(Resume(session.verification.session, robot.last(Opened).base))
+    back.say(Resume(session.name, robot.last(Opened).base))
     back.base = robot.last(Opened).base
     assert back.settle(2).path == (0, 1), "it is read anew"
 
@@ -323,7 +323,7 @@ def test_a_session_whose_cache_cannot_follow_its_verdict_is_given_up(
     heard = spoiled.count(Verdict)
     spoiled.at = 3
     spoiled.draft(2)
-    spoiled.say(Resume(session.verification.session, spoiled.base.extend(OWN[:3])))
+    spoiled.say(Resume(session.name, spoiled.base.extend(OWN[:3])))
     draft_together([first, last])
     assert spoiled.last(Fault).code == "unknown_session"
     assert [robot.count(Verdict) for robot in robots] == [2, heard, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 from typing import Any
@@ -13,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, PassEstimator, Scheduler
-from edge_cloud_spec.cloud.model_thread.sessions import UNSAID_S, DuePass, WorkerLimits
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.session.events import EMPTY, UNSAID_S, DuePass
 
-DRAFT = Draft(())
 CLIENTS = 5
 PASS_S, ROW_S = 0.03, 0.001
 PATIENCE = st.sampled_from((0.0, 1e-3, 0.05, 0.3, 20.0))
@@ -50,13 +50,21 @@ def scheduler_of(limits: WorkerLimits, fixed: float = PASS_S, per_row: float = R
     return made
 
 
+class Asks:
+    """A session, of which the scheduler wants the pass that is due."""
+
+    def __init__(self, name: Any, rows: int, arrived: float, patience: float) -> None:
+        self.name = name
+        self.due = DuePass(EMPTY, rows=rows, arrived=arrived, patience_s=patience)
+
+
 def due(of: Scheduler, client: str, rows: int, arrived: float = 0.0, patience: float = 0.0) -> None:
-    session: Any = client
-    of.of(client).passes.append(DuePass(session, DRAFT, rows, arrived, patience))
+    session: Any = Asks(client, rows, arrived, patience)
+    of.of(client).passes.append(session)
 
 
-def names(batch: list[DuePass]) -> list[str]:
-    return [str(each.session) for each in batch]
+def names(batch: Sequence[Any]) -> list[str]:
+    return [each.name for each in batch]
 
 
 @pytest.mark.parametrize(("batch", "share"), [(1, 0.95), (4, 0.75)])
@@ -76,9 +84,9 @@ def test_clients_that_always_wait_get_the_same_rows_however_they_ask(
                 due(of, client, rows, number, 1e-3 if client == "hasty" else 0.0)
         taken = of.next_batch(number)
         assert 0 < len(taken) <= batch
-        assert len(taken) == 1 or sum(each.rows for each in taken) <= 64
+        assert len(taken) == 1 or sum(each.due.rows for each in taken) <= 64
         for each in taken:
-            served[str(each.session)] += each.rows
+            served[each.name] += each.due.rows
     assert min(served.values()) >= share * max(served.values())
 
 
@@ -120,7 +128,7 @@ def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
         if not of.of("liar").passes:
             due(of, "liar", 9, now, patience=1.1)
         batch = of.next_batch(now)
-        now += of.estimator.seconds(sum(each.rows for each in batch))
+        now += of.estimator.seconds(sum(each.due.rows for each in batch))
         alone += names(batch) == ["liar"]
     assert alone <= passes / len(robots) + 2
 
@@ -190,13 +198,12 @@ class Crowd:
         match what:
             case "pass":
                 client, rows, patience = given
-                session = self.name(client, what)
-                due = DuePass(session, Draft(()), rows, self.now, patience)
-                self.of.of(client).passes.append(due)
+                session: Any = Asks(self.name(client, what), rows, self.now, patience)
+                self.of.of(client).passes.append(session)
             case "stream":
                 self.of.of(given[0]).streams[self.name(given[0], what)] = None
             case "job":
-                self.of.of(given[0]).jobs.append(self.name(given[0], what))
+                self.of.of(given[0]).jobs[self.name(given[0], what)] = None
             case "charge":
                 self.of.charge(*given)
             case "batch":
@@ -214,12 +221,12 @@ class Crowd:
         waits = any(share.passes for share in self.of._shares.values())
         batch = self.of.next_batch(self.now)
         assert bool(batch) == waits  # the device is not idle while a draft waits
-        rows = sum(due.rows for due in batch)
+        rows = sum(each.due.rows for each in batch)
         assert len(batch) <= self.limits.batch
         assert len(batch) <= 1 or rows <= self.limits.batch_rows
-        by_client = Counter(due.session[0] for due in batch)  # type: ignore[index]
+        by_client = Counter(each.name[0] for each in batch)
         assert max(by_client.values(), default=0) <= self.limits.passes_per_robot
-        self.served += [due.session for due in batch]  # type: ignore[misc]
+        self.served += [each.name for each in batch]
         self.now += PASS_S + ROW_S * rows if batch else 0.0
 
     def of_client(self, things: list[tuple[Any, ...]], client: int, kind: str) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from edge_cloud_spec.cloud.model_thread.engine import MAX_TEXT, fault_of
+from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget
 from edge_cloud_spec.cloud.model_thread.sessions import (
     SHORTEST_S,
-    CloudSession,
+    HeldSession,
     RobotStream,
     Sessions,
     Turnover,
     WorkerLimits,
 )
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.session import Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -34,7 +34,6 @@ from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
-from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import MAX_VERIFIED, decode_client, encode_client
 from edge_cloud_spec.wire.messages import (
@@ -57,13 +56,9 @@ OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity=
 ages = st.lists(st.floats(0, 1e6), max_size=20)
 
 
-def nothing() -> Session:
-    raise AssertionError("no model is here")
-
-
-def served(number: int, now: float = 0.0) -> CloudSession:
-    """A session as the worker makes one; it has no model, since nothing is computed here."""
-    verification = Verification(
+def served(number: int, now: float = 0.0, model: Any = None) -> HeldSession:
+    """A session as the worker makes one; nothing is computed here."""
+    session = HeldSession(
         f"session {number}",
         OPENING,
         PrefixDigest(0, number),
@@ -71,7 +66,10 @@ def served(number: int, now: float = 0.0) -> CloudSession:
         max_tokens=9,
         vocabulary=9,
     )
-    return CloudSession(verification, nothing, OPENING, now)
+    prompt: Any = None
+    session.target = CachedTarget(model, prompt, ())
+    session.opened = session.arrived = now
+    return session
 
 
 class Listener(RobotStream):
@@ -97,7 +95,7 @@ class Listening(RuleBasedStateMachine):
         self.held = Sessions(LIMITS)
         self.now = 0.0
         self.listeners: list[Listener] = []
-        self.made: list[CloudSession] = []
+        self.made: list[HeldSession] = []
         self.silent: dict[str, float] = {}  # since when, by name
         self.ended: dict[int, int] = {}  # how often each listener must have been ended
 
@@ -107,18 +105,18 @@ class Listening(RuleBasedStateMachine):
         return self.listeners[-1]
 
     @rule(target=sessions, stream=streams)
-    def open(self, stream: Listener) -> CloudSession:
+    def open(self, stream: Listener) -> HeldSession:
         one = served(len(self.made), self.now)
         self.made.append(one)
         self._attach(stream, one)
         return one
 
     @rule(stream=streams, one=sessions)
-    def resume(self, stream: Listener, one: CloudSession) -> None:
+    def resume(self, stream: Listener, one: HeldSession) -> None:
         if one in self.held:
             self._attach(stream, one)
 
-    def _attach(self, stream: Listener, one: CloudSession) -> None:
+    def _attach(self, stream: Listener, one: HeldSession) -> None:
         before = one.stream
         if before is not None and before is not stream:
             number = self.listeners.index(before)  # type: ignore[arg-type]
@@ -126,7 +124,7 @@ class Listening(RuleBasedStateMachine):
         given_up = stream.session if stream.session is not one else None
         self.held.attach(stream, one)
         assert stream.session is one and one.stream is stream
-        assert self.held.named(one.verification.session) is one
+        assert self.held.named(one.name) is one
         assert given_up is None or given_up not in self.held
         one.arrived = self.now  # as the worker does upon a message
 
@@ -138,10 +136,10 @@ class Listening(RuleBasedStateMachine):
         if one is not None:
             assert one in self.held and one.stream is None
             assert one.arrived == self.now, "it is kept for as long after any silence before"
-            assert not one.verification.generating
+            assert not one.generating
 
     @rule(one=consumes(sessions))
-    def drop(self, one: CloudSession) -> None:
+    def drop(self, one: HeldSession) -> None:
         if one in self.held:
             self.held.drop(one, Close())
         assert one not in self.held and one.stream is None
@@ -195,39 +193,37 @@ TestListening = Listening.TestCase
 TestListening.settings = settings(max_examples=150, stateful_step_count=30)
 
 
-@pytest.mark.parametrize("end", [CloudSession.stop_prefill, CloudSession.release])
-def test_a_prompt_that_was_read_in_part_holds_no_memory_once_it_is_given_up(
-    end: Callable[[CloudSession], None],
-) -> None:
+def test_a_prompt_that_was_read_in_part_holds_no_memory_once_it_is_given_up() -> None:
     class InPart:
         def step(self, rows: int) -> bool:
             return False
 
-    session = served(1)
     begun: list[weakref.ref[InPart]] = []
 
-    def prefill() -> Any:
-        steps = InPart()
-        begun.append(weakref.ref(steps))
-        return steps
+    class Model:
+        def prefill(self, prompt: None) -> InPart:
+            steps = InPart()
+            begun.append(weakref.ref(steps))
+            return steps
 
-    session._prefill = prefill
-    for _ in range(2):
-        assert not session.prefill(1) and not session.prefill(1) and session.holds
-        end(session)
-        assert not session.holds and begun[-1]() is None
+    session = served(1, model=Model())
+    target = session.target
+    for end in (target.evict, session.release):
+        assert not target.read(1, None) and not target.read(1, None) and target.holds
+        end()
+        assert not target.holds and begun[-1]() is None
     assert len(begun) == 2, "it is begun again"
 
 
 def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
     held, one = Sessions(LIMITS), served(1)
     held.attach(Listener(), one)
-    one.verification.handle(Generate(PrefixDigest(0, 1)))
-    one.verification.handle(DraftMessage(PrefixDigest(3, 3), Draft((1,)), 0, hint=True))
-    assert (held.pushed, one.verification.generating) == (1, True)
+    one.handle(Generate(PrefixDigest(0, 1)))
+    one.handle(DraftMessage(PrefixDigest(3, 3), Draft((1,)), 0, hint=True))
+    assert (held.pushed, one.generating) == (1, True)
     held.drop(one, Close())
-    assert one.verification.finished
-    assert (held.pushed, one.verification.pushed, one.verification.generating) == (0, 0, False)
+    assert one.status is Status.FINISHED
+    assert (held.pushed, one.pushed, one.generating) == (0, 0, False)
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=10), st.lists(st.tuples(ages, st.floats(0, 100))))

@@ -30,6 +30,7 @@ from edge_cloud_spec.cloud.session.drafts import (
     OwnDrafting,
 )
 from edge_cloud_spec.cloud.session.events import Propose, Reply
+from edge_cloud_spec.cloud.session.session import Status
 from edge_cloud_spec.decoding.draft import MAX_PUSHED
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -96,7 +97,7 @@ def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: list[An
     proposes = Propose((1,), OWN_TOKENS, needed=False)
     play(cloud, (Generate(BASE, MAY), ()), (says(1), proposes), *before)
     play(cloud, (draft(4, 5, base=HERE), (4, 5)))
-    assert cloud.proposing is None
+    assert cloud.status is Status.SCORING
 
 
 def heard(robot: Robot) -> list[int]:

@@ -10,7 +10,8 @@ from helpers.cloud.verification import BASE, VOCABULARY, opened, split_opening, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.session.events import Action, Score, Scored
+from edge_cloud_spec.cloud.session.events import Action, DuePass, Scored
+from edge_cloud_spec.cloud.session.session import Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY
@@ -40,7 +41,7 @@ class Talk:
         """A draft for this place."""
         message = DraftMessage(base, draft, len(self.pushed))
         here = self.cloud.digest
-        if base.length > here.length and not self.cloud.finished:
+        if base.length > here.length and self.cloud.status is not Status.FINISHED:
             self.pushed.append(message)
         self._follow(self.cloud.handle(message))
         self.check()
@@ -55,7 +56,7 @@ class Talk:
         after = self.cloud.digest
         assert after == place(after.length) and after.length > here
         fitting = [message.draft for message in self.pushed if message.base == after]
-        first = fitting[0] if fitting and not self.cloud.finished else None
+        first = fitting[0] if fitting and self.cloud.status is not Status.FINISHED else None
         assert self.scoring is first, "it did not go on with the first draft for its place"
         self.check()
 
@@ -68,7 +69,7 @@ class Talk:
 
     def _follow(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Score):
+            if isinstance(action, DuePass):
                 assert self.scoring is None, "two passes at once"
                 self.scoring = action.draft
 
@@ -133,7 +134,7 @@ def test_an_answer_that_ended_takes_nothing_more() -> None:
         talk.say(place(size), Draft(tokens))
     talk.decide()
     talk.say(place(6), Draft((1,)))
-    assert talk.cloud.finished and talk.scoring is None
+    assert talk.cloud.status is Status.FINISHED and talk.scoring is None
     assert (talk.cloud.pushed, talk.cloud.counters.late) == (0, 1)
 
 
@@ -163,7 +164,7 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed:
     actions = cloud.handle(Scored(LogitRows(logits)))
     assert verdict_of(actions).residual is not None
     late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
-    assert not any(isinstance(action, Score) for action in (*actions, *cloud.handle(late)))
+    assert not any(isinstance(action, DuePass) for action in (*actions, *cloud.handle(late)))
     assert cloud.pushed == 4 - cloud.digest.length
     assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
 

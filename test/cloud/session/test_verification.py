@@ -25,11 +25,11 @@ from edge_cloud_spec.cloud.session import drafts
 from edge_cloud_spec.cloud.session.events import (
     Action,
     Commit,
+    DuePass,
     Extend,
     Reply,
-    Score,
 )
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.session import CloudSession, Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -74,7 +74,7 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
     """Its verdict says which prefix it leads to."""
     cloud = session()
     message = draft(1, 2, 3, round_=4)
-    assert cloud.handle(message) == [Score(message.draft)]
+    assert cloud.handle(message) == [DuePass(message.draft, 3, awaited=True, exits=True)]
     said = Verdict(BASE, (0, 1), 5, verify_s=0.1, queue_s=0.2, leads_to=after((1, 2, 5)).short)
     assert cloud.handle(says(1, 2, 5, 0)) == [Reply(said), Commit((0, 1), (5,))]
     assert (cloud.tokens, cloud.digest) == ([1, 2, 5], after((1, 2, 5)))
@@ -116,7 +116,7 @@ def test_a_bad_draft_is_a_fault_and_the_session_goes_on(
     cloud = session(rule)
     assert complaint in refusal(cloud.handle(DraftMessage(BASE, bad, 0)))
     good = Draft((1,), rows=(ROW,) if rule == "rejection" else None)
-    assert cloud.handle(DraftMessage(BASE, good, 0)) == [Score(good)]
+    assert cloud.handle(DraftMessage(BASE, good, 0)) == [DuePass(good, 1, awaited=True, exits=True)]
 
 
 @pytest.mark.parametrize("ahead", [0, 3])  # pushed, too
@@ -172,8 +172,8 @@ def test_an_answer_ends_at_its_end_token_or_its_length(
     cloud.handle(draft(*tokens))
     said = verdict_of(cloud.handle(says(*own)))
     assert (said.path, said.token, said.finish) == (path, token, finish)
-    assert cloud.finished == bool(finish)
-    assert (cloud.handle(draft(1, base=cloud.digest)) == []) == cloud.finished
+    assert (cloud.status is Status.FINISHED) == bool(finish)
+    assert (cloud.handle(draft(1, base=cloud.digest)) == []) == bool(finish)
 
 
 def test_any_beginning_of_the_answer_is_a_place_to_resume_from_and_nothing_else() -> None:
@@ -203,9 +203,11 @@ def test_a_draft_goes_on_after_one_of_its_leaves(
 ) -> None:
     cloud = session()
     actions = cloud.handle(DraftMessage(BASE, draft_, 0, open_at=open_at))
-    assert complaint in refusal(actions) if complaint else actions == [Score(draft_)]
-    assert complaint or (cloud.scoring and cloud.scoring.open_at == open_at)
-    assert bool(cloud.scoring) != bool(complaint)
+    if complaint:
+        assert complaint in refusal(actions) and cloud.status is Status.WAITING
+    else:
+        due = DuePass(draft_, len(draft_), awaited=True, exits=True, open_at=open_at)
+        assert actions == [due] and cloud.status is Status.SCORING
 
 
 def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() -> None:
@@ -233,7 +235,7 @@ class Unlucky:
         return int(np.argmax(weights))
 
 
-def rejected(residual: Split, max_tokens: int = 9) -> tuple[Verification, Verdict]:
+def rejected(residual: Split, max_tokens: int = 9) -> tuple[CloudSession, Verdict]:
     """A session whose robot has heard a rejection after one accepted token, and is to resample."""
     cloud = opened(split_opening(residual), max_tokens, random_source=Unlucky())
     cloud.handle(DraftMessage(BASE, Draft((1, 2), values=(0.5, 0.5)), 0))
@@ -301,7 +303,7 @@ def test_a_resampled_token_that_cannot_be_is_refused_and_one_leaves_room_for_one
 ) -> None:
     cloud, _ = rejected(Split("dense"), max_tokens)
     actions = cloud.handle(drawn(cloud.digest, *(1,) * depth, token=resampled))
-    assert complaint in refusal(actions) if complaint else isinstance(actions[-1], Score)
+    assert complaint in refusal(actions) if complaint else isinstance(actions[-1], DuePass)
     assert (cloud.tokens, cloud.counters.refused) == (([1], 1) if complaint else ([1, 2], 0))
 
 
@@ -321,7 +323,7 @@ def test_the_token_that_a_robot_drew_last_comes_with_its_goodbye(
     cloud, _ = rejected(Split("dense"))
     assert cloud.handle(Close(last)) == []
     assert cloud.tokens == kept
-    assert cloud.finished
+    assert cloud.status is Status.FINISHED
 
 
 def test_a_robot_that_resamples_comes_back_only_where_nothing_was_judged_or_is_being() -> None:

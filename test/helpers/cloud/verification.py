@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.session.drafts import EMPTY, FEW, OwnDrafting, ScoredDraft
-from edge_cloud_spec.cloud.session.events import Action, Event, Reply, Score, Scored
-from edge_cloud_spec.cloud.session.verification import Verification
+from edge_cloud_spec.cloud.session.drafts import FEW, OwnDrafting
+from edge_cloud_spec.cloud.session.events import EMPTY, Action, DuePass, Event, Reply, Scored
+from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -24,13 +24,13 @@ VOCABULARY = 10
 END = 9
 OPENING = Open(1, "x", b"", "action first", GREEDY, "greedy", draft_identity="d", lookup=True)
 PAUSE = object()
-DRAFTED = ScoredDraft(Draft((1, 2)), given=2, source="cloud")
-LOOKED_UP = ScoredDraft(Draft((1, 2), looked_up=2))
-BARE = ScoredDraft(EMPTY)
+DRAFTED = DuePass(Draft((1, 2)), given=2, source="cloud")
+LOOKED_UP = DuePass(Draft((1, 2), looked_up=2))
+BARE = DuePass(EMPTY)
 ROW = TokenDistribution(np.full(VOCABULARY, 0.1, np.float32))
 
 
-def session(rule: str = "greedy", max_tokens: int = 50, draft_length: int = 3) -> Verification:
+def session(rule: str = "greedy", max_tokens: int = 50, draft_length: int = 3) -> CloudSession:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     payload = "dense" if rule == "rejection" else "ids"
     opening = Open(1, "find", b"", "action first", policy, rule, payload=payload)
@@ -66,12 +66,12 @@ def verdict_of(actions: list) -> Verdict:
 
 def cloud_of(
     lookup: AnswerLookup | None = None, opening: Open = OPENING, own: OwnDrafting | None = None
-) -> Verification:
+) -> CloudSession:
     """A session whose robot drafts, and may have looked up; own: the cloud has a draft model."""
     return opened(opening, lookup=lookup, own=own)
 
 
-def play(cloud: Verification, *steps: tuple[Any, ...]) -> list[Action]:
+def play(cloud: CloudSession, *steps: tuple[Any, ...]) -> list[Action]:
     """Tell the session each event; what follows is as each step says. Returns the last actions.
 
     PAUSE: its stream is lost. A step is an event and what is to be scored next: the tokens of a
@@ -96,7 +96,7 @@ def said_of(actions: list[Action], event: Event, expected: Any) -> bool:
     faults = [message.code for message in replies if isinstance(message, Fault)]
     if isinstance(expected, str):
         return faults == [expected]
-    draft = next((action.draft for action in actions if isinstance(action, Score)), None)
+    draft = next((action.draft for action in actions if isinstance(action, DuePass)), None)
     if expected is None:
         return draft is None and (isinstance(event, Scored) or not actions)
     if isinstance(expected, tuple):
@@ -121,8 +121,8 @@ def split_opening(residual: Split) -> Open:
 
 def opened(
     opening: Open, max_tokens: int = 50, vocabulary: int = VOCABULARY, **more: Any
-) -> Verification:
+) -> CloudSession:
     """A session of this request."""
-    return Verification(
+    return CloudSession(
         "s", opening, BASE, end_tokens=(END,), max_tokens=max_tokens, vocabulary=vocabulary, **more
     )

@@ -1,22 +1,25 @@
-"""Verification of one session: a state machine without I/O, ``event -> actions``.
+"""One robot's decode in the cloud: a state machine without I/O, ``event -> actions``.
 
-It owns the verified prefix of one decode on the cloud's side. The worker around it runs the model
-passes that it asks for and sends its messages.
+``Status`` says what the session does, and everything that changes it is in ``TRANSITIONS``. It owns
+the verified prefix on the cloud's side. The worker around it runs the model passes that it asks for
+and sends its messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_NODES, BadDraft, Draft
+from ...decoding.draft import MAX_NODES, BadDraft
 from ...decoding.grammar import Grammar
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
+from ...decoding.transitions import Transitions, follow_table
 from ...lookup import AnswerLookup
 from ...wire.messages import (
     Close,
@@ -34,29 +37,88 @@ from ...wire.messages import (
     Verdict,
 )
 from .counters import Counters
-from .drafts import EMPTY, DraftChoice, OwnDrafting, ScoredDraft
+from .drafts import DraftChoice, OwnDrafting
 from .events import (
+    EMPTY,
     Action,
     Commit,
+    DuePass,
     Event,
     Extend,
     Predicted,
-    Propose,
     Proposed,
     Reply,
-    Score,
     Scored,
 )
 from .validation import DraftRules
 from .verified_answer import VerifiedAnswer
 
 
-class Verification:
-    """One session's verdicts. The first draft for a prefix counts; no verdict is drawn again."""
+class Status(Enum):
+    """What a session does."""
+
+    WAITING = "nothing is due before the robot's next message"
+    DRAFTING = "the cloud's draft model is to draft"
+    SCORING = "the target's pass is due"
+    BLOCKED = "the pass waits for its prompt, for memory or for a target elsewhere"
+    RESAMPLING = "the robot draws the recovered token"
+    FINISHED = "the answer is over"
+
+
+class Trigger(Enum):
+    """What changes the status."""
+
+    DRAFT_WANTED = "the cloud's draft model is asked"
+    DRAFT_RETURNED = "the cloud's draft is here, or not wanted any more"
+    PASS_DUE = "a draft is to be scored"
+    PASS_BLOCKED = "something that the pass needs is missing"
+    PASS_UNBLOCKED = "what the pass needs is here"
+    JUDGED = "a verdict is given"
+    REJECTED = "P is told, of which the robot draws"
+    ENDED = "the answer ends, or the session is dropped"
+
+
+# The next status. A trigger that is not listed is refused: it can be no message's fault.
+TRANSITIONS: Transitions[Status, Trigger] = {
+    Status.WAITING: {
+        Trigger.DRAFT_WANTED: Status.DRAFTING,
+        Trigger.PASS_DUE: Status.SCORING,
+        Trigger.ENDED: Status.FINISHED,
+    },
+    Status.DRAFTING: {
+        Trigger.DRAFT_RETURNED: Status.WAITING,
+        Trigger.ENDED: Status.FINISHED,
+    },
+    Status.SCORING: {
+        Trigger.PASS_BLOCKED: Status.BLOCKED,
+        Trigger.JUDGED: Status.WAITING,
+        Trigger.REJECTED: Status.RESAMPLING,
+        Trigger.ENDED: Status.FINISHED,
+    },
+    Status.BLOCKED: {
+        Trigger.PASS_UNBLOCKED: Status.SCORING,
+        Trigger.ENDED: Status.FINISHED,
+    },
+    Status.RESAMPLING: {
+        Trigger.PASS_DUE: Status.SCORING,
+        Trigger.ENDED: Status.FINISHED,
+    },
+    Status.FINISHED: {Trigger.ENDED: Status.FINISHED},
+}
+
+IDLE = (Status.WAITING, Status.RESAMPLING)  # a draft may be scored
+OVER = (Status.RESAMPLING, Status.FINISHED)  # the cloud does not go on by itself
+
+
+class CloudSession:
+    """One session's verdicts. The first draft for a prefix counts; no verdict is drawn again.
+
+    ``due`` is the pass that is due or under way, else the last one.
+    """
 
     def __init__(
         self,
-        session: str,
+        name: str,
         opening: Open,
         base: PrefixDigest,
         *,
@@ -72,13 +134,11 @@ class Verification:
     ) -> None:
         """draft_tokens: most tokens of a draft. counters: shared by all sessions. grammar: the
         policy's. lookup: this answer's, if its robot wants one. own: the cloud's draft model."""
-        self.session = session
+        self.name, self.opening, self.base = name, opening, base
         self.grammar = grammar
-        self.finished = False
-        self.proposing: Propose | None = None  # what the cloud's draft model is to draft now
-        self.scoring: ScoredDraft | None = None  # what the target scores now
+        self.status = Status.WAITING
+        self.due = DuePass(EMPTY)
         self.counters = counters or Counters()
-        self._opening = opening
         self._answer = VerifiedAnswer(base, end_tokens, max_tokens, grammar)
         self._answer.extend(opening.verified)
         self._rules = DraftRules(opening, vocabulary, draft_tokens)
@@ -86,7 +146,6 @@ class Verification:
         self._history = VerdictHistory()
         self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
-        self._row_asked_at: PrefixDigest | None = None  # where another verifier rejected
         self._generation: Generation | None = None  # how it goes on by itself after each verdict
 
     @property
@@ -105,14 +164,13 @@ class Verification:
         return self._answer.tokens
 
     @property
-    def base(self) -> PrefixDigest:
-        """The digest of the empty answer."""
-        return self._answer.base
-
-    @property
     def digest(self) -> PrefixDigest:
         """The digest of the verified prefix."""
         return self._answer.digest
+
+    def turn(self, trigger: Trigger) -> None:
+        """Take the status that follows; raises OutOfTurn where none does."""
+        self.status = follow_table(TRANSITIONS, self.status, trigger)
 
     def handle(self, event: Event) -> list[Action]:
         """The actions that follow from this event; for a message that cannot be used, a Fault."""
@@ -123,52 +181,40 @@ class Verification:
 
     def stands_at(self, here: PrefixDigest) -> bool:
         """Whether a robot with this verified prefix, from whomever, gets all that it asks for."""
-        if self._opening.split is not None:  # a row, too, after a rejection of another's
-            return here == self.digest and self._rejected is None and not self._busy
+        if self.opening.split is not None:  # a row, too, after a rejection of another's
+            return here == self.digest and self.status in (Status.WAITING, Status.FINISHED)
         return here == self.digest or here in self._history
-
-    def said(self, draft: Draft) -> None:
-        """The target has said this already: it is judged in place of what was to be scored."""
-        assert self.scoring is not None
-        self.scoring = replace(self.scoring, draft=draft, source="target")
 
     def pause(self) -> None:
         """The session has no stream: stop generating (a robot that resumes asks again)."""
         self._generation = None
-
-    @property
-    def _busy(self) -> bool:
-        return self.proposing is not None or self.scoring is not None
 
     def _on_resume(self, message: Resume) -> list[Action]:
         if not self._answer.was_at(message.base):
             text = "the robot stands where this answer never was; start the decode again"
             return [Reply(Fault("unknown_prefix", text))]
         self._generation = None
-        return [Reply(Opened(self.session, b"", self.digest, protocol=0))]
+        return [Reply(Opened(self.name, b"", self.digest, protocol=0))]
 
     def _on_row_request(self, message: RowRequest) -> list[Action]:
         base = message.base
         here = base == self.digest  # another verifier rejected the draft, or ours from here
         if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
-        if here and self._opening.split and not (self._busy or self.finished):
-            return self._score(ScoredDraft(EMPTY, row_only=True))
+        if here and self.opening.split and self.status is Status.WAITING:
+            return self._score(DuePass(EMPTY, row_only=True))
         self.counters.ignored += 1
         return []
 
     def _on_predicted(self, event: Predicted) -> list[Action]:
         """A prediction of a verdict that the robot awaits, in the robot's own nodes."""
-        scored = self.scoring
-        if scored is None or not scored.exits:
+        if self.status is not Status.SCORING or not self.due.exits:
             return []
-        path, token = scored.as_drafted(event.path, event.token)
+        path, token = self.due.as_drafted(event.path, event.token)
         return [Reply(Prediction(self.digest, path, token, event.confidence, event.layer))]
 
     def _on_proposed(self, event: Proposed) -> list[Action]:
-        if self.proposing is None:
-            return []
-        self.proposing = None
+        self.turn(Trigger.DRAFT_RETURNED)
         waiting = self._next_pushed(late=True)
         if waiting or self._generation is None:
             return waiting
@@ -177,7 +223,8 @@ class Verification:
     def _on_close(self, message: Close) -> list[Action]:
         if self._rejected is not None and self._rules.knows(message.resampled):
             self._adopt(message.resampled)
-        self.finished, self._generation = True, None
+        self.turn(Trigger.ENDED)
+        self._generation = self._rejected = None
         self._drafts.end()
         return []
 
@@ -185,25 +232,27 @@ class Verification:
         """Raises BadDraft."""
         base, resampled = message.base, message.resampled
         self.counters.drafts += 1
-        if self.proposing and not message.hint and base == self.digest:
+        if self.status is Status.DRAFTING and not message.hint and base == self.digest:
             # The robot takes the lead, and waits for the verdict on this one.
-            self._generation = self.proposing = None
+            self._generation = None
+            self.turn(Trigger.DRAFT_RETURNED)
         if self._generation is not None:
             return self._on_draft_while_generating(message)
         if base in self._history and not message.hint:
             return self._repeat(self._history[base])
         after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
         if self._rejected is None:
-            if resampled is not None and base == after_drawn and not self._busy:
+            idle = self.status in (Status.WAITING, Status.FINISHED)
+            if resampled is not None and base == after_drawn and idle:
                 return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
             here = self.digest
         else:
-            if resampled is None and base == self._row_asked_at:
+            if self.due.row_only and resampled is None and base == self.digest:
                 # It was sent before the row was asked for, which is sent again.
                 return self._repeat(RowMessage(base, self._rejected))
             here = after_drawn
-        if base != here or message.hint or self._busy or self.finished:
-            self._drafts.keep(message, late=self.proposing is not None)
+        if base != here or message.hint or self.status not in IDLE:
+            self._drafts.keep(message, late=self.status is Status.DRAFTING)
             return []
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
@@ -250,7 +299,7 @@ class Verification:
         """Generate no more where the answer ended, the robot resamples, or it has all it asked."""
         how = self._generation
         has_all = how is not None and 0 < how.until <= len(self.tokens)
-        if self.finished or self._rejected is not None or has_all:
+        if self.status in OVER or has_all:
             self._generation = None
 
     def _next(self, *, late: bool) -> list[Action]:
@@ -258,62 +307,62 @@ class Verification:
 
         late: a draft for an earlier place may be left to use.
         """
-        if self._busy:
+        if self.status in (Status.DRAFTING, Status.SCORING, Status.BLOCKED):
             return []
         waiting = self._next_pushed(late=late)
         if waiting or self._generation is None:
             return waiting
         own = self._drafts.own(self._generation)
-        if isinstance(own, ScoredDraft):
+        if isinstance(own, DuePass):
             return self._score(own)
-        self.proposing = own
+        self.turn(Trigger.DRAFT_WANTED)
         return [own]
 
     def _next_pushed(self, *, late: bool) -> list[Action]:
         """Continue with the robot's draft that waits for the answer's end, if there is one."""
-        if self.finished or self._rejected is not None:
+        if self.status in OVER:
             self._drafts.forget_passed()
             return []
         waiting = self._drafts.take_pushed(generating=self.generating, late=late)
         return [] if waiting is None else self._score(waiting)
 
-    def _score(self, under_way: ScoredDraft) -> list[Action]:
-        self.scoring = under_way
-        return [Score(under_way.draft, under_way.patience_s)]
+    def _score(self, due: DuePass) -> list[Action]:
+        self.turn(Trigger.PASS_DUE)
+        self.due = due
+        return [due]
 
     def _on_scored(self, scored: Scored) -> list[Action]:
-        assert self.scoring is not None
-        under_way, self.scoring = self.scoring, None
-        if under_way.row_only:
+        due = self.due
+        if due.row_only:
             return self._on_row(scored)
-        verdict = self._judge(under_way, scored)
-        reply = verdict if under_way.complete else replace(verdict, tokens=())
+        verdict = self._judge(due, scored)
+        reply = verdict if due.complete else replace(verdict, tokens=())
         path, finish = verdict.path, verdict.finish
         last = () if verdict.token is None else (verdict.token,)
         settled = verdict.tokens + last
         self._history.add(verdict)
-        self.counters.count_verdict(under_way.draft, under_way.source, path, len(settled), finish)
-        seconds = scored.queue_s + under_way.draft_s + scored.verify_s
-        self._drafts.judged(under_way, path, len(settled), seconds)
+        self.counters.count_verdict(due.draft, due.source, path, len(settled), finish)
+        seconds = scored.queue_s + due.draft_s + scored.verify_s
+        self._drafts.judged(due, path, len(settled), seconds)
         self._answer.extend(settled)
-        if finish and not self.finished:
+        if finish:
             self._drafts.end()
-            self.finished = True
         self._stop_where_due()
-        return [Reply(reply), Commit(path, last), *self._next(late=not under_way.awaited)]
+        return [Reply(reply), Commit(path, last), *self._next(late=not due.awaited)]
 
     def _on_row(self, scored: Scored) -> list[Action]:
         """The row that a robot asked for, since it draws the next token itself."""
-        self._rejected = scored.rows.row(-1, self._opening.policy).dense()
-        self._generation, self._row_asked_at = None, self.digest
+        self._rejected = scored.rows.row(-1, self.opening.policy).dense()
+        self._generation = None
+        self.turn(Trigger.REJECTED)
         return [Reply(RowMessage(self.digest, self._rejected))]
 
-    def _judge(self, under_way: ScoredDraft, scored: Scored) -> Verdict:
+    def _judge(self, due: DuePass, scored: Scored) -> Verdict:
         """The rule's verdict up to where the answer ends, complete with its tokens.
 
         Where the robot resamples, P is kept as what was rejected.
         """
-        opening, draft, here = self._opening, under_way.draft, self.digest
+        opening, draft, here = self.opening, due.draft, self.digest
         taken = accept(
             opening.rule,
             draft,
@@ -322,10 +371,12 @@ class Verification:
             here.length,
             self._random_source,
             replacement=opening.replacement,
-            open_at=under_way.open_at,
+            open_at=due.open_at,
         )
         path, token, finish = self._answer.until_end(draft, taken.path, taken.token)
         self._rejected = None if finish else taken.rejected
+        rejected = Trigger.JUDGED if self._rejected is None else Trigger.REJECTED
+        self.turn(Trigger.ENDED if finish else rejected)
         accepted = tuple(draft.tokens[node] for node in path)
         last = () if token is None else (token,)
         position = here.length + len(path)
@@ -335,25 +386,25 @@ class Verification:
             token,
             finish,
             tokens=accepted,
-            drafted=len(draft) if under_way.complete else 0,
+            drafted=len(draft) if due.complete else 0,
             verify_s=scored.verify_s,
             queue_s=scored.queue_s,
-            draft_s=under_way.draft_s,
+            draft_s=due.draft_s,
             residual=residual_of(self._rejected, opening.split, position, self._random_source),
             leads_to=here.extend(accepted + last).short,
-            generated=not under_way.awaited,
+            generated=not due.awaited,
         )
 
 
-_HANDLERS: dict[type, Callable[[Verification, Any], list[Action]]] = {
-    DraftMessage: Verification._on_draft,
-    Generate: Verification._on_generate,
-    Scored: Verification._on_scored,
-    Predicted: Verification._on_predicted,
-    Proposed: Verification._on_proposed,
-    Resume: Verification._on_resume,
-    RowRequest: Verification._on_row_request,
-    Close: Verification._on_close,
+_HANDLERS: dict[type, Callable[[CloudSession, Any], list[Action]]] = {
+    DraftMessage: CloudSession._on_draft,
+    Generate: CloudSession._on_generate,
+    Scored: CloudSession._on_scored,
+    Predicted: CloudSession._on_predicted,
+    Proposed: CloudSession._on_proposed,
+    Resume: CloudSession._on_resume,
+    RowRequest: CloudSession._on_row_request,
+    Close: CloudSession._on_close,
 }
 
 
