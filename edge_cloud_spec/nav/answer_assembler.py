@@ -78,7 +78,7 @@ class AnswerAssembler:
         return None
 
     def _go_on(self, answer: _Answer, words: Words) -> Settled | None:
-        answer.next += words.count
+        answer.next += len(words.tokens)
         answer.verified &= words.verified
         if answer.settled:
             return None

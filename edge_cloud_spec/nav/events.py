@@ -20,25 +20,27 @@ ENDED = "end"  # the finish reason of an answer that its model ended itself
 class Words:
     """A piece of an answer, as settled by a verdict.
 
-    ``position`` and ``count`` are in tokens after the prompt; ``stamp`` is the camera frame's, in
-    nanoseconds of ROS time, and ``age`` the seconds since then. ``instruction`` is the one that the
-    answer is for, and ``stops`` the navigator's count that was heard before the frame came.
+    ``position`` of its ``tokens`` counts from the prompt's end; ``stamp`` is the camera frame's, in
+    nanoseconds of ROS time, and ``age`` the seconds since then when the words are received.
+    ``instruction`` is the one that the answer is for, and ``stops`` the navigator's count that was
+    heard before the frame came.
     ``camera_offset`` is how far the camera's stamps are ahead of this computer's clock, measured
     where its frames arrive, s (``ClockOffset``).
     """
 
     request: str
     position: int
-    count: int
+    tokens: tuple[int, ...]
     text: str
     verified: bool
     finished: bool
     stamp: int
-    age: float
+    age: float = math.inf
     instruction: str = ""
     stops: int = 0
     camera_offset: float = 0.0
     finish_reason: str = ""  # of finished words: end, length, aborted, or a fault's code
+    answer: str = ""  # all text so far
 
 
 @dataclass(frozen=True)

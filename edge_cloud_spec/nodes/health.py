@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+from ..throttle import Throttle, with_more
+
 WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
 ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
+REPORT_S = 30.0  # that a problem is told
 WELL_S = 3.0  # what comes and goes faster is one trouble
 
 
@@ -87,6 +90,32 @@ class RecentProblem:
         """The problem; empty where there is none any more."""
         last = self._last
         return last[0] if last is not None and now - last[1] < self._lifetime else ""
+
+
+class Reports:
+    """Problems as they come: each counted, the last told while it is recent, a few logged.
+
+    ``log`` writes a line, ``throttle`` says which, by their ``kind``.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], object],
+        throttle: Throttle,
+        kind: Callable[[str], str] = lambda problem: "",
+    ) -> None:
+        self.count = 0
+        self._log, self._throttle, self._kind = log, throttle, kind
+        self._last = RecentProblem(REPORT_S)
+        self.clear, self.recent = self._last.clear, self._last.text
+
+    def add(self, problem: str, now: float) -> None:
+        """A problem was reported at ``now`` (steady seconds)."""
+        self.count += 1
+        self._last.report(problem, now)
+        left_out = self._throttle.admit(self._kind(problem), now)
+        if left_out is not None:
+            self._log(with_more(problem, left_out))
 
 
 @dataclass

@@ -53,9 +53,9 @@ from ..nav.pose import Pose, yaw_of
 from ..nav.settings import Settings
 from ..nav.status import START, Status
 from ..nav.watchdog import REPEATS, Watchdog
-from ..throttle import Throttle, with_more
+from ..throttle import Throttle
 from .base_output import Output, OutputSettings, make_output
-from .health import Health, Level, RecentProblem, worst_of
+from .health import REPORT_S, Health, Level, Reports, worst_of
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
@@ -73,7 +73,6 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
-LIFETIME_S = 30.0  # that a problem is told
 LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
@@ -108,7 +107,7 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._reports = Reports(self.get_logger().warning)
+        self._reports = Reports(self.get_logger().warning, Throttle(LINES))
         self.hear_e_stop(self._on_e_stop)
         self._listening_since = time.monotonic()
         self._alone_until = self._listening_since + ALONE_S
@@ -191,7 +190,7 @@ class NavigatorNode(ManagedNode):
         return Words(
             request=message.request_id,
             position=message.position,
-            count=len(message.tokens),
+            tokens=tuple(message.tokens),
             text=message.text,
             verified=message.verified,
             finished=message.finished,
@@ -247,7 +246,7 @@ class NavigatorNode(ManagedNode):
         if not (heard and found):
             self._listening_since = now
         if not heard and now >= self._alone_until:
-            self._alone_until = now + LIFETIME_S
+            self._alone_until = now + REPORT_S
             self._reports.add(UNGUARDED, now)
         if now >= self._listening_since + self._config.value.listen:
             self._run(Hold("", START))
@@ -335,28 +334,6 @@ class NavigatorNode(ManagedNode):
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
         )
-
-
-class Reports:
-    """What the navigator reports: all of it counted, the last for the diagnostics, a few logged.
-
-    ``log`` writes a line; ``count`` is how many reports there were. Used under a lock."""
-
-    def __init__(self, log: Callable[[str], object]) -> None:
-        self.count = 0
-        self._log, self._throttle, self._last = log, Throttle(LINES), RecentProblem(LIFETIME_S)
-
-    def add(self, text: str, now: float) -> None:
-        """A report came at ``now`` (steady seconds)."""
-        self.count += 1
-        self._last.report(text, now)
-        left_out = self._throttle.admit("", now)
-        if left_out is not None:
-            self._log(with_more(text, left_out))
-
-    def recent(self, now: float) -> str:
-        """The last one; empty where it is long ago."""
-        return self._last.text(now)
 
 
 def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:

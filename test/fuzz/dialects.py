@@ -205,7 +205,7 @@ def hear(dialect: Dialect, text: str, finish: str, random: Random) -> tuple[Goal
             continue
         last = place == len(pieces)
         said = Words(
-            request, place, 1, piece, True, last, 0, 0.1, finish_reason=finish if last else ""
+            request, place, (0,), piece, True, last, 0, 0.1, finish_reason=finish if last else ""
         )
         for effect in navigator.on(said, now):
             if isinstance(effect, Announce):

@@ -287,7 +287,7 @@ class Scene:
         words = Words(
             request=name,
             position=0,
-            count=4,
+            tokens=(0,) * 4,
             text=random.choice(TEXTS),
             verified=verified,
             finished=random.random() < 0.7,

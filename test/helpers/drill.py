@@ -11,7 +11,7 @@ FORWARD = "action: move forward large;"
 
 
 def words(text: str, request: str = "r1", position: int = 0, **changes: object) -> Words:
-    given = {"verified": True, "finished": False, "stamp": 0, "age": 0.2, "count": 4}
+    given = {"verified": True, "finished": False, "stamp": 0, "age": 0.2, "tokens": (0,) * 4}
     return Words(request=request, position=position, text=text, **(given | changes))  # type: ignore[arg-type]
 
 

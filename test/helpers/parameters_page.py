@@ -17,13 +17,13 @@ from edge_cloud_spec.cloud.command import add_serve_arguments
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
-from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.runtime.parameters import flat_fields
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
+from edge_cloud_spec.pilot.settings import DrafterSettings
 
 NODES: dict[str, object] = {
     "drafter": DrafterSettings(),

@@ -11,8 +11,6 @@ from helpers.drill import words
 
 from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.answer import Action
-from edge_cloud_spec.nav.decision_loop import Decide, DecisionLoop, Ended, LoopSettings
-from edge_cloud_spec.nav.decision_loop import Seen as FrameSeen
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -30,6 +28,7 @@ from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.pilot.decision_loop import Decide, DecisionLoop, Ended, Frame, LoopSettings
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 CAMERA = 2  # ticks between frames
@@ -37,12 +36,11 @@ BOX = "find the box"
 ENDLESS = MissionSettings(1000, 1000, 600.0, 10_000, 100_000, 86_400.0)
 
 
-@dataclass(frozen=True)
-class Seen:
+@dataclass(frozen=True, kw_only=True)
+class Seen(Frame):
     """A frame: where it was taken, and when by the camera's clock (ns) and by ours (s)."""
 
     pose: Pose
-    stamp: int
     taken: float
 
 
@@ -90,11 +88,11 @@ class Rover:
         self.now, self.ticks = 100.0, 0
         self.navigator, self.base = Navigator(self.settings), Base(self.lag, self.now)
         loop = LoopSettings(lag=self.camera_lag, mission=ENDLESS)
-        self.loop: DecisionLoop[Seen] = DecisionLoop(loop)
+        self.loop: DecisionLoop = DecisionLoop(loop)
         self.steps: dict[str, Step] = {}
         self.reports: list[str] = []
         self.requests: list[str] = []
-        self.deciding: tuple[float, Decide[Seen]] | None = None
+        self.deciding: tuple[float, Decide] | None = None
         self.said: list[Words] = []
         self.camera_ahead = 0.0  # s, of its clock
         self.odometry = True
@@ -169,9 +167,9 @@ class Rover:
                 if part == 3 and self.ticks % CAMERA == 0:
                     ahead = self.camera_ahead + self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)
-                    self.pictures.append(Seen(self.base.pose, stamp, self.now))
+                    self.pictures.append(Seen(b"", stamp, pose=self.base.pose, taken=self.now))
                 while self.pictures and self.now >= self.pictures[0].taken + self.late - 1e-9:
-                    self.loop.on(FrameSeen(self.pictures.pop(0)), self.now)
+                    self.loop.on(self.pictures.pop(0), self.now)
             effects += self._decide()
             effects += self.on(Tick())
             self.stood += PERIOD if self.base.stands else 0.0
@@ -185,13 +183,14 @@ class Rover:
         request = f"r{len(self.requests)}"
         decide = self.loop.take(request, self.now) if self.deciding is None else None
         if decide is not None:
+            assert isinstance(decide.frame, Seen)
             self.frames[request] = decide.frame
             self.deciding = self.now + self.takes(len(self.requests)), decide
             self.requests.append(request)
         return []
 
-    def say(self, decide: Decide[Seen]) -> list[Effect]:
-        seen = decide.frame
+    def say(self, decide: Decide) -> list[Effect]:
+        seen = self.frames[decide.request]
         said = words(
             f"action: {self.answer(seen)};",
             decide.request,

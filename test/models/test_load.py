@@ -32,7 +32,7 @@ from edge_cloud_spec.models.passes.attention import Segment
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
-from edge_cloud_spec.nodes.drafting.settings import ModelSettings
+from edge_cloud_spec.pilot.settings import ModelSettings
 from edge_cloud_spec.share import share
 
 

@@ -94,7 +94,7 @@ LONG = "reason: " + "x" * (MAX_CHARACTERS - 8)
 
 
 def words(request: str = "r", **changes: object) -> Words:
-    plain = Words(request, 0, 1, "", True, False, 7, 0.25, "find it", 3)
+    plain = Words(request, 0, (0,), "", True, False, 7, 0.25, "find it", 3)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

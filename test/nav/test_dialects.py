@@ -26,20 +26,20 @@ from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.sim.scene import Scene
 from edge_cloud_spec.lab.sim.world import World
 from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, NotAnAction, parse_action
-from edge_cloud_spec.nav.decision_loop import (
+from edge_cloud_spec.nav.events import Announce, Instruction, Words
+from edge_cloud_spec.nav.mission import End
+from edge_cloud_spec.nav.motion import Steps, goal_of
+from edge_cloud_spec.nav.settings import CONTINUOUS, STOP_AND_GO, Settings
+from edge_cloud_spec.pilot.decision_loop import (
     NONE,
     Answered,
     Decide,
     DecisionLoop,
     Ended,
+    Frame,
     LoopSettings,
-    Seen,
     StopAnswering,
 )
-from edge_cloud_spec.nav.events import Announce, Instruction, Words
-from edge_cloud_spec.nav.mission import End
-from edge_cloud_spec.nav.motion import Steps, goal_of
-from edge_cloud_spec.nav.settings import CONTINUOUS, STOP_AND_GO, Settings
 
 SHIPPED = ("clauses", "internvla_n1", "navila", "uni_navid")
 WHOLE = SHIPPED[1:]  # that are read at their end
@@ -390,13 +390,13 @@ class CannedRobot:
         self.dialect, self.timeline = load_dialect(name), Timeline(200_000)
         self._answers, self.ends, self.cuts = iter(answers), list[End](), 0
         self.stands, self.on_the_move = drive == STOP_AND_GO, 0  # for each decision; decisions
-        self.loop: DecisionLoop[float] = DecisionLoop(LoopSettings(NONE, dialect=self.dialect))
+        self.loop: DecisionLoop = DecisionLoop(LoopSettings(NONE, dialect=self.dialect))
         self.base = VirtualBase(
             self.timeline,
             World(Scene(make_room(3))),
             Settings(drive=drive),
             self._hear,
-            lambda: self._hear(Seen(self.timeline.now)),
+            lambda: self._hear(Frame(b"", stamp_of(self.timeline.now))),
         )
         self.base.navigator.read_in(self.dialect)
 
@@ -427,20 +427,20 @@ class CannedRobot:
             )
             yield way, math.degrees(math.remainder(after.yaw - before.yaw, math.tau))
 
-    def _answer(self, decide: Decide[float], text: str) -> None:
+    def _answer(self, decide: Decide, text: str) -> None:
         for place, letter in enumerate([*text, ""]):
             self.timeline.sleep(0.002)
             reason = "" if letter else "end"
-            age = self.timeline.now - decide.frame
+            age = self.timeline.now - decide.frame.stamp / 1e9
             self.base.on(
                 Words(
                     decide.request,
                     place,
-                    1,
+                    (0,),
                     letter,
                     True,
                     bool(reason),
-                    stamp_of(decide.frame),
+                    decide.frame.stamp,
                     age,
                     decide.instruction,
                     decide.stops,

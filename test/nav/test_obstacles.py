@@ -11,7 +11,6 @@ from helpers.drill import Drill, drives, words
 
 from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.answer import action_of
-from edge_cloud_spec.nav.decision_loop import DecisionLoop, Seen
 from edge_cloud_spec.nav.events import (
     Effect,
     EStop,
@@ -29,6 +28,7 @@ from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.pilot.decision_loop import DecisionLoop, Frame
 
 SEES = ObstacleSettings(scan="scan", front=0.35)
 MEASURED = Limits(move=Axis(slowest=0.1), turn=Axis(slowest=0.2))  # a base that overshoots nothing
@@ -182,7 +182,7 @@ def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
 
 
 def test_a_lidar_that_is_away_for_long_costs_no_decision_and_ends_no_mission() -> None:
-    room, loop = Room(), DecisionLoop[int]()
+    room, loop = Room(), DecisionLoop()
     loop.on(Instruction("find it"), room.drill.now)
     shown = len(room.effects)
     room.scans = False
@@ -192,7 +192,7 @@ def test_a_lidar_that_is_away_for_long_costs_no_decision_and_ends_no_mission() -
             if isinstance(effect, Show):
                 loop.on(effect.status, room.drill.now)
         shown = len(room.effects)
-        loop.on(Seen(room.ticks), room.drill.now)
+        loop.on(Frame(b"", room.ticks), room.drill.now)
         if room.ticks > 20:
             assert loop.take(f"r{room.ticks}", room.drill.now) is None
         loop.on(Tick(), room.drill.now)
@@ -202,7 +202,7 @@ def test_a_lidar_that_is_away_for_long_costs_no_decision_and_ends_no_mission() -
     for effect in room.effects[shown:]:
         if isinstance(effect, Show):
             loop.on(effect.status, room.drill.now)
-    loop.on(Seen(room.ticks), room.drill.now)
+    loop.on(Frame(b"", room.ticks), room.drill.now)
     assert loop.take("again", room.drill.now) is not None, "it goes on by itself"
 
 

@@ -11,8 +11,6 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.decision_loop import SETTLE_S, DecisionLoop, Ended, Seen
-from edge_cloud_spec.nav.decision_loop import Event as LoopEvent
 from edge_cloud_spec.nav.events import (
     EStop,
     Event,
@@ -27,6 +25,8 @@ from edge_cloud_spec.nav.events import (
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import START, Status
+from edge_cloud_spec.pilot.decision_loop import SETTLE_S, DecisionLoop, Ended, Frame
+from edge_cloud_spec.pilot.decision_loop import Event as LoopEvent
 
 CUP = "find the cup"
 HOLDS: dict[Event, tuple[str, bool]] = {
@@ -328,7 +328,7 @@ class Graph:
 
     def __init__(self, orders: dict[str, list[Order]]) -> None:
         self.now, self.said = 100.0, ""
-        self.loop: DecisionLoop[str] = DecisionLoop()
+        self.loop: DecisionLoop = DecisionLoop()
         self.navigator, self._statuses = Navigator(stops=7), [Status("idle", stops=7)]
         self.queues: dict[tuple[str, str], list[Order]] = {}
         for channel in ("loop", "navigator"):
@@ -361,7 +361,7 @@ class Graph:
         shown = self.navigator.on(event, self.now)
         self._statuses += [each.status for each in shown if isinstance(each, Show)]
 
-    def hear(self, event: LoopEvent[str]) -> None:
+    def hear(self, event: LoopEvent) -> None:
         for action in self.loop.on(event, self.now):
             self.said = str(action)
 
@@ -370,7 +370,7 @@ class Graph:
         for _ in range(3):
             self.now += SETTLE_S
             self.hear(Tick())
-        self.hear(Seen("frame"))
+        self.hear(Frame(b"frame"))
         decide = self.loop.take("r1", self.now)
         if decide is not None:
             assert decide.stops == self.navigator.stops
@@ -434,7 +434,7 @@ def test_a_robot_that_is_told_the_same_each_second_decides_and_moves() -> None:
     """As by ``ros2 topic pub --rate 1``, where a decision takes a second and a half."""
     graph = Graph({"operator": [BOX] * 9})
     for number in range(3):
-        graph.hear(Seen(f"{number}"))
+        graph.hear(Frame(bytes([number])))
         decide = graph.loop.take(f"r{number}", graph.now)
         assert decide is not None
         for channel in ("loop", "navigator", "loop", "navigator", "status"):

@@ -15,9 +15,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
-from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.drafter import LinkPolicy
-from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
+from edge_cloud_spec.nodes.drafting.topics import DrafterTopics
 
 COMPLETE = ("end", "length")
 
@@ -70,67 +68,46 @@ def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_its
     assert not mixed
 
 
-class Policy:
-    """A policy on a node of which only the publishers count."""
+class Link:
+    """The drafter's topics on a node of which only the publishers count."""
 
-    def __init__(self, when_lost: str) -> None:
-        self.aborts: list[str] = []
-        self.reports: list[str] = []
-        self.publishers = 1
+    def __init__(self) -> None:
+        self.losses, self.publishers = list[str](), 1
         node: Any = SimpleNamespace(
+            create_publisher=lambda *given: None,
             count_publishers=lambda topic: self.publishers if topic == "/link" else 1,
             resolve_topic_name=lambda topic: "/link",
         )
-        self.policy = LinkPolicy(node, lambda: when_lost, self.aborts.append, self.reports.append)
-
-    def hear(self, state: str) -> None:
-        self.policy.on_link_state(String(data=state))
-
-
-@pytest.mark.parametrize("state", ["lost", "lost nothing answers", "degraded", "cloud", "", "?"])
-def test_by_default_no_state_of_the_link_makes_a_decision_local(state: str) -> None:
-    stopping = Policy(DrafterSettings().when_lost)
-    assert not stopping.policy.begin()
-    stopping.hear(state)
-    stopping.publishers = 0
-    assert not stopping.policy.begin()
-    assert not stopping.aborts
+        self.topics = DrafterTopics(node, None)
+        callbacks: dict[str, Any] = {}
+        subscriptions: Any = SimpleNamespace(
+            subscribe=lambda kind, topic, callback, qos: callbacks.update({topic: callback})
+        )
+        self.topics.subscribe(subscriptions, lambda: self.losses.append("lost"))
+        self.hear = lambda state: callbacks["link_state"](String(data=state))
 
 
 @pytest.mark.parametrize(
-    ("state", "alone"), [("lost", True), ("lost x", True), ("degraded", False), ("lostx", False)]
+    ("state", "lost"),
+    [("lost", True), ("lost x", True), ("degraded", False), ("lostx", False), ("", False)],
 )
-def test_only_a_lost_link_makes_a_decision_local(state: str, alone: bool) -> None:
-    creeping = Policy("creep")
-    assert not creeping.policy.begin()  # nothing was heard yet: the cloud is asked
-    creeping.hear(state)
-    assert bool(creeping.aborts) == alone
-    creeping.policy.end()
-    assert creeping.policy.begin() == alone
-    creeping.aborts.clear()
-    creeping.hear(state)
-    assert not creeping.aborts  # a decision that is local already goes on
-    creeping.hear("cloud")
-    assert not creeping.aborts
-    creeping.policy.end()
-    assert not creeping.policy.begin()
+def test_only_what_begins_with_lost_is_a_lost_link(state: str, lost: bool) -> None:
+    link = Link()
+    link.publishers = 0
+    assert not link.topics.is_link_lost, "nothing was heard yet: the cloud is asked"
+    link.publishers = 1
+    link.hear(state)
+    assert link.topics.is_link_lost is lost and bool(link.losses) is lost
+    link.hear("cloud")
+    assert not link.topics.is_link_lost
 
 
 def test_a_bridge_that_is_gone_is_a_lost_link() -> None:
-    creeping = Policy("creep")
-    creeping.hear("cloud")
-    creeping.publishers = 0
-    assert creeping.policy.begin()
-
-
-def test_a_navigator_that_refuses_unverified_words_is_told_of() -> None:
-    refusal = "refused: its words are not verified (parameter allow_unverified is false)"
-    creeping = Policy("creep")
-    creeping.policy.on_status(Status("idle", "a", refusal))
-    assert not creeping.reports  # nothing creeps
-    creeping.hear("lost")
-    creeping.policy.on_status(Status("idle", "a", refusal))
-    assert "set its parameter allow_unverified too" in creeping.reports[0]
+    link = Link()
+    link.hear("cloud")
+    assert not link.topics.is_link_lost
+    link.publishers = 0
+    assert link.topics.is_link_lost
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from queue import Empty
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +16,10 @@ import pytest
 import rclpy
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from helpers.checkpoints import vlm
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
 from helpers.graph.peer import PATIENCE, Peer
 from helpers.navigator_bench import Bench
+from helpers.scripted_runner import ScriptedRunner
 from PIL import Image as Picture
 from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
@@ -31,52 +27,17 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, Header, String
 
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.events import Cut, Emit
-from edge_cloud_spec.edge.rounds import DecodeStats
-from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.models.tokenizer import TextStream
-from edge_cloud_spec.msg import NavStatus, VerifiedTokens
-from edge_cloud_spec.nav import decision_loop
-from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
-from edge_cloud_spec.nav.decision_loop import FULL, NONE, UNTIL_NEXT, Decide
+from edge_cloud_spec.msg import NavStatus
+from edge_cloud_spec.nav.events import Report
 from edge_cloud_spec.nav.mission import STARTED
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter import DrafterNode
-from edge_cloud_spec.nodes.drafting.camera import CameraFrame
-from edge_cloud_spec.nodes.drafting.settings import DrafterSettings
-from edge_cloud_spec.nodes.drafting.topics import VerifiedWords
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
+from edge_cloud_spec.pilot import decision_loop
+from edge_cloud_spec.pilot.decision_loop import FULL, NONE, UNTIL_NEXT
 
 CUP = "find the blue box"
-
-
-class Scripted:
-    """A runner that says an action, then reads its inbox until it is told to end."""
-
-    target = ""
-
-    def __init__(self, tokens: tuple[int, ...]) -> None:
-        self.tokens, self.on_pass = tokens, None
-        self.by_itself = "end"  # how it ends where nobody ends it
-        self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
-        self.go_on = threading.Event()
-
-    def run(
-        self, request: Any, decode: Any, nonce: int, connect: Any, emit: Any, inbox: Any
-    ) -> Outcome:
-        emit(Emit(0, self.tokens, True))
-        self.begun += 1
-        self.said.release()
-        reason = "end"
-        while reason == "end" and not self.go_on.is_set():
-            try:
-                reason = "cut" if isinstance(inbox.get(timeout=0.01), Cut) else "aborted"
-            except Empty:
-                continue
-        reason = self.by_itself if reason == "end" else reason
-        self.ends.append(reason)
-        return Outcome(reason, "", self.tokens, 1.0, DecodeStats())
 
 
 class ScriptedDrafter(DrafterNode):
@@ -84,9 +45,13 @@ class ScriptedDrafter(DrafterNode):
 
     def load(self) -> None:
         super().load()
-        text = "action: search;"
-        tokens = self._model.tokenizer(text, add_special_tokens=False)["input_ids"]
-        self._runner = self.runner = Scripted(tuple(tokens))  # type: ignore[assignment]
+        assert self._pilot.runner is not None
+        self.model = self._pilot.runner.draft_model
+        self.runner = ScriptedRunner(self.model, self.tokens("action: search;"))
+        self._pilot.runner = self.runner  # type: ignore[assignment]
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(self.model.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def frame(self) -> None:
         self._on_compressed(CompressedImage(header=Header(stamp=Time(sec=1)), data=b"x"))
@@ -100,7 +65,7 @@ class ScriptedDrafter(DrafterNode):
         self.status("idle")
         self.frame()
         assert self.runner.said.acquire(timeout=PATIENCE)
-        return self._loop._request
+        return self._pilot._loop._request
 
 
 @pytest.fixture
@@ -118,7 +83,7 @@ def node(domain: int, request: pytest.FixtureRequest) -> Iterator[ScriptedDrafte
 
 def ended(node: ScriptedDrafter) -> list[str]:
     """How decodes ended, once the one under way has."""
-    assert node._idle.wait(PATIENCE)
+    assert node._pilot.is_idle_within(PATIENCE)
     return node.runner.ends
 
 
@@ -128,9 +93,9 @@ def test_what_fails_in_each_decision_is_logged_once_and_counted(
 ) -> None:
     """Before, a wrong token was an ERROR a second for as long as it was wrong."""
     for number in range(50):
-        node._report_problem(f"the token is wrong; it asks again in {number} s")
+        node._publish(Report(f"the token is wrong; it asks again in {number} s"))
         assert f"in {number} s" in str(node.diagnose())
-    node._report_problem("something else")
+    node._publish(Report("something else"))
     node.get_logger().info("the end")
     logged = [line for line in capfd.readouterr().err.splitlines() if "ERROR" in line]
     assert 2 <= len(logged) <= 10, "a few, where this took seconds"
@@ -144,7 +109,11 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
     """It says at once that an action was done and that it goes on, and a search is counted by it;
     a queue of one kept the last only."""
     heard: list[Status] = []
-    monkeypatch.setattr(node._link, "on_status", heard.append)
+
+    def hear(event: object) -> None:
+        heard.extend([event] if isinstance(event, Status) else [])
+
+    monkeypatch.setattr(node._pilot, "hear", hear)
     navigator = node.create_publisher(NavStatus, "nav_status", LATCHED)
     said = [Status("ready", "r1", detail, 7) for detail in ("done: search", "search")]
     late = time.monotonic() + PATIENCE
@@ -204,7 +173,7 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
     threads[0].join()
     node.status("idle")
     node.frame()
-    assert not node._loop.instruction and not node.runner.begun
+    assert not node._pilot.instruction and not node.runner.begun
 
 
 @pytest.mark.parametrize("node", [NONE], indirect=True)
@@ -212,97 +181,15 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
 def test_a_bare_word_is_an_action_once_its_answer_has_ended(
     node: ScriptedDrafter, reason: str
 ) -> None:
-    node._loop.settings = replace(node._loop.settings, dialect=load_dialect("uni_navid"))
-    tokens = node._model.tokenizer("stop", add_special_tokens=False)["input_ids"]
-    node.runner.tokens, node.runner.by_itself = tuple(tokens), reason
+    settings = node._pilot.settings
+    loop = replace(settings.loop, dialect=load_dialect("uni_navid"))
+    node._pilot.settings = replace(settings, loop=loop)
+    node.runner.tokens, node.runner.by_itself = node.tokens("stop"), reason
     node.begin_decision()
-    assert node._loop.instruction == CUP and not node.runner.ends, "it may go on"
+    assert node._pilot.instruction == CUP and not node.runner.ends, "it may go on"
     node.runner.go_on.set()
     assert ended(node) == [reason]
-    assert node._loop.instruction == ("" if reason == "end" else CUP), "a stop, or none"
-
-
-def test_settings_have_the_grammar_and_the_reader_of_their_dialect() -> None:
-    settings = DrafterSettings(dialect="navila", grammar="action")
-    dialect = load_dialect("navila")
-    assert settings.decode_settings(0).policy.grammar == dialect.grammar("action", "action first")
-    assert settings.loop.dialect == dialect != DrafterSettings().loop.dialect == CLAUSES
-    with pytest.raises(ValueError, match="dialect: there is no dialect 'klingon'; choose one of"):
-        DrafterSettings(dialect="klingon")
-
-
-def test_bytes_that_never_became_a_letter_are_told_at_the_end() -> None:
-    """Else "stop" and half of an arrow would be "stop"."""
-    tokenizer = vlm().tokenizer
-    arrow = tokenizer("stop\u2190", add_special_tokens=False)["input_ids"]
-    stream = TextStream(tokenizer)
-    while not stream.text.endswith("stop"):
-        stream.add(arrow[:1])
-        arrow = arrow[1:]
-    assert stream.add(arrow[:1]) == "" and stream.text == "stop"
-    assert stream.add((), ended=True) == "\ufffd" and stream.text == "stop\ufffd"
-
-
-@pytest.mark.parametrize(("reason", "rest"), [("end", "\ufffd"), ("length", ""), ("aborted", "")])
-def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
-    said, tokenizer = list[VerifiedTokens](), vlm().tokenizer
-    tokens = tuple(tokenizer("stop\u2190", add_special_tokens=False)["input_ids"])
-    decide = Decide("r1", CUP, CameraFrame(b"", Time(), 0.0), 7)
-    words = VerifiedWords(SimpleNamespace(publish=said.append), tokenizer, decide)  # type: ignore[arg-type]
-    words.emit(Emit(0, tokens[:-1], True))
-    words.finish(reason)
-    assert [message.text for message in said] == ["stop", rest]
-    assert words.answer == f"stop{rest}" and said[-1].finish_reason == reason
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A preset file of one's own, with drafts of five tokens."""
-    path = tmp_path / "own.yaml"
-    path.write_text("drafter: edge\nsummary: mine\ndraft_length: 5\n", encoding="utf-8")
-    return path
-
-
-def test_a_preset_file_is_read_when_parameters_are_set_and_not_for_each_decision(
-    own: Path,
-) -> None:
-    settings = DrafterSettings(preset=str(own))
-    own.write_text(own.read_text(encoding="utf-8").replace("5", "7"), encoding="utf-8")
-    lengths = [settings.decode_settings(number).preset.draft_length for number in (0, 1)]
-    changed = replace(settings, seed=1)  # as Parameters makes them anew
-    assert lengths == [5, 5]
-    assert changed.decode_settings(2).preset.draft_length == 7
-    own.unlink()
-    assert changed.decode_settings(3).preset.draft_length == 7
-    with pytest.raises(ValueError, match="preset: there is no preset"):
-        replace(changed, seed=2)
-
-
-def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() -> None:
-    greedy = DrafterSettings(temperature=0.7).decode_settings(0)
-    coupled = [DrafterSettings(rule="coupled", temperature=0.7).decode_settings(n) for n in (0, 1)]
-    assert greedy.policy.temperature == 0
-    assert [decode.policy.temperature for decode in coupled] == [0.7, 0.7]
-    assert coupled[0].policy.seed != coupled[1].policy.seed
-
-
-def test_settings_do_not_differ_by_the_preset_that_they_read() -> None:
-    assert DrafterSettings() == DrafterSettings()
-    assert "loaded_preset" not in repr(DrafterSettings())
-
-
-def test_a_grammar_is_that_of_the_order_and_needs_llguidance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert DrafterSettings().decode_settings(0).policy.grammar == ""
-    for order in ("action first", "reason first"):
-        policy = DrafterSettings(grammar="action", order=order).decode_settings(0).policy
-        assert policy.grammar == answer_grammar("action", order)
-    with pytest.raises(ValueError, match="grammar"):
-        DrafterSettings(grammar="verse")
-    monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(ValueError, match=r"grammar: .*pip install 'llguidance"):
-        DrafterSettings(grammar="action")
+    assert node._pilot.instruction == ("" if reason == "end" else CUP), "a stop, or none"
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -446,8 +333,8 @@ from edge_cloud_spec.nodes.runtime.run import spin
 class Failing(DrafterNode):
     def load(self):
         super().load()
-        self.kept, self.runs = self._runner.run, 0
-        self._runner.run = self.run_next
+        self.kept, self.runs = self._pilot.runner.run, 0
+        self._pilot.runner.run = self.run_next
 
     def run_next(self, *arguments):
         self.runs += 1

@@ -18,12 +18,12 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.decision_loop import DecisionLoop, Ended, LoopSettings, Seen
 from edge_cloud_spec.nav.events import Drive, EStop, Halt, Instruction
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.base_output import SportOutput
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
+from edge_cloud_spec.pilot.decision_loop import DecisionLoop, Ended, Frame, LoopSettings
 from edge_cloud_spec.share import share
 
 FILE = str(share() / "config/robots/go2_ros2_sdk.yaml")
@@ -103,12 +103,12 @@ def test_pictures_that_are_late_but_stamped_on_arrival_need_camera_lag(
     bench: Bench, driver: FakeSdk, lag: float, right: bool
 ) -> None:
     """The robot turns until it is idle; only a picture that was taken then may be decided on."""
-    loop: DecisionLoop[int] = DecisionLoop(LoopSettings(lag=lag))
+    loop: DecisionLoop = DecisionLoop(LoopSettings(lag=lag))
     shades: list[int] = []
 
     def on_image(message: Image) -> None:
         shades.append(message.data[0])
-        loop.on(Seen(message.data[0]), time.monotonic())
+        loop.on(Frame(bytes(message.data[:1])), time.monotonic())
 
     bench.create_subscription(Image, "camera/image_raw", on_image, SENSOR_DATA)
     driver.lag = 2.5  # far above what a loaded machine takes from one picture to the next
@@ -124,7 +124,7 @@ def test_pictures_that_are_late_but_stamped_on_arrival_need_camera_lag(
 
     def due() -> bool:
         taken = loop.take("r2", time.monotonic())
-        task.extend([] if taken is None else [taken.frame])
+        task.extend([] if taken is None else [taken.frame.jpeg[0]])
         return bool(task)
 
     bench.until(due)

@@ -605,7 +605,7 @@ class _Episode:
         return Words(
             request=request,
             position=0,
-            count=4,
+            tokens=(0,) * 4,
             text=random.choice(answers),
             verified=verified,
             finished=True,

@@ -20,23 +20,10 @@ from ...nav.clock_offset import clock_sentence
 from ..health import Health, Level
 
 if TYPE_CHECKING:
-    from builtin_interfaces.msg import Time
     from rclpy.node import Node
     from sensor_msgs.msg import Image
 
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
-
-
-@dataclass(frozen=True)
-class CameraFrame:
-    """A camera frame as both models receive it, and the ROS time at which it was taken.
-
-    ``clock_offset``: seconds by which the stamps' clock is ahead of this computer's.
-    """
-
-    jpeg: bytes
-    stamp: Time
-    clock_offset: float = 0.0
 
 
 def encode_frame(message: Image, quality: int = 90) -> bytes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from builtin_interfaces.msg import Time
 from rclpy.node import Node
-from rclpy.publisher import Publisher
+from rclpy.time import Time
 from std_msgs.msg import String
 
 from edge_cloud_spec import __version__
@@ -24,45 +24,68 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 
-from ...edge.events import Emit, OnReceive
-from ...edge.runner import DecodeSettings, Outcome
+from ...edge.events import OnReceive
 from ...errors import UserError
-from ...models.tokenizer import TextStream, TokenTexts
-from ...nav.decision_loop import Decide
-from ...nav.events import ENDED
+from ...models.tokenizer import TokenTexts
+from ...nav.events import Words
+from ...pilot.decision_loop import Decide
+from ...pilot.pilot import Decided
+from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
 from ...wire.messages import ClientMessage, DraftMessage
 from ..bridge_messages import from_topic, to_draft, to_request
-from ..runtime.qos import DECODE, LATCHED
+from ..runtime.qos import DECODE, LATCHED, RELIABLE
 from ..runtime.subscription_thread import SubscriptionThread
-from .camera import CameraFrame
-from .settings import WITHOUT_CLOUD, DrafterSettings
+
+LINK_STATE = "link_state"
 
 
-class BridgeTopics:
-    """The topics that the bridge relays; a message from the cloud goes to its request's decode."""
+class DrafterTopics:
+    """What the drafter publishes, and the transport of its decodes over the bridge's topics.
 
-    def __init__(self, node: Node, texts: TokenTexts) -> None:
-        """``texts`` gives the words of a draft."""
-        self._node = node
-        self.texts = texts
+    ``settings``: of the decision under way.
+    """
+
+    def __init__(self, node: Node, tokenizer: Any) -> None:
+        self._node, self._texts = node, TokenTexts(tokenizer)
+        self._said = ""
+        self._is_link_heard = self._is_link_lost = False
+        self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
+        self.stats = node.create_publisher(DecodeStats, "decode_stats", RELIABLE)
+        self._verified_tokens = node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
+        self._instruction_status = node.create_publisher(String, "instruction_status", LATCHED)
 
-    def subscribe(self, subscriptions: SubscriptionThread) -> None:
+    def subscribe(
+        self, subscriptions: SubscriptionThread, on_link_lost: Callable[[], None]
+    ) -> None:
         """Hear what the bridge says; the caller starts ``subscriptions``."""
         subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
-    def connect(
-        self, request_id: str, stamp: Time, settings: DrafterSettings, on_receive: OnReceive
-    ) -> TopicTransport:
-        """The transport of one decode; its messages carry ``stamp`` and the preset.
+        def on_link_state(message: String) -> None:
+            self._is_link_heard = True
+            self._is_link_lost = message.data.split(" ")[0] == "lost"
+            if self._is_link_lost:
+                on_link_lost()
+
+        subscriptions.subscribe(String, LINK_STATE, on_link_state, LATCHED)
+
+    @property
+    def is_link_lost(self) -> bool:
+        """Whether the bridge says so, or is gone itself."""
+        if self._is_link_lost or not self._is_link_heard:
+            return self._is_link_lost
+        return not self._node.count_publishers(self._node.resolve_topic_name(LINK_STATE))
+
+    def connect(self, decide: Decide, on_receive: OnReceive) -> TopicTransport:
+        """The transport of one decision; its messages carry the frame's stamp and the preset.
 
         Waits for the bridge, since the topics lose what is published before it is there. Raises
         UserError after ``patience``.
         """
-        end = time.monotonic() + settings.patience
+        end = time.monotonic() + self.settings.patience
         while not (
             self.requests.get_subscription_count()
             and self.drafts.get_subscription_count()
@@ -71,13 +94,40 @@ class BridgeTopics:
             if time.monotonic() > end:
                 raise UserError("no cloud bridge is on the topics; start the node cloud_bridge")
             time.sleep(0.02)
-        self.receivers[request_id] = on_receive
-        self.restart_draft_time()
-        return TopicTransport(self, request_id, stamp, settings.preset)
+        self.receivers[decide.request] = on_receive
+        self._draft_began = time.perf_counter()
+        return TopicTransport(self, decide)
 
-    def restart_draft_time(self) -> None:
-        """A verdict arrived: the ``draft_time`` of the next draft counts from here."""
-        self.draft_began = time.perf_counter()
+    def to_draft(self, message: DraftMessage) -> Draft:
+        """A draft with its words, and the time since the last verdict."""
+        words = self._texts.of(message.draft.tokens)
+        return to_draft(message, words, time.perf_counter() - self._draft_began)
+
+    def publish_words(self, words: Words) -> None:
+        """A piece of an answer, as soon as its tokens are settled."""
+        message = VerifiedTokens(
+            request_id=words.request,
+            instruction=words.instruction,
+            stops=words.stops,
+            position=words.position,
+            tokens=words.tokens,
+            text=words.text,
+            answer=words.answer,
+            verified=words.verified,
+            finished=words.finished,
+            finish_reason=words.finish_reason,
+            camera_clock_offset=words.camera_offset,
+        )
+        message.header.stamp = Time(nanoseconds=words.stamp).to_msg()
+        self._verified_tokens.publish(message)
+        self._draft_began = time.perf_counter()
+
+    def say(self, line: str) -> None:
+        """The line of ``instruction_status``."""
+        if line.partition(": ")[0] != self._said.partition(": ")[0]:  # else only the trouble is new
+            self._node.get_logger().info(f"instruction_status: {line}")
+        self._said = line
+        self._instruction_status.publish(String(data=line))
 
     def _hear(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)
@@ -86,25 +136,23 @@ class BridgeTopics:
 
 
 class TopicTransport:
-    """The ``edge.transport.Transport`` of one decode over the bridge's topics."""
+    """The ``edge.events.Transport`` of one decode over the bridge's topics."""
 
-    def __init__(self, topics: BridgeTopics, request_id: str, stamp: Time, preset: str) -> None:
-        self._topics, self._request_id, self._stamp = topics, request_id, stamp
-        self._preset = preset
+    def __init__(self, topics: DrafterTopics, decide: Decide) -> None:
+        self._topics, self._request = topics, decide.request
+        self._stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
+        self._preset = topics.settings.preset
         self._sequence = 0
 
     def send(self, message: ClientMessage) -> int:
         """Publish it; returns the bytes of its payload."""
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
-            words = self._topics.texts.of(message.draft.tokens)
-            out = to_draft(message, words, time.perf_counter() - self._topics.draft_began)
-            publisher = self._topics.drafts
+            out, publisher = self._topics.to_draft(message), self._topics.drafts
         else:
-            out = to_request(message, self._preset)
-            publisher = self._topics.requests
+            out, publisher = to_request(message, self._preset), self._topics.requests
         out.header.stamp = self._stamp
-        out.request_id = self._request_id
+        out.request_id = self._request
         out.sequence = self._sequence
         self._sequence += 1
         publisher.publish(out)
@@ -112,64 +160,20 @@ class TopicTransport:
 
     def close(self) -> None:
         """Receive nothing more for this request."""
-        self._topics.receivers.pop(self._request_id, None)
+        self._topics.receivers.pop(self._request, None)
 
 
-class VerifiedWords:
-    """Publishes each piece of an answer as soon as its tokens are settled."""
-
-    def __init__(self, publisher: Publisher, tokenizer: Any, decide: Decide[CameraFrame]) -> None:
-        self._publisher, self._decide = publisher, decide
-        self._stream = TextStream(tokenizer)
-        self._count = 0
-        self._verified = True
-
-    @property
-    def answer(self) -> str:
-        """All words so far."""
-        return self._stream.text
-
-    def emit(self, emit: Emit) -> None:
-        """Publish the tokens that a verdict settled, with their text."""
-        self._verified = emit.verified
-        self._publish(emit.tokens, self._stream.add(emit.tokens))
-
-    def finish(self, reason: str) -> None:
-        """Publish that nothing follows, and why."""
-        self._publish((), self._stream.add((), ended=reason == ENDED), reason)
-
-    def _publish(self, tokens: tuple[int, ...], text: str, finish_reason: str = "") -> None:
-        message = VerifiedTokens(
-            request_id=self._decide.request,
-            instruction=self._decide.instruction,
-            stops=self._decide.stops,
-            position=self._count,
-            tokens=tokens,
-            text=text,
-            answer=self.answer,
-            verified=self._verified,
-            finished=bool(finish_reason),
-            finish_reason=finish_reason,
-        )
-        message.header.stamp = self._decide.frame.stamp
-        message.camera_clock_offset = self._decide.frame.clock_offset
-        self._count += len(tokens)
-        self._publisher.publish(message)
-
-
-def to_decode_stats(
-    decide: Decide[CameraFrame],
-    settings: DrafterSettings,
-    decode: DecodeSettings,
-    outcome: Outcome,
-) -> DecodeStats:
+def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
     """What a decision cost, for the topic ``decode_stats``."""
+    decide, outcome = decided.decide, decided.outcome
+    if outcome is None:
+        return DecodeStats(request_id=decide.request, finish_reason="failed")
     stats, rounds = outcome.stats, outcome.stats.rounds
     message = DecodeStats(
         request_id=decide.request,
-        preset=WITHOUT_CLOUD if decode.preset is settings.preset_without_cloud else settings.preset,
+        preset=WITHOUT_CLOUD if decided.alone else settings.preset,
         rule=settings.rule,
-        seed=decode.policy.seed,
+        seed=decided.seed,
         tokens=len(outcome.tokens),
         rounds=len(rounds),
         drafted=stats.drafted,
@@ -185,7 +189,7 @@ def to_decode_stats(
         overhead_ms=[1e3 * r.overhead_s for r in rounds],
         finish_reason=outcome.reason,
     )
-    message.header.stamp = decide.frame.stamp
+    message.header.stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
     return message
 
 

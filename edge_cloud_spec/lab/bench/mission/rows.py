@@ -8,7 +8,7 @@ from statistics import mean
 
 import numpy as np
 
-from ....nav.decision_loop import FULL, NONE
+from ....pilot.decision_loop import FULL, NONE
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row

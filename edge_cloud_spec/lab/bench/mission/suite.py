@@ -18,8 +18,8 @@ from typing import Any
 
 from ....errors import UserError, check_writable, write_json
 from ....nav.answer import GRAMMARS
-from ....nav.decision_loop import EXPLAIN
 from ....nav.settings import DRIVES
+from ....pilot.decision_loop import EXPLAIN
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot

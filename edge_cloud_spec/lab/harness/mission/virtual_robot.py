@@ -6,37 +6,30 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from ....cloud.model_thread.worker import Worker
-from ....decoding.noise import decision_seed
 from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
-from ....edge.events import Abort, Cut, Emit
 from ....edge.runner import DecodeRunner, DecodeSettings
 from ....errors import UserError
-from ....models.prompt import Request
-from ....models.tokenizer import TextStream
+from ....models.prompt import ORDERS, Request
 from ....nav.answer import GRAMMARS, action_of, answer_grammar
-from ....nav.decision_loop import (
-    EXPLAIN,
-    UNTIL_NEXT,
-    Abandon,
-    Answered,
-    Decide,
-    DecisionLoop,
-    Ended,
-    LoopSettings,
-    Seen,
-    StopAnswering,
-)
-from ....nav.decision_loop import Event as LoopEvent
 from ....nav.events import Instruction, Words
 from ....nav.footprint import ObstacleSettings
 from ....nav.mission import End, MissionSettings
 from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
+from ....pilot.decision_loop import (
+    EXPLAIN,
+    UNTIL_NEXT,
+    Decide,
+    Frame,
+    LoopSettings,
+)
+from ....pilot.pilot import Decided, Output, Pilot, PilotSettings
 from ....presets import load_preset
 from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
@@ -104,6 +97,15 @@ class Variant:
         """The preset, its ``lookup`` overridden if asked for; raises UserError."""
         preset = load_preset(self.preset)
         return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
+
+    def pilot(self, seed: int) -> PilotSettings:
+        """How a pilot decides as this variant."""
+        grammar = answer_grammar(self.grammar, ORDERS[0])
+        policy = SamplingPolicy(temperature_of(self.rule, 0.8), seed=seed, grammar=grammar)
+        return PilotSettings(
+            DecodeSettings(self.loaded_preset, self.rule, policy),
+            LoopSettings(self.explain, mission=MissionSettings(max_decisions=MOST_DECISIONS)),
+        )
 
     @property
     def label(self) -> str:
@@ -203,9 +205,9 @@ class MissionRecord:
         return max(begin - end for begin, end in zip(begins, ends, strict=True))
 
 
-@dataclass(frozen=True)
-class TakenFrame:
-    """When a picture was taken, s, from where, and where the base was.
+@dataclass(frozen=True, kw_only=True)
+class TakenFrame(Frame):
+    """When a picture was taken, s, from where, and where the base was; made once it is needed.
 
     ``posture``: ``posture_of`` the room then, where pictures show who walks in it.
     """
@@ -276,8 +278,7 @@ class VirtualRobot:
         drafter: Any = DraftVlm(regime, self._busy, pair.drafter_that_keeps(variant.look))
         self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
         self._runner.remember(pair.spec.to_bytes())  # as after any first decode
-        self._decided = 0
-        self._inbox: VirtualInbox | None = None
+        self._requests = map("{:x}".format, count(1))
 
     def _now(self) -> float:
         return self.timeline.now
@@ -287,10 +288,16 @@ class VirtualRobot:
         timeline = self.timeline
         timeline.sleep(REST_S)
         self._record = record = MissionRecord(seen.number, timeline.now)
-        mission = MissionSettings(max_decisions=MOST_DECISIONS)
-        self._loop: DecisionLoop[TakenFrame] = DecisionLoop(
-            LoopSettings(self.variant.explain, mission=mission)
+        self._pilot = pilot = Pilot(
+            self.variant.pilot(seen.number % 2**32),
+            self._on_output,
+            lambda _, on_receive: self._link.connect(on_receive),
+            clock=self._now,
+            stamp_clock=lambda: stamp_of(self._now()),
+            requests=self._requests,
+            make_inbox=partial(VirtualInbox, timeline),
         )
+        pilot.use(self._runner)
         self._end: End | None = None
         self._request = ""
         begun = len(self._passes), self._cloud.busy.total, self._busy.total
@@ -307,10 +314,10 @@ class VirtualRobot:
             self._on_cycle,
         )
         instruction = Instruction(seen.room.instruction)
-        self._hear(instruction)
+        pilot.hear(instruction)
         base.on(instruction)
         while self._end is None:
-            decide = self._loop.take(f"{seen.number}-{self._decided + 1}", timeline.now)
+            decide = pilot.take()
             if decide is not None:
                 self._decide(seen, decide)
             else:
@@ -331,52 +338,36 @@ class VirtualRobot:
         record.draft_busy_s = self._busy.total - begun[2]
         return record
 
-    def _decide(self, seen: SeenRoom, decide: Decide[TakenFrame]) -> None:
-        record, variant = self._record, self.variant
-        self._decided += 1
-        self._request, self._frame = decide.request, decide.frame
+    def _decide(self, seen: SeenRoom, decide: Decide) -> None:
+        record, frame = self._record, decide.frame
+        assert isinstance(frame, TakenFrame)
+        self._request, self._frame = decide.request, frame
         self._passes_before = len(self._passes)
-        frame = decide.frame
-        jpeg = seen.frame(frame.eye, variant.shown, frame.posture)
-        decision = DecisionRecord(frame.taken, jpeg)
-        request = Request(decide.instruction, decision.jpeg)
-        policy = SamplingPolicy(
-            temperature_of(variant.rule, 0.8),
-            seed=decision_seed(seen.number % 2**32, len(record.decisions)),
-            grammar=answer_grammar(variant.grammar, request.order),
-        )
-        record.decisions.append(decision)
-        stream = TextStream(self._runner.draft_model.tokenizer)
-        words = partial(self._hear_words, decide)
-        said: list[Emit] = []
+        jpeg = seen.frame(frame.eye, self.variant.shown, frame.posture)
+        record.decisions.append(DecisionRecord(frame.taken, jpeg))
+        self._pilot.make(replace(decide, frame=replace(frame, jpeg=jpeg)))
 
-        def emit(one: Emit) -> None:
-            said.append(one)
-            text = stream.add(one.tokens)
-            decision.said.append((self._now(), text))
-            words(one.position, len(one.tokens), text, one.verified)
-            self._hear(Answered(stream.text))
+    def _on_output(self, output: Output) -> None:
+        if isinstance(output, Words):
+            if not output.finished:
+                self._record.decisions[-1].said.append((self._now(), output.text))
+            self._base.on(replace(output, age=self._now() - self._frame.taken))
+        elif isinstance(output, Decided):
+            self._on_decided(output)
+        elif isinstance(output, End):
+            self._end = output
+            self._record.ended = self._record.ended or self._now()
 
-        self._inbox = VirtualInbox(self.timeline)
-        outcome = self._runner.run(
-            request,
-            DecodeSettings(self._preset, variant.rule, policy),
-            self._decided,
-            self._link.connect,
-            emit,
-            self._inbox,
-        )
-        self._inbox = None
+    def _on_decided(self, decided: Decided) -> None:
+        record, decision, outcome = self._record, self._record.decisions[-1], decided.outcome
+        assert outcome is not None, "the decision failed"
         decision.ended, decision.tokens = self._now(), outcome.tokens
-        if variant.rule == "greedy" and not policy.grammar:
+        if self.variant.rule == "greedy" and self.variant.grammar == "none":
+            request = Request(decided.decide.instruction, decision.jpeg)
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
-        verified = said[-1].verified if said else True
-        words(sum(len(one.tokens) for one in said), 0, "", verified, outcome.reason)
-        decision.action = str(action_of(stream.text) or "")
-        problem = "" if outcome.completed else outcome.text or outcome.reason
-        self._hear(Ended(stream.text, problem, outcome.out_of_reach, outcome.retry_after_s))
+        decision.action = str(action_of(decided.answer, decided.whole) or "")
 
     def _is_own(self, request: Request, tokens: Sequence[int]) -> bool:
         """Whether the target alone would say these tokens, each after those before it."""
@@ -384,31 +375,6 @@ class VirtualRobot:
         prompt = target.prompt(request, self._pair.spec)
         prefixes = [(prompt, *tokens[:end]) for end in range(len(tokens))]
         return not tokens or bool((target.rows(prefixes).argmax(axis=1) == tokens).all())
-
-    def _hear_words(
-        self,
-        decide: Decide[TakenFrame],
-        position: int,
-        count: int,
-        text: str,
-        verified: bool,
-        reason: str = "",
-    ) -> None:
-        """The base hears a piece of an answer; reason: why nothing follows it."""
-        words = Words(
-            decide.request,
-            position,
-            count,
-            text,
-            verified,
-            bool(reason),
-            stamp_of(decide.frame.taken),
-            self._now() - decide.frame.taken,
-            decide.instruction,
-            decide.stops,
-            finish_reason=reason,
-        )
-        self._base.on(words)
 
     def _on_cycle(self) -> None:
         """The camera takes a picture; of a robot that is to stand, when it stands."""
@@ -418,7 +384,10 @@ class VirtualRobot:
         if world.resting or self._base.navigator.status.state == "ready":
             walks = self.variant.shown == PERSON
             posture = tuple(posture_of(world.data)) if walks else ()
-            self._hear(Seen(TakenFrame(now, world.eye, world.pose, posture)))
+            frame = TakenFrame(
+                b"", stamp_of(now), taken=now, eye=world.eye, pose=world.pose, posture=posture
+            )
+            self._pilot.hear(frame)
 
     def _on_status(self, status: Status) -> None:
         record, now = self._record, self.timeline.now
@@ -431,7 +400,7 @@ class VirtualRobot:
                     current.since = self._since_frame(now)
             if status.state == "idle" and status.detail == "stop":
                 record.ended = now
-        self._hear(status)
+        self._pilot.hear(status)
 
     def _passes_until(self, now: float) -> int:
         """Passes of the target on this decision's answer of which the robot can have heard."""
@@ -448,14 +417,3 @@ class VirtualRobot:
         then, here = self._frame.pose, self._base.world.pose
         way = math.hypot(here.x - then.x, here.y - then.y)
         return now - self._frame.taken, way, abs(wrap(here.yaw - then.yaw))
-
-    def _hear(self, event: LoopEvent[TakenFrame]) -> None:
-        """Tell the loop, and do what it answers."""
-        for action in self._loop.on(event, self.timeline.now):
-            if isinstance(action, End):
-                self._end = action
-                self._record.ended = self._record.ended or self.timeline.now
-            elif self._inbox is not None and isinstance(action, Abandon):
-                self._inbox.put(Abort(action.reason))
-            elif self._inbox is not None and isinstance(action, StopAnswering):
-                self._inbox.put(Cut())

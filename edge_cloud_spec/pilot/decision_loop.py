@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
-from .answer import CLAUSES, Dialect
-from .events import EStop, Instruction, Report, Tick
-from .mission import End, Mission, MissionSettings
-from .status import AWAITING, TOLD_TO_STOP, Status
+from ..nav.answer import CLAUSES, Dialect
+from ..nav.events import EStop, Instruction, Report, Tick
+from ..nav.mission import End, Mission, MissionSettings
+from ..nav.status import AWAITING, TOLD_TO_STOP, Status
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
 REMEMBERED = 64  # counts of the navigator
@@ -28,8 +27,6 @@ FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
 EXPLAIN = (FULL, UNTIL_NEXT, NONE)
 """How much of an answer is decoded behind its action, which moves nothing: all of it, what there is
 time for until the next decision needs the models, nothing."""
-
-Frame = TypeVar("Frame")
 
 
 @dataclass(frozen=True)
@@ -52,10 +49,16 @@ class LoopSettings:
 
 
 @dataclass(frozen=True)
-class Seen(Generic[Frame]):
-    """A camera frame arrived."""
+class Frame:
+    """A camera frame arrived, as both models receive it.
 
-    frame: Frame
+    ``stamp``: when it was taken, by the camera's clock, ns. ``clock_offset``: seconds by which that
+    is ahead of this computer's.
+    """
+
+    jpeg: bytes
+    stamp: int = 0
+    clock_offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,13 @@ class Paused:
     why: str
 
 
-Event = Seen[Frame] | Answered | Ended | Paused | Status | Instruction | EStop | Tick
+Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
 
 # What is to be done
 
 
 @dataclass(frozen=True)
-class Decide(Generic[Frame]):
+class Decide:
     """Make the decision ``request`` for this instruction, on this frame.
 
     ``stops`` is the navigator's count (``Holds``) that was heard when the frame was taken.
@@ -133,7 +136,7 @@ Action = StopAnswering | Abandon | Say | End | Report
 """``End`` is said, too; ``Report`` is a problem that a person should know."""
 
 
-class DecisionLoop(Generic[Frame]):
+class DecisionLoop:
     """``on(event, now)`` answers with actions, ``take`` with the decision that is due.
 
     A decision is due when there is an instruction, the navigator has settled the last decision and
@@ -174,7 +177,7 @@ class DecisionLoop(Generic[Frame]):
         waits = self.instruction and self._frame is not None and now >= self._not_before
         return bool(waits) and self._is_welcome(now)
 
-    def take(self, request: str, now: float) -> Decide[Frame] | None:
+    def take(self, request: str, now: float) -> Decide | None:
         """The decision that is due, which begins as ``request``; None: none is."""
         frame = self._frame
         if frame is None or self.deciding or not self.is_due(now):
@@ -184,13 +187,13 @@ class DecisionLoop(Generic[Frame]):
         self._mission.begin(request)
         return Decide(request, self.instruction, *frame)
 
-    def on(self, event: Event[Frame], now: float) -> list[Action]:
+    def on(self, event: Event, now: float) -> list[Action]:
         """What this event asks for at ``now``, in the order in which to do it."""
-        if isinstance(event, Seen):
+        if isinstance(event, Frame):
             while self._counted and now >= self._counted[0][0]:
                 self._stops = self._counted.popleft()[1]
             if now >= self._frames_from:  # else it was taken before
-                self._frame = event.frame, self._stops
+                self._frame = event, self._stops
             return self._cut_short(now)
         if isinstance(event, Answered):
             self._acted = self._acted or self.settings.dialect.action_of(event.words) is not None

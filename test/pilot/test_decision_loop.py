@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.nav.decision_loop import (
+from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
+from edge_cloud_spec.nav.mission import End
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, Status
+from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     FULL,
     NONE,
@@ -18,34 +21,35 @@ from edge_cloud_spec.nav.decision_loop import (
     Decide,
     DecisionLoop,
     Ended,
+    Frame,
     LoopSettings,
     Paused,
     Say,
-    Seen,
     StopAnswering,
 )
-from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.mission import End
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, Status
 
 IT = "find it"
 SEARCH = "action: search;"
 
 
-def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop[str]:
+def frame(name: str) -> Frame:
+    return Frame(name.encode())
+
+
+def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
     """A loop that follows an instruction since 0 s, and heard these statuses then."""
-    loop: DecisionLoop[str] = DecisionLoop(LoopSettings(explain, lag=lag))
+    loop: DecisionLoop = DecisionLoop(LoopSettings(explain, lag=lag))
     assert loop.on(Instruction(IT), 0.0) == [Say(f"following {IT}")]
     for status in statuses:
         loop.on(status, 0.0)
     return loop
 
 
-def deciding(explain: str = FULL) -> DecisionLoop[str]:
+def deciding(explain: str = FULL) -> DecisionLoop:
     """The decision r1 began at 1 s and is under way."""
     loop = following(Status("idle", stops=7), explain=explain)
-    loop.on(Seen("first"), 1.0)
-    assert loop.take("r1", 1.0) == Decide("r1", IT, "first", 7)
+    loop.on(frame("first"), 1.0)
+    assert loop.take("r1", 1.0) == Decide("r1", IT, frame("first"), 7)
     return loop
 
 
@@ -54,45 +58,45 @@ def deciding(explain: str = FULL) -> DecisionLoop[str]:
 
 def test_a_decision_under_way_is_not_in_the_way_of_itself() -> None:
     loop = deciding()
-    loop.on(Seen("second"), 1.1)
+    loop.on(frame("second"), 1.1)
     assert not loop.is_due(1.1 + 10 * SETTLE_S), "the navigator has not settled it, however long"
 
 
 def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> None:
     loop = deciding()
     loop.on(Status("moving", "r1", stops=7), 2.0)
-    loop.on(Seen("too early"), 2.5)
+    loop.on(frame("too early"), 2.5)
     assert not loop.is_due(2.5)
     loop.on(Status("ready", "r1", stops=7), 3.0)
     assert not loop.is_due(3.0), "no frame from after that"
-    loop.on(Seen("moving"), 3.1)
+    loop.on(frame("moving"), 3.1)
     assert loop.is_due(3.1) and loop.take("r2", 3.1) is None, "one at a time"
     loop.on(Ended(SEARCH), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, "moving", 7)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7)
 
 
 def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
     loop = deciding()
     loop.on(Ended(SEARCH), 2.0)
     loop.on(Status("ready", "r1", "search", 7), 3.0)
-    loop.on(Seen("moving"), 3.1)
+    loop.on(frame("moving"), 3.1)
     for detail in ("done: search", "search"):
         loop.on(Status("ready", "r1", detail, 7), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, "moving", 7)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7)
 
 
 def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
     loop = deciding()
     loop.on(Status("ready", "r1", stops=7), 3.0)
-    loop.on(Seen("moving"), 3.1)
+    loop.on(frame("moving"), 3.1)
     loop.on(Ended(SEARCH), 3.2)
     assert loop.take("r2", 3.2)
     loop.on(Status("idle", "r1", "done: search", 7), 4.0)
-    loop.on(Seen("at rest"), 4.1)
+    loop.on(frame("at rest"), 4.1)
     assert not loop.is_due(4.1)
     loop.on(Status("idle", "r2", "refused: its frame is too old", 7), 4.2)
     assert not loop.is_due(4.2), "the frame is from before that"
-    loop.on(Seen("later"), 4.3)
+    loop.on(frame("later"), 4.3)
     assert loop.is_due(4.3)
 
 
@@ -100,15 +104,15 @@ def test_a_refused_decision_is_followed_by_another() -> None:
     loop = deciding()
     loop.on(Status("idle", "r1", "refused: its frame is from before", 8), 2.0)
     loop.on(Ended(SEARCH), 2.0)
-    loop.on(Seen("second"), 2.1)
-    assert loop.take("r2", 2.1) == Decide("r2", IT, "second", 8)
+    loop.on(frame("second"), 2.1)
+    assert loop.take("r2", 2.1) == Decide("r2", IT, frame("second"), 8)
 
 
 def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
     loop = following()
-    loop.on(Seen("first"), 0.1)
+    loop.on(frame("first"), 0.1)
     assert loop.take("r1", 0.1)
-    loop.on(Seen("second"), 0.2)
+    loop.on(frame("second"), 0.2)
     assert not loop.is_due(0.2)
     loop.on(Ended(SEARCH), 0.3)
     assert loop.take("r2", 0.3)
@@ -117,18 +121,18 @@ def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
 
 
 def test_a_frame_from_before_the_instruction_is_not_decided_on() -> None:
-    loop: DecisionLoop[str] = DecisionLoop()
-    loop.on(Seen("before"), 0.0)
+    loop: DecisionLoop = DecisionLoop()
+    loop.on(frame("before"), 0.0)
     loop.on(Instruction(IT), 0.1)
     assert not loop.is_due(0.2)
-    loop.on(Seen("after"), 0.3)
+    loop.on(frame("after"), 0.3)
     assert loop.is_due(0.3)
 
 
 def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
     loop = deciding()
     loop.on(Ended(SEARCH), 2.0)
-    loop.on(Seen("second"), 2.1)
+    loop.on(frame("second"), 2.1)
     assert not loop.is_due(2.0 + SETTLE_S) and loop.is_due(2.1 + SETTLE_S)
 
 
@@ -136,14 +140,14 @@ def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> Non
 def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -> None:
     """It would be told with a count of stops that is newer than the frame."""
     loop = following(Status("idle", stops=7))
-    loop.on(Seen("before"), 1.0)
+    loop.on(frame("before"), 1.0)
     loop.on(Status(state, stops=8), 1.5)
-    loop.on(Seen("held"), 1.7)
+    loop.on(frame("held"), 1.7)
     loop.on(Status("idle", "-", "released", 9), 2.0)
     assert loop.take("r1", 2.0) is None
-    loop.on(Seen("after"), 3.0)
+    loop.on(frame("after"), 3.0)
     loop.on(Status("idle", "-", "another detail", 9), 3.1)  # no other count
-    assert loop.take("r1", 3.1) == Decide("r1", IT, "after", 9)
+    assert loop.take("r1", 3.1) == Decide("r1", IT, frame("after"), 9)
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.25, 1.0, 5.0])
@@ -159,22 +163,22 @@ def test_one_that_is_told_often_decides_by_the_count_of_when_its_frame_was_taken
         if now % period == 0.0:
             loop.on(Instruction(IT), now)
             loop.on(Status("idle", "r0", "released", 7 + int(now / period)), now)
-        loop.on(Seen(str(now - lag)), now)
+        loop.on(frame(str(now - lag)), now)
         decide = loop.take(f"r{number}", now)
         if decide is not None:
             decided.append(decide)
             loop.on(Ended(abandoned=True), now)
     assert len(decided) >= 2
     for decide in decided:
-        assert decide.stops == 7 + int(float(decide.frame) / period)
+        assert decide.stops == 7 + int(float(decide.frame.jpeg) / period)
 
 
 def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
     loop = following(Status("idle", stops=7), lag=2.0)
-    loop.on(Seen("on its way"), 1.9)
+    loop.on(frame("on its way"), 1.9)
     assert loop.take("r1", 1.9) is None
-    loop.on(Seen("at rest"), 2.0)
-    assert loop.take("r1", 2.0) == Decide("r1", IT, "at rest", 7)
+    loop.on(frame("at rest"), 2.0)
+    assert loop.take("r1", 2.0) == Decide("r1", IT, frame("at rest"), 7)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +194,10 @@ def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() ->
 )
 def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pause: float) -> None:
     loop = following()
-    loop.on(Seen("first"), 1.0)
+    loop.on(frame("first"), 1.0)
     loop.take("r1", 1.0)
     loop.on(ended, 2.0)
-    loop.on(Seen("second"), 2.0)
+    loop.on(frame("second"), 2.0)
     assert loop.is_due(2.0 + pause) and (not pause or not loop.is_due(1.9 + pause))
 
 
@@ -219,9 +223,9 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
     actions = loop.on(Answered(words), 1.5)
     if due:
         loop.on(Status("ready", "r1", stops=7), 2.0)
-        actions += loop.on(Seen("second"), 2.5)
+        actions += loop.on(frame("second"), 2.5)
         assert loop.is_due(2.5)
-        actions += loop.on(Seen("third"), 2.6)
+        actions += loop.on(frame("third"), 2.6)
     assert actions == [StopAnswering()] * enough, "once"
 
 
@@ -262,8 +266,8 @@ def test_an_instruction_that_cannot_be_followed_fails_in_words() -> None:
 
 
 def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overtaken() -> None:
-    def stopped() -> DecisionLoop[str]:
-        loop: DecisionLoop[str] = DecisionLoop()
+    def stopped() -> DecisionLoop:
+        loop: DecisionLoop = DecisionLoop()
         assert loop.on(EStop(True), 0.0) == loop.on(Instruction(IT), 1.0) == []
         return loop
 

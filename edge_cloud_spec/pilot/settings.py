@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...bounds import Bounded, bounded, chosen, described
-from ...decoding.noise import decision_seed
-from ...decoding.policy import RULES, SamplingPolicy, temperature_of
-from ...decoding.preset import Preset
-from ...dialects import load_dialect
-from ...edge.runner import LOOKUP_SUFFIXES, DecodeSettings
-from ...errors import UserError, check_installed
-from ...models.prompt import ORDERS
-from ...nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
-from ...nav.decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
-from ...nav.mission import MissionSettings
-from ...presets import load_preset
+from ..bounds import Bounded, bounded, chosen, described
+from ..decoding.policy import RULES, SamplingPolicy, temperature_of
+from ..decoding.preset import Preset
+from ..dialects import load_dialect
+from ..edge.runner import LOOKUP_SUFFIXES, DecodeSettings
+from ..errors import UserError, check_installed
+from ..models.prompt import ORDERS
+from ..nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
+from ..nav.mission import MissionSettings
+from ..presets import load_preset
+from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
+from .pilot import PilotSettings
 
 STOP, CREEP = "stop", "creep"  # while the link is lost
 WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
@@ -110,11 +110,6 @@ class DrafterSettings(Bounded):
         return load_preset(self.preset)
 
     @cached_property
-    def preset_without_cloud(self) -> Preset:
-        """The preset of decisions without the cloud."""
-        return load_preset(WITHOUT_CLOUD)
-
-    @cached_property
     def loaded_dialect(self) -> Dialect:
         """The dialect, read once when these settings are made."""
         return load_dialect(self.dialect)
@@ -124,21 +119,17 @@ class DrafterSettings(Bounded):
         """The grammar of the answers; empty: none."""
         return self.loaded_dialect.grammar(self.grammar, self.order)
 
-    @property
-    def loop(self) -> LoopSettings:
-        """How decisions follow each other."""
-        return LoopSettings(
-            self.explain, self.retry, self.camera_lag, self.mission, self.loaded_dialect
+    @cached_property
+    def pilot(self) -> PilotSettings:
+        """What the pilot is told of them."""
+        temperature = temperature_of(self.rule, self.temperature)
+        words = self.grammar_text
+        policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, words)
+        return PilotSettings(
+            DecodeSettings(self.loaded_preset, self.rule, policy, self.max_tokens, self.patience),
+            LoopSettings(
+                self.explain, self.retry, self.camera_lag, self.mission, self.loaded_dialect
+            ),
+            self.order,
+            load_preset(WITHOUT_CLOUD) if self.when_lost == CREEP else None,
         )
-
-    def decode_settings(self, number: int, *, without_cloud: bool = False) -> DecodeSettings:
-        """The settings of the decode for this decision."""
-        policy = SamplingPolicy(
-            temperature_of(self.rule, self.temperature),
-            self.top_k,
-            self.top_p,
-            decision_seed(self.seed, number),
-            self.grammar_text,
-        )
-        preset = self.preset_without_cloud if without_cloud else self.loaded_preset
-        return DecodeSettings(preset, self.rule, policy, self.max_tokens, self.patience)

@@ -1,0 +1,333 @@
+"""The pilot: when to decide and on which frame (``DecisionLoop``), and the decode of each decision.
+
+A drafter node carries it on a robot, the harness in virtual time, ``carry_out`` without ROS.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..decoding.noise import decision_seed
+from ..decoding.preset import Preset
+from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
+from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ..errors import UserError
+from ..instruction import KnownInstructions
+from ..models.prompt import ORDERS, Request
+from ..models.tokenizer import TextStream
+from ..nav.clock_offset import SourceClock
+from ..nav.events import ENDED, Report, Tick, Words
+from ..nav.mission import End
+from ..nav.status import Status
+from .decision_loop import (
+    Abandon,
+    Answered,
+    Decide,
+    DecisionLoop,
+    Ended,
+    Event,
+    Frame,
+    LoopSettings,
+    Paused,
+    Say,
+    StopAnswering,
+)
+
+POLL_S = 0.2  # s at most until a decision begins that is due because time went on
+LINK_LOST = "the link is lost; the drafter decides alone"
+REFUSED_ALONE = (
+    "when_lost is creep, but the navigator does not move on unverified words; set its "
+    "parameter allow_unverified too, or when_lost to stop"
+)
+
+
+@dataclass(frozen=True)
+class PilotSettings:
+    """How a pilot decides; each decision has those of the moment it begins.
+
+    ``decode``: each decision's seed is derived from its policy's. ``alone``: the preset of
+    decisions while the link is lost; None: they wait for the link. ``order``: what an answer says
+    first.
+    """
+
+    decode: DecodeSettings
+    loop: LoopSettings = field(default_factory=LoopSettings)
+    order: str = ORDERS[0]
+    alone: Preset | None = None
+
+    def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
+        """Those of the decision of this number; ``alone``: without the cloud."""
+        policy = self.decode.policy
+        policy = replace(policy, seed=decision_seed(policy.seed, number))
+        preset = self.alone if alone and self.alone is not None else self.decode.preset
+        return replace(self.decode, preset=preset, policy=policy)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision that is over: its ``answer``, and what it cost; without ``outcome`` it failed.
+
+    ``alone``: it was made without the cloud. ``seed``: of its sampling.
+    """
+
+    decide: Decide
+    answer: str = ""
+    outcome: Outcome | None = None
+    alone: bool = False
+    seed: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model ended the answer itself."""
+        return self.outcome is not None and self.outcome.reason == ENDED
+
+
+Output = Words | Decided | Say | End | Report
+"""What a pilot publishes: ``Words`` as verdicts settle them (their ``age`` is for who receives
+them), each decision's figures, what ``instruction_status`` says, and problems."""
+
+
+class Pilot:
+    """``hear`` and ``see`` what arrives, in any thread; ``make`` each decision that is due, in one.
+
+    Words and decisions are published in the thread that makes them, the rest in any, one by one.
+    """
+
+    def __init__(
+        self,
+        settings: PilotSettings,
+        publish: Callable[[Output], None],
+        connect: Callable[[Decide, OnReceive], Transport],
+        *,
+        is_link_lost: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        stamp_clock: Callable[[], int] = time.time_ns,
+        requests: Iterator[str] | None = None,
+        make_inbox: Callable[[], Inbox] = Inbox,
+    ) -> None:
+        """connect: makes the transport of a decision. clock: steady, s; stamp_clock: of this
+        computer's stamps, ns. requests: names of decisions, hexadecimal; None: random ones.
+        """
+        self._publish, self._connect, self._is_link_lost = publish, connect, is_link_lost
+        self._clock, self._stamp_clock = clock, stamp_clock
+        self._requests = requests or iter(lambda: secrets.token_hex(8), "")
+        self._make_inbox = make_inbox
+        self._changed = threading.Condition()  # held while the loop hears, and is obeyed
+        self._idle = threading.Event()
+        self._idle.set()
+        self._loop = DecisionLoop()
+        self._inbox: Inbox | None = None  # of the decision under way
+        self._in_cloud = False  # whether that is made in the cloud
+        self._newest_stamp = 0
+        self.number = 0  # of the next decision
+        self.camera_clock = SourceClock("the camera's")
+        self.runner: DecodeRunner | None = None
+        self.settings = settings
+
+    @property
+    def settings(self) -> PilotSettings:
+        """Those of the next decision."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: PilotSettings) -> None:
+        with self._changed:
+            self._settings, self._loop.settings = settings, settings.loop
+
+    def use(self, runner: DecodeRunner | None, known: KnownInstructions | None = None) -> None:
+        """Decide with this runner from now on; None: nothing any more, and ``wait`` ends.
+
+        known: the instructions that the models understand; None: all.
+        """
+        with self._changed:
+            self.runner, self._loop.known = runner, known
+            self._changed.notify()
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that is followed; empty: none."""
+        return self._loop.instruction
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether a decision that begins now is made without the cloud."""
+        return self.settings.alone is not None and self._is_link_lost()
+
+    # What arrives
+
+    def hear(self, event: Event) -> None:
+        """Instruction, EStop, Status, Frame or Tick: the loop's answer to it is carried out."""
+        with self._changed:
+            for action in self._loop.on(event, self._clock()):
+                if isinstance(action, Abandon):
+                    self._tell_decode(Abort(action.reason))
+                elif isinstance(action, StopAnswering):
+                    self._tell_decode(Cut())
+                else:
+                    self._publish(action)
+            self._changed.notify()
+        refused = isinstance(event, Status) and "allow_unverified" in event.detail
+        if refused and self.decides_alone:
+            self._publish(Report(REFUSED_ALONE))
+
+    def see(self, stamp: int, jpeg: bytes | None) -> None:
+        """A camera frame arrived, by its driver's ``stamp`` (ns); None: nobody needs it."""
+        if stamp not in (0, self._newest_stamp):  # a stamp that stands still tells nothing
+            self._newest_stamp = stamp
+            self.camera_clock.hear((stamp - self._stamp_clock()) / 1e9, self._clock())
+        if jpeg is not None:
+            taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
+            self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
+
+    def tick(self, blind: str = "") -> None:
+        """Once a second. ``blind``: why there is no picture to decide on."""
+        self._loop.blind = blind
+        self.hear(Tick())
+
+    def pause(self, why: str) -> None:
+        """The pilot's work begins or ends, and it says so: nothing is followed."""
+        self.camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
+        self.hear(Paused(why))
+
+    def lose_link(self) -> None:
+        """The link is lost now. A decision under way in the cloud is made anew, alone and on a
+        newer frame, where the pilot decides alone: it does not wait for its session."""
+        if self._in_cloud and self.settings.alone is not None:
+            self._tell_decode(Abort(LINK_LOST))
+
+    def _tell_decode(self, item: Abort | Cut) -> None:
+        inbox = self._inbox
+        if inbox is not None:
+            inbox.put(item)
+
+    # Decisions
+
+    def take(self) -> Decide | None:
+        """The decision that is due, which begins, and is to be made; None: none is."""
+        with self._changed:
+            now, loop = self._clock(), self._loop
+            if self.runner is None or loop.deciding or not loop.is_due(now):
+                return None
+            self._inbox = self._make_inbox()
+            return loop.take(next(self._requests), now)
+
+    def wait(self) -> Decide | None:
+        """Wait until a decision is due, as ``take``; None once there is no runner."""
+        with self._changed:
+            self._idle.set()
+            while self.runner is not None:
+                decide = self.take()
+                if decide is not None:
+                    self._idle.clear()
+                    return decide
+                self._changed.wait(POLL_S)
+            return None
+
+    def is_idle_within(self, timeout: float) -> bool:
+        """Whether the thread that waits has nothing to do, or will not within ``timeout`` s."""
+        return self._idle.wait(timeout)
+
+    def make(self, decide: Decide) -> Decided:
+        """Decode this decision, in the calling thread, and publish its words. One that fails is
+        told, and the pilot goes on."""
+        try:
+            decided = self._decode(decide)
+            self._publish(decided)
+            ended = self._ended(decided)
+        except Exception as error:
+            said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
+            decided, ended = Decided(decide), Ended(problem=said)
+            self._publish(decided)
+            self._publish(Report(said))
+        self.hear(ended)
+        return decided
+
+    def _decode(self, decide: Decide) -> Decided:
+        assert self.runner is not None and self._inbox is not None
+        settings, runner = self.settings, self.runner
+        words = _SettledWords(decide, runner.draft_model.tokenizer, self._publish)
+
+        def on_emit(emit: Emit) -> None:
+            words.emit(emit)
+            self.hear(Answered(words.answer))
+
+        def connect(on_receive: OnReceive) -> Transport:
+            return self._connect(decide, on_receive)
+
+        reason = "failed"
+        try:
+            self._in_cloud = True  # first: a link that is lost meanwhile ends it
+            alone = self.decides_alone
+            self._in_cloud = not alone
+            decode = settings.decode_settings(self.number, alone=alone)
+            self.number += 1
+            request = Request(decide.instruction, decide.frame.jpeg, settings.order)
+            nonce = int(decide.request, 16)
+            outcome = runner.run(request, decode, nonce, connect, on_emit, self._inbox)
+            reason = outcome.reason
+        finally:
+            self._inbox, self._in_cloud = None, False
+            words.finish(reason)
+        return Decided(decide, words.answer, outcome, alone, decode.policy.seed)
+
+    def _ended(self, decided: Decided) -> Ended:
+        outcome, problem = decided.outcome, ""
+        assert outcome is not None
+        if outcome.reason == "aborted":
+            return Ended(abandoned=True)
+        if outcome.stats.failure:
+            self._publish(Report(f"the cloud went on alone: {outcome.stats.failure}"))
+        if not outcome.completed:
+            asked, why = decided.decide.instruction, outcome.text or outcome.reason
+            problem = f"no decision on {asked!r}: {why}"
+            self._publish(Report(problem))
+        by_link, later = outcome.out_of_reach, outcome.retry_after_s
+        return Ended(decided.answer, problem, by_link, later, whole=decided.whole)
+
+
+class _SettledWords:
+    """Publishes each piece of an answer as soon as its tokens are settled."""
+
+    def __init__(self, decide: Decide, tokenizer: Any, publish: Callable[[Words], object]) -> None:
+        self._decide, self._publish = decide, publish
+        self._stream = TextStream(tokenizer)
+        self._count, self._verified = 0, True
+
+    @property
+    def answer(self) -> str:
+        """All words so far."""
+        return self._stream.text
+
+    def emit(self, emit: Emit) -> None:
+        """Publish the tokens that a verdict settled, with their text."""
+        self._verified = emit.verified
+        self._say(emit.tokens, self._stream.add(emit.tokens))
+
+    def finish(self, reason: str) -> None:
+        """Publish that nothing follows, and why."""
+        self._say((), self._stream.add((), ended=reason == ENDED), reason)
+
+    def _say(self, tokens: tuple[int, ...], text: str, finish_reason: str = "") -> None:
+        decide, position = self._decide, self._count
+        self._count += len(tokens)
+        self._publish(
+            Words(
+                request=decide.request,
+                position=position,
+                tokens=tokens,
+                text=text,
+                verified=self._verified,
+                finished=bool(finish_reason),
+                stamp=decide.frame.stamp,
+                instruction=decide.instruction,
+                stops=decide.stops,
+                camera_offset=decide.frame.clock_offset,
+                finish_reason=finish_reason,
+                answer=self.answer,
+            )
+        )

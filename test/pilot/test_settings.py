@@ -1,0 +1,76 @@
+"""The drafter's settings: what is read once, and what each decision takes from them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.nav.answer import CLAUSES, answer_grammar
+from edge_cloud_spec.pilot.settings import DrafterSettings
+
+
+def test_settings_have_the_grammar_and_the_reader_of_their_dialect() -> None:
+    settings = DrafterSettings(dialect="navila", grammar="action")
+    dialect = load_dialect("navila")
+    assert settings.pilot.decode_settings(0).policy.grammar == dialect.grammar(
+        "action", "action first"
+    )
+    assert settings.pilot.loop.dialect == dialect != DrafterSettings().pilot.loop.dialect == CLAUSES
+    with pytest.raises(ValueError, match="dialect: there is no dialect 'klingon'; choose one of"):
+        DrafterSettings(dialect="klingon")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A preset file of one's own, with drafts of five tokens."""
+    path = tmp_path / "own.yaml"
+    path.write_text("drafter: edge\nsummary: mine\ndraft_length: 5\n", encoding="utf-8")
+    return path
+
+
+def test_a_preset_file_is_read_when_parameters_are_set_and_not_for_each_decision(
+    own: Path,
+) -> None:
+    settings = DrafterSettings(preset=str(own))
+    own.write_text(own.read_text(encoding="utf-8").replace("5", "7"), encoding="utf-8")
+    lengths = [settings.pilot.decode_settings(number).preset.draft_length for number in (0, 1)]
+    changed = replace(settings, seed=1)  # as Parameters makes them anew
+    assert lengths == [5, 5]
+    assert changed.pilot.decode_settings(2).preset.draft_length == 7
+    own.unlink()
+    assert changed.pilot.decode_settings(3).preset.draft_length == 7
+    with pytest.raises(ValueError, match="preset: there is no preset"):
+        replace(changed, seed=2)
+
+
+def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() -> None:
+    greedy = DrafterSettings(temperature=0.7).pilot.decode_settings(0)
+    coupled = [
+        DrafterSettings(rule="coupled", temperature=0.7).pilot.decode_settings(n) for n in (0, 1)
+    ]
+    assert greedy.policy.temperature == 0
+    assert [decode.policy.temperature for decode in coupled] == [0.7, 0.7]
+    assert coupled[0].policy.seed != coupled[1].policy.seed
+
+
+def test_settings_do_not_differ_by_the_preset_that_they_read() -> None:
+    assert DrafterSettings() == DrafterSettings()
+    assert "loaded_preset" not in repr(DrafterSettings())
+
+
+def test_a_grammar_is_that_of_the_order_and_needs_llguidance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert DrafterSettings().pilot.decode_settings(0).policy.grammar == ""
+    for order in ("action first", "reason first"):
+        policy = DrafterSettings(grammar="action", order=order).pilot.decode_settings(0).policy
+        assert policy.grammar == answer_grammar("action", order)
+    with pytest.raises(ValueError, match="grammar"):
+        DrafterSettings(grammar="verse")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ValueError, match=r"grammar: .*pip install 'llguidance"):
+        DrafterSettings(grammar="action")
