@@ -90,8 +90,8 @@ class DrafterNode(ManagedNode):
         local_spec = model.spec(
             dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
         )
-        if settings.grammar_text:  # the first decision should not wait
-            model.grammar(settings.grammar_text, local_spec)
+        if grammar := settings.pilot.decode.policy.grammar:  # the first decision should not wait
+            model.grammar(grammar, local_spec)
         runner = DecodeRunner(
             model,
             local_spec,
@@ -125,11 +125,11 @@ class DrafterNode(ManagedNode):
         """Abort the running decision, and follow no instruction."""
         self._subscription_thread.close()
         self._pilot.pause(INACTIVE)
-        self._pilot.is_idle_within(HALT_S)
+        self._pilot.idle.wait(HALT_S)
 
     def unload(self) -> None:
         """End the model's thread and free the model; raises UserError while a decision runs."""
-        if not self._pilot.is_idle_within(HALT_S):
+        if not self._pilot.idle.wait(HALT_S):
             raise UserError("a decision has not ended yet; try again")
         self._pilot.use(None)
         self._thread.join(HALT_S)

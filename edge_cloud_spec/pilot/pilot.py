@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..decoding.noise import decision_seed
@@ -20,6 +21,7 @@ from ..errors import UserError
 from ..instruction import KnownInstructions
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
+from ..nav.answer import Action
 from ..nav.clock_offset import SourceClock
 from ..nav.events import ENDED, Report, Tick, Words
 from ..nav.mission import End
@@ -70,21 +72,17 @@ class PilotSettings:
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision that is over: its ``answer``, and what it cost; without ``outcome`` it failed.
+    """A decision that is over: what it said, and what it cost; without ``outcome`` it failed.
 
     ``alone``: it was made without the cloud. ``seed``: of its sampling.
     """
 
     decide: Decide
-    answer: str = ""
+    ended: Ended
+    action: Action | None = None
     outcome: Outcome | None = None
     alone: bool = False
     seed: int = 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether the model ended the answer itself."""
-        return self.outcome is not None and self.outcome.reason == ENDED
 
 
 Output = Words | Decided | Say | End | Report
@@ -118,26 +116,15 @@ class Pilot:
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
         self._changed = threading.Condition()  # held while the loop hears, and is obeyed
-        self._idle = threading.Event()
-        self._idle.set()
         self._loop = DecisionLoop()
         self._inbox: Inbox | None = None  # of the decision under way
         self._in_cloud = False  # whether that is made in the cloud
         self._newest_stamp = 0
         self.number = 0  # of the next decision
+        self.idle = threading.Event()  # whether nothing is to be done by who waits
         self.camera_clock = SourceClock("the camera's")
         self.runner: DecodeRunner | None = None
-        self.settings = settings
-
-    @property
-    def settings(self) -> PilotSettings:
-        """Those of the next decision."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: PilotSettings) -> None:
-        with self._changed:
-            self._settings, self._loop.settings = settings, settings.loop
+        self.settings = settings  # of the next decision
 
     def use(self, runner: DecodeRunner | None, known: KnownInstructions | None = None) -> None:
         """Decide with this runner from now on; None: nothing any more, and ``wait`` ends.
@@ -163,6 +150,7 @@ class Pilot:
     def hear(self, event: Event) -> None:
         """Instruction, EStop, Status, Frame or Tick: the loop's answer to it is carried out."""
         with self._changed:
+            self._loop.settings = self.settings.loop
             for action in self._loop.on(event, self._clock()):
                 if isinstance(action, Abandon):
                     self._tell_decode(Abort(action.reason))
@@ -219,32 +207,29 @@ class Pilot:
     def wait(self) -> Decide | None:
         """Wait until a decision is due, as ``take``; None once there is no runner."""
         with self._changed:
-            self._idle.set()
+            self.idle.set()
             while self.runner is not None:
                 decide = self.take()
                 if decide is not None:
-                    self._idle.clear()
+                    self.idle.clear()
                     return decide
                 self._changed.wait(POLL_S)
             return None
-
-    def is_idle_within(self, timeout: float) -> bool:
-        """Whether the thread that waits has nothing to do, or will not within ``timeout`` s."""
-        return self._idle.wait(timeout)
 
     def make(self, decide: Decide) -> Decided:
         """Decode this decision, in the calling thread, and publish its words. One that fails is
         told, and the pilot goes on."""
         try:
             decided = self._decode(decide)
-            self._publish(decided)
-            ended = self._ended(decided)
         except Exception as error:
             said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
-            decided, ended = Decided(decide), Ended(problem=said)
-            self._publish(decided)
-            self._publish(Report(said))
-        self.hear(ended)
+            decided = Decided(decide, Ended(problem=said))
+        self._publish(decided)
+        if decided.outcome is not None and decided.outcome.stats.failure:
+            self._publish(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
+        if decided.ended.problem:
+            self._publish(Report(decided.ended.problem))
+        self.hear(decided.ended)
         return decided
 
     def _decode(self, decide: Decide) -> Decided:
@@ -256,9 +241,6 @@ class Pilot:
             words.emit(emit)
             self.hear(Answered(words.answer))
 
-        def connect(on_receive: OnReceive) -> Transport:
-            return self._connect(decide, on_receive)
-
         reason = "failed"
         try:
             self._in_cloud = True  # first: a link that is lost meanwhile ends it
@@ -267,27 +249,24 @@ class Pilot:
             decode = settings.decode_settings(self.number, alone=alone)
             self.number += 1
             request = Request(decide.instruction, decide.frame.jpeg, settings.order)
-            nonce = int(decide.request, 16)
+            nonce, connect = int(decide.request, 16), partial(self._connect, decide)
             outcome = runner.run(request, decode, nonce, connect, on_emit, self._inbox)
             reason = outcome.reason
         finally:
             self._inbox, self._in_cloud = None, False
             words.finish(reason)
-        return Decided(decide, words.answer, outcome, alone, decode.policy.seed)
+        ended = _ended(decide, outcome, words.answer)
+        action = settings.loop.dialect.action_of(ended.words, ended.whole)
+        return Decided(decide, ended, action, outcome, alone, decode.policy.seed)
 
-    def _ended(self, decided: Decided) -> Ended:
-        outcome, problem = decided.outcome, ""
-        assert outcome is not None
-        if outcome.reason == "aborted":
-            return Ended(abandoned=True)
-        if outcome.stats.failure:
-            self._publish(Report(f"the cloud went on alone: {outcome.stats.failure}"))
-        if not outcome.completed:
-            asked, why = decided.decide.instruction, outcome.text or outcome.reason
-            problem = f"no decision on {asked!r}: {why}"
-            self._publish(Report(problem))
-        by_link, later = outcome.out_of_reach, outcome.retry_after_s
-        return Ended(decided.answer, problem, by_link, later, whole=decided.whole)
+
+def _ended(decide: Decide, outcome: Outcome, answer: str) -> Ended:
+    if outcome.reason == "aborted":
+        return Ended(abandoned=True)
+    problem, whole = "", outcome.reason == ENDED
+    if not outcome.completed:
+        problem = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
+    return Ended(answer, problem, outcome.out_of_reach, outcome.retry_after_s, whole=whole)
 
 
 class _SettledWords:

@@ -114,17 +114,12 @@ class DrafterSettings(Bounded):
         """The dialect, read once when these settings are made."""
         return load_dialect(self.dialect)
 
-    @property
-    def grammar_text(self) -> str:
-        """The grammar of the answers; empty: none."""
-        return self.loaded_dialect.grammar(self.grammar, self.order)
-
     @cached_property
     def pilot(self) -> PilotSettings:
         """What the pilot is told of them."""
         temperature = temperature_of(self.rule, self.temperature)
-        words = self.grammar_text
-        policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, words)
+        grammar = self.loaded_dialect.grammar(self.grammar, self.order)
+        policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, grammar)
         return PilotSettings(
             DecodeSettings(self.loaded_preset, self.rule, policy, self.max_tokens, self.patience),
             LoopSettings(

@@ -83,7 +83,7 @@ def node(domain: int, request: pytest.FixtureRequest) -> Iterator[ScriptedDrafte
 
 def ended(node: ScriptedDrafter) -> list[str]:
     """How decodes ended, once the one under way has."""
-    assert node._pilot.is_idle_within(PATIENCE)
+    assert node._pilot.idle.wait(PATIENCE)
     return node.runner.ends
 
 

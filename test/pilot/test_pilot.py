@@ -66,13 +66,14 @@ def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() ->
     assert flight.pilot.take() is None, "one at a time"
     flight.runner.go_on.set()
     decided = flight.pilot.make(decide)
-    assert decided.answer == "action: search;" and decided.whole
+    assert decided.ended.words == "action: search;" and decided.ended.whole
+    assert str(decided.action) == "search"
     first, last = flight.of(Words)
     assert (first.text, first.position, first.verified) == ("action: search;", 0, True)
     assert (last.finished, last.finish_reason, last.position) == (True, "end", len(first.tokens))
     for words in (first, last):
         assert (words.request, words.instruction, words.stops) == (decide.request, IT, 7)
-        assert words.stamp == decide.frame.stamp and words.answer == decided.answer
+        assert words.stamp == decide.frame.stamp and words.answer == decided.ended.words
     assert flight.said.index(decided) > flight.said.index(last)
     assert not flight.of(Report)
 
@@ -96,12 +97,12 @@ def test_a_decode_that_raises_is_told_and_the_next_decision_is_made(
 
     monkeypatch.setattr(ScriptedRunner, "run", fail)
     decided = flight.decided()
-    assert decided.outcome is None and not decided.whole
+    assert decided.outcome is None and decided.action is None
     assert [words.finish_reason for words in flight.of(Words)] == ["failed"]
     assert "the model broke" in flight.of(Report)[0].problem
     monkeypatch.setattr(ScriptedRunner, "run", kept)
     flight.now += 10.0
-    assert flight.decided().answer == "action: search;"
+    assert flight.decided().ended.words == "action: search;"
 
 
 def test_each_decision_has_the_next_number_and_a_seed_of_its_own() -> None:
@@ -148,7 +149,7 @@ def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
     flight.runner.tokens, flight.runner.by_itself = flight.runner.tokens[:-1], reason
     decided = flight.decided()
     assert [words.text for words in flight.of(Words)] == ["stop", rest]
-    assert decided.answer == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
+    assert decided.ended.words == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
 
 
 # While the link is lost

@@ -10,17 +10,17 @@ import argparse
 import multiprocessing
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ...decoding.noise import decision_seed
 from ...decoding.policy import SamplingPolicy, temperature_of
 from ...decoding.preset import Preset
-from ...edge.runner import DecodeSettings
+from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED, VLLM
-from ...models.prompt import Request
-from ...models.tokenizer import TextStream
-from ...nav.answer import Action, NotAnAction, read_answer
+from ...nav.events import Instruction
+from ...nav.mission import MissionSettings
+from ...pilot.decision_loop import Frame, LoopSettings
+from ...pilot.pilot import Pilot, PilotSettings
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, engine_options
@@ -175,51 +175,45 @@ def _drive(
     from ..sim.episode import Episode
     from ..sim.room import make_room
 
-    temperature = temperature_of(rule, args.temperature)
-    settings = DecodeSettings(preset, rule, SamplingPolicy(temperature))
-    answers: list[tuple[int, ...]] = []
-    seconds, accepted, hits = 0.0, Share(), Share()
+    policy = SamplingPolicy(temperature_of(rule, args.temperature), seed=number % 2**32)
+    loop = LoopSettings(retry=0.0, mission=MissionSettings(failed_after=MAX_DECISIONS))
+    pilot = Pilot(
+        PilotSettings(DecodeSettings(preset, rule, policy), loop, args.order),
+        lambda output: None,
+        lambda _, on_receive: robot.client.connect(on_receive),
+        clock=lambda: 0.0,  # it ends by its decisions
+    )
+    pilot.use(robot.runner)
+    outcomes: list[Outcome] = []
     before = ChoiceShares.of(robot.runner.measures)
     with Episode(make_room(number), args.renderer, base=args.base) as episode:
-        while len(answers) < MAX_DECISIONS:
-            seed = decision_seed(number % 2**32, len(answers))
-            seeded = replace(settings, policy=replace(settings.policy, seed=seed))
-            request = Request(episode.room.instruction, episode.frame(), args.order)
-            outcome = robot.decode(request, seeded)
-            if not outcome.completed:
-                raise UserError(f"{preset.name} in room {number}: {outcome.text or outcome.reason}")
-            answers.append(outcome.tokens)
-            seconds += outcome.seconds
-            accepted += Share(outcome.stats.accepted, outcome.stats.tested)
-            hits += cache_hits(outcome.stats.rounds)
-            action = _action(TextStream(robot.runner.draft_model.tokenizer).add(outcome.tokens))
-            if action is None:
-                continue  # no action, no motion; the next frame may give one
-            episode.perform(action)
-            if action.verb == "stop":
-                break
+        pilot.hear(Instruction(episode.room.instruction))
+        while pilot.instruction and len(outcomes) < MAX_DECISIONS:
+            pilot.hear(Frame(episode.frame()))
+            decide = pilot.take()
+            assert decide is not None, "a decision is due on each frame"
+            decided = pilot.make(decide)
+            if decided.outcome is None or decided.ended.problem:
+                raise UserError(f"{preset.name} in room {number}: {decided.ended.problem}")
+            outcomes.append(decided.outcome)
+            if decided.action is not None:  # else no motion; the next frame may give one
+                episode.perform(decided.action)
         result = episode.outcome()
+    stats = [outcome.stats for outcome in outcomes]
     return RoomRun(
         number,
         engine,
         preset.name,
         rule,
         result.success,
-        len(answers),
-        sum(map(len, answers)),
-        seconds,
-        accepted,
-        tuple(answers),
+        len(outcomes),
+        sum(len(outcome.tokens) for outcome in outcomes),
+        sum(outcome.seconds for outcome in outcomes),
+        Share(sum(one.accepted for one in stats), sum(one.tested for one in stats)),
+        tuple(outcome.tokens for outcome in outcomes),
         result.contacts,
         result.blocked,
         result.seconds,
-        hits,
+        sum((cache_hits(one.rounds) for one in stats), Share()),
         ChoiceShares.of(robot.runner.measures) - before,
     )
-
-
-def _action(answer: str) -> Action | None:
-    try:
-        return read_answer(answer).action
-    except NotAnAction:
-        return None

@@ -206,8 +206,9 @@ def _variant(text: str, **usual: object) -> Variant:
             )
         if name in given:
             raise UserError(f"--presets {text}: {name} is given twice")
-        try:
-            given[name] = float(value) if name in NUMBERS else value
-        except ValueError:
-            raise UserError(f"--presets {text}: {value!r} is no number") from None
-    return Variant(preset, **(usual | given))  # type: ignore[arg-type]
+        given[name] = value
+    try:
+        given |= {name: float(str(given[name])) for name in NUMBERS if name in given}
+        return Variant(preset, **(usual | given))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"--presets {text}: {error}") from None

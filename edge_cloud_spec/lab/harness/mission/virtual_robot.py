@@ -9,13 +9,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from ....bounds import Bounded, bounded, chosen
 from ....cloud.model_thread.worker import Worker
 from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
 from ....edge.runner import DecodeRunner, DecodeSettings
-from ....errors import UserError
 from ....models.prompt import ORDERS, Request
-from ....nav.answer import GRAMMARS, action_of, answer_grammar
+from ....nav.answer import GRAMMARS, answer_grammar
 from ....nav.events import Instruction, Words
 from ....nav.footprint import ObstacleSettings
 from ....nav.mission import End, MissionSettings
@@ -47,50 +47,32 @@ from .virtual_base import VirtualBase, stamp_of
 
 REST_S = 1.0  # between two missions
 MOST_DECISIONS = 400  # of a mission
-LOOKUP = ("", "on", "off")
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(Bounded):
     """A preset with its options, as ``--presets`` writes it: NAME[:OPTION=VALUE]...
 
-    ``lookup``: empty for what the preset says. ``look``: the share of a picture's tokens that the
-    draft model keeps, and of the time that it needs to read them. ``explain`` and ``drive`` are as
-    shipped. ``base``: of BASES; ``way``: what is in it; ``seen``: whether pictures show that;
-    ``scan``: whether a lidar does. Raises UserError.
+    A draft model that keeps a share of a picture needs that share of the time to read it. Raises
+    UserError for a preset that is none, ValueError for another option.
     """
 
     preset: str
     link: LinkProfile = field(default_factory=LinkProfile)
-    rule: str = "greedy"
-    explain: str = UNTIL_NEXT
-    drive: str = Settings().drive
-    lookup: str = ""
-    grammar: str = "none"
-    look: float = 1.0
-    base: str = IDEAL
-    way: str = FREE
-    seen: str = "off"
-    scan: str = "off"
+    rule: str = chosen("greedy", RULES, "acceptance rule")
+    explain: str = chosen(UNTIL_NEXT, EXPLAIN, "what is decoded after an action")
+    drive: str = chosen(Settings().drive, DRIVES, "whether it decides while it drives")
+    lookup: str = chosen("", ("", "on", "off"), "empty: what the preset says")
+    grammar: str = chosen("none", GRAMMARS, "what an answer may be")
+    look: float = bounded(1.0, 0.01, 1.0, "share of a picture's tokens that the draft model keeps")
+    base: str = chosen(IDEAL, BASES, "that drives")
+    way: str = chosen(FREE, WAYS, "what is in it")
+    seen: str = chosen("off", ("off", "on"), "whether pictures show that")
+    scan: str = chosen("off", ("off", "on"), "whether a lidar does")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.loaded_preset
-        for name, value, known in (
-            ("rule", self.rule, RULES),
-            ("explain", self.explain, EXPLAIN),
-            ("lookup", self.lookup, LOOKUP),
-            ("grammar", self.grammar, GRAMMARS),
-            ("drive", self.drive, DRIVES),
-            ("base", self.base, BASES),
-            ("way", self.way, WAYS),
-            ("seen", self.seen, ("off", "on")),
-            ("scan", self.scan, ("off", "on")),
-        ):
-            if value not in known:
-                choices = ", ".join(filter(None, known))
-                raise UserError(f"{name} {value!r} is unknown: choose one of {choices}")
-        if not 0 < self.look <= 1:
-            raise UserError(f"look is {self.look:g}: give a share of the picture, above 0 to 1")
 
     @property
     def loaded_preset(self) -> Preset:
@@ -367,7 +349,7 @@ class VirtualRobot:
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
-        decision.action = str(action_of(decided.answer, decided.whole) or "")
+        decision.action = str(decided.action or "")
 
     def _is_own(self, request: Request, tokens: Sequence[int]) -> bool:
         """Whether the target alone would say these tokens, each after those before it."""
