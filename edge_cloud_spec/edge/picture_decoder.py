@@ -80,21 +80,21 @@ class PictureDecoder:
         order: str = "action first",
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        self._dialect, self._order = load_dialect(dialect), order
+        self.dialect, self.order = load_dialect(dialect), order
         if temperature is None:
             temperature = temperature_of(rule, TEMPERATURE)
         try:
-            words = self._dialect.grammar(grammar, order)
+            words = self.dialect.grammar(grammar, order)
             policy = SamplingPolicy(temperature, seed=seed, grammar=words)
         except ValueError as error:
             raise UserError(str(error)) from None
-        self._settings = DecodeSettings(load_preset(preset), rule, policy)
-        self._known = known_instructions(drafter)
+        self.settings = DecodeSettings(load_preset(preset), rule, policy)
+        self.known = known_instructions(drafter)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
-        model, texts = load_drafter(drafter, **load), self._dialect
+        model, texts = load_drafter(drafter, **load), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
-        self._tokenizer, self._runner = model.tokenizer, DecodeRunner(model, spec)
-        self._client = VerifierClient(cloud)
+        self._tokenizer, self.runner = model.tokenizer, DecodeRunner(model, spec)
+        self.client = VerifierClient(cloud)
         self.answer: Answer | None = None  # of the last decode, where it came to its end
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class PictureDecoder:
 
     def close(self) -> None:
         """End the connection."""
-        self._client.close()
+        self.client.close()
 
     def decode(self, jpeg: bytes, instruction: str) -> Answer:
         """The whole answer; raises UserError where there is none, as where the link is lost."""
@@ -132,19 +132,19 @@ class PictureDecoder:
         self, jpeg: bytes, instruction: str, on_words: Callable[[str], object], inbox: Inbox
     ) -> Answer:
         self.answer = None
-        request = Request(check_instruction(instruction, self._known), jpeg, self._order)
+        request = Request(check_instruction(instruction, self.known), jpeg, self.order)
         text = TextStream(self._tokenizer)
 
         def on_emit(emit: Emit) -> None:
             on_words(text.add(emit.tokens))
 
         nonce = secrets.randbits(64)  # no two decodes share their prefix digests
-        connect = self._client.connect
-        outcome = self._runner.run(request, self._settings, nonce, connect, on_emit, inbox)
+        connect = self.client.connect
+        outcome = self.runner.run(request, self.settings, nonce, connect, on_emit, inbox)
         if not outcome.completed:
             raise UserError(outcome.text or outcome.reason)
         ended = outcome.reason == ENDED
         on_words(text.add((), ended=ended))
-        action = self._dialect.action_of(text.text, ended)
+        action = self.dialect.action_of(text.text, ended)
         self.answer = Answer(text.text, str(action or ""), outcome)
         return self.answer

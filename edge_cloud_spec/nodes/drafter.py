@@ -51,8 +51,8 @@ class DrafterNode(ManagedNode):
         self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._pilot = Pilot(
             self._settings.value.pilot,
-            self._publish,
             lambda *given: self._topics.connect(*given),
+            self._publish,
             is_link_lost=lambda: self._topics.is_link_lost,
             stamp_clock=lambda: int(self.get_clock().now().nanoseconds),
         )

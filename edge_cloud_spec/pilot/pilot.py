@@ -1,32 +1,40 @@
 """The pilot: when to decide and on which frame (``DecisionLoop``), and the decode of each decision.
 
-A drafter node carries it on a robot, the harness in virtual time, ``carry_out`` without ROS.
+A drafter node carries it on a robot, the harness in virtual time, ``Pilot.navigate`` without ROS.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
+from queue import SimpleQueue
 from typing import Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
+from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import UserError
-from ..instruction import KnownInstructions
+from ..instruction import KnownInstructions, check_instruction
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
 from ..nav.answer import Action
 from ..nav.clock_offset import SourceClock
-from ..nav.events import ENDED, Report, Tick, Words
+from ..nav.events import ENDED, Instruction, Odometry, Report, Tick, Words
 from ..nav.mission import End
+from ..nav.motion import PERIOD
+from ..nav.pose import Pose
+from ..nav.settings import Settings
 from ..nav.status import Status
 from .decision_loop import (
+    UNTIL_NEXT,
     Abandon,
     Answered,
     Decide,
@@ -39,7 +47,10 @@ from .decision_loop import (
     Say,
     StopAnswering,
 )
+from .own_base import OnVelocity, OwnBase
 
+_log = logging.getLogger(__name__)
+TICKS_A_SECOND = round(1 / PERIOD)
 POLL_S = 0.2  # s at most until a decision begins that is due because time went on
 LINK_LOST = "the link is lost; the drafter decides alone"
 REFUSED_ALONE = (
@@ -99,8 +110,8 @@ class Pilot:
     def __init__(
         self,
         settings: PilotSettings,
-        publish: Callable[[Output], None],
         connect: Callable[[Decide, OnReceive], Transport],
+        publish: Callable[[Output], None] = lambda output: None,
         *,
         is_link_lost: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -111,7 +122,7 @@ class Pilot:
         """connect: makes the transport of a decision. clock: steady, s; stamp_clock: of this
         computer's stamps, ns. requests: names of decisions, hexadecimal; None: random ones.
         """
-        self._publish, self._connect, self._is_link_lost = publish, connect, is_link_lost
+        self._connect, self._publish, self._is_link_lost = connect, publish, is_link_lost
         self._clock, self._stamp_clock = clock, stamp_clock
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
@@ -125,6 +136,18 @@ class Pilot:
         self.camera_clock = SourceClock("the camera's")
         self.runner: DecodeRunner | None = None
         self.settings = settings  # of the next decision
+
+    @classmethod
+    def of(cls, decoder: PictureDecoder, camera_lag: float = 0.0) -> Pilot:
+        """One that decides by this decoder, to ``navigate``.
+
+        camera_lag: how much older a picture is than the moment at which the camera gives it, s.
+        """
+        loop = LoopSettings(UNTIL_NEXT, lag=camera_lag, dialect=decoder.dialect)
+        settings = PilotSettings(decoder.settings, loop, decoder.order)
+        pilot = cls(settings, lambda _, on_receive: decoder.client.connect(on_receive))
+        pilot.use(decoder.runner, decoder.known)
+        return pilot
 
     def use(self, runner: DecodeRunner | None, known: KnownInstructions | None = None) -> None:
         """Decide with this runner from now on; None: nothing any more, and ``wait`` ends.
@@ -231,6 +254,66 @@ class Pilot:
             self._publish(Report(decided.ended.problem))
         self.hear(decided.ended)
         return decided
+
+    # On a base of one's own
+
+    def navigate(
+        self,
+        instruction: str,
+        camera: Callable[[], bytes],
+        drive: OnVelocity,
+        odometry: Callable[[], tuple[float, float, float]] | None = None,
+        *,
+        settings: Settings | None = None,
+        report: Callable[[str], object] = _log.warning,
+    ) -> End:
+        """Carry out an instruction on a base of one's own; returns how it ended.
+
+        ``camera`` gives the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
+        the left and rad/s to the left, 20 times a second; where a callback hangs, another thread
+        commands zero. ``odometry`` gives x, y (m) and yaw (rad); without it motions are timed.
+        ``settings``: limits and steps. ``report`` is told problems, in sentences.
+
+        Whatever ends this, also Ctrl-C or what a callback raises, the base is told to stand. Raises
+        UserError for an instruction that cannot be used.
+        """
+        check_instruction(instruction, self._loop.known)
+        runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
+        self._publish = outputs.put
+        self._loop = DecisionLoop(self.settings.loop, known)  # a navigator begins, too
+        model = threading.Thread(target=self._make_all, name="model")
+        model.start()
+        try:
+            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect) as base:
+                base.hear(Instruction(instruction))
+                self.hear(Instruction(instruction))
+                for number in count():
+                    now = time.time_ns()
+                    self.see(now, camera())
+                    if odometry is not None:
+                        base.hear(Odometry(Pose(*odometry()), now))
+                    while not outputs.empty():
+                        output = outputs.get()
+                        if isinstance(output, Words):
+                            base.hear(replace(output, age=(time.time_ns() - output.stamp) / 1e9))
+                        elif isinstance(output, Report):
+                            report(output.problem)
+                        elif isinstance(output, End):
+                            return output
+                    base.hear(Tick())
+                    if number % TICKS_A_SECOND == 0:
+                        self.tick()
+                    time.sleep(PERIOD)
+        finally:
+            self.pause("navigate has ended")
+            self.use(None, known)
+            model.join()
+            self.use(runner, known)
+        raise AssertionError("count has no end")
+
+    def _make_all(self) -> None:
+        for decide in iter(self.wait, None):
+            self.make(decide)
 
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None

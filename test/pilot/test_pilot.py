@@ -35,8 +35,8 @@ class Flight:
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
         self.pilot = Pilot(
             settings,
-            self.said.append,
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
+            self.said.append,
             is_link_lost=lambda: self.lost,
             clock=lambda: self.now,
             stamp_clock=lambda: round(self.now * 1e9),

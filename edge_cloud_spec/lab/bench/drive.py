@@ -179,7 +179,6 @@ def _drive(
     loop = LoopSettings(retry=0.0, mission=MissionSettings(failed_after=MAX_DECISIONS))
     pilot = Pilot(
         PilotSettings(DecodeSettings(preset, rule, policy), loop, args.order),
-        lambda output: None,
         lambda _, on_receive: robot.client.connect(on_receive),
         clock=lambda: 0.0,  # it ends by its decisions
     )

@@ -272,8 +272,8 @@ class VirtualRobot:
         self._record = record = MissionRecord(seen.number, timeline.now)
         self._pilot = pilot = Pilot(
             self.variant.pilot(seen.number % 2**32),
-            self._on_output,
             lambda _, on_receive: self._link.connect(on_receive),
+            self._on_output,
             clock=self._now,
             stamp_clock=lambda: stamp_of(self._now()),
             requests=self._requests,
