@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .edge.picture_decoder import Answer as Answer
     from .edge.picture_decoder import PictureDecoder as PictureDecoder
     from .errors import UserError as UserError
+    from .pilot.pilot import Pilot as Pilot
 
 # edge_cloud_spec.msg is generated when the package is built and lives in the installed copy; this
 # lets a checkout (pytest from the repository's root) see it too. A whole installation takes nothing
@@ -38,10 +39,15 @@ for _name in ("torchao", "torch.utils._pytree"):
 _PUBLIC = {
     "Answer": "edge.picture_decoder",
     "ClientSettings": "edge.link.route",
+    "Pilot": "pilot.pilot",
     "PictureDecoder": "edge.picture_decoder",
     "UserError": "errors",
 }
 __all__ = [*_PUBLIC]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import secrets
+import sys
 from pathlib import Path
 
+from edge_cloud_spec import PictureDecoder, UserError
 from edge_cloud_spec.errors import imports
 from edge_cloud_spec.share import check_lab, rules_text
 
 with imports():
     check_lab()  # the verifier within this process is of its harness
     from edge_cloud_spec.cloud.model_thread.worker import Worker
-    from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-    from edge_cloud_spec.edge.events import Emit
-    from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings
     from edge_cloud_spec.lab.harness.server import InProcessServer
     from edge_cloud_spec.models import EMBEDDED
     from edge_cloud_spec.models.load import load
-    from edge_cloud_spec.models.prompt import Request
-    from edge_cloud_spec.models.tokenizer import TextStream
-    from edge_cloud_spec.presets import load_preset
 
 MAX_TOKENS = 128  # of an answer
 
@@ -52,27 +47,17 @@ def main() -> int:
 
     with contextlib.ExitStack() as stack:
         address = args.cloud or stack.enter_context(start_verifier()).address
-        client = stack.enter_context(contextlib.closing(VerifierClient(ClientSettings(address))))
-
-        # The robot's side: the runner drives the decoder's state machine with the draft model.
-        draft_model = load(EMBEDDED / "drafter", threads=1)
-        runner = DecodeRunner(draft_model, draft_model.spec(rules_text(), MAX_TOKENS))
-        words = TextStream(draft_model.tokenizer)
-
-        def show(emit: Emit) -> None:
-            """Called as soon as a verdict settles tokens: nothing that is printed is taken back."""
-            print(words.add(emit.tokens), end="", flush=True)
-
-        outcome = runner.run(
-            Request(args.instruction, args.picture.read_bytes()),
-            DecodeSettings(load_preset(args.preset)),  # greedy unless a rule and a policy are given
-            secrets.randbits(64),  # the nonce: no two decodes share their prefix digests
-            client.connect,
-            show,
-        )
+        decoder = stack.enter_context(PictureDecoder(address, preset=args.preset))
+        try:
+            for words in decoder.stream(args.picture.read_bytes(), args.instruction):
+                print(words, end="", flush=True)  # settled: nothing that is printed is taken back
+        except UserError as error:
+            sys.exit(f"error: {error}")
+    assert decoder.answer is not None, "the stream came to its end"
+    outcome = decoder.answer.outcome
     rounds = len(outcome.stats.rounds)
     print(f"\n{len(outcome.tokens)} tokens in {rounds} rounds, {outcome.seconds:.2f} s")
-    return 0 if outcome.completed else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -60,16 +61,27 @@ def test_a_picture_is_decoded_and_a_cloud_that_is_not_there_is_no_success(pictur
 
 
 @pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
-def test_the_readmes_lines_decode_a_picture_against_a_running_verifier(
+def test_the_readmes_lines_decode_a_picture_and_drive_a_robot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
+    robot = runpy.run_path(str(EXAMPLES / "own_robot.py"))["SimulatedRobot"](25)
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     target = load(EMBEDDED / "target", threads=1)
     with Cloud(Worker(target, target.spec(rules_text(), 128))) as cloud:
         assert DEFAULT_ADDRESS in lines
-        exec(lines.replace(DEFAULT_ADDRESS, cloud.address), {})
-    assert re.fullmatch(r"action: [^<]+; reason: blue box [^<]+;\n", capsys.readouterr().out)
+        ours = {"camera": robot.camera, "drive": robot.drive}
+        exec(lines.replace(DEFAULT_ADDRESS, cloud.address), ours)
+    said = r"action: [^<]+; reason: blue box [^<]+;done find the blue box\n"
+    assert re.fullmatch(said, capsys.readouterr().out)
+
+
+@pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
+def test_a_robot_of_ones_own_finds_its_thing() -> None:
+    target = load(EMBEDDED / "target", threads=1)
+    with Cloud(Worker(target, target.spec(rules_text(), 128))) as cloud:
+        done = example("own_robot.py", "--seed", "27", "--cloud", cloud.address)
+    assert (done.returncode, done.stdout) == (0, "done drive to the silver can\n"), done.stderr
 
 
 def test_the_examples_preset_decodes_to_the_words_of_another_preset(
