@@ -19,7 +19,6 @@ from ...models.prompt import ORDERS
 from ...nav.status import Status
 from ...observe.console_view import ConsoleView
 from ...observe.observer import Observer
-from ...pilot.decision_loop import FULL
 from ...presets import load_preset, preset_names
 from ...signals import signals_as_interrupt
 from ..rows import Options, add_options
