@@ -25,7 +25,7 @@ from ..judge import Event, Reported, judge, replaced_motions
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
 
-LONGEST = 100  # characters of what the owner reads
+LONGEST = 64  # characters of what the owner reads
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
     "| fault | what is injected | what the robot does | what the owner reads "
