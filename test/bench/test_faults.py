@@ -51,12 +51,12 @@ def test_the_page_has_a_line_for_every_fault() -> None:
 def test_a_page_keeps_its_text_and_takes_the_rows(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nstale rows\n{END}\nafter\n")
-    row = {"fault": "link_cut", "standstill_s_max": 0.25, "said": "a | b", "recovery_s_max": None}
+    row = {"fault": "link_cut", "said": "link_state: lost no answer", "recovery_s_max": 0.25}
     write_page(page, suite.FAULTS, [row])
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale rows" not in text
     (line,) = (line for line in text.splitlines() if line.startswith("| link_cut |"))
-    assert line.endswith("| `a / b` | 0.25 | - | - |")
+    assert line.endswith("| `link_state` | 0.25 |")
     page.write_text("no marks")
     with pytest.raises(UserError, match="between which the table goes"):
         write_page(page, suite.FAULTS, [])

@@ -25,11 +25,10 @@ from ..judge import Event, Reported, judge, replaced_motions
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
 
-LONGEST = 64  # characters of what the owner reads
 BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
 HEAD = (
-    "| fault | what is injected | what the robot does | what the owner reads "
-    "| stop command, s | stands, s | goes on, s |\n|---|---|---|---|---|---|---|"
+    "| fault | what is injected | what the robot does | reported on | goes on, s |\n"
+    "|---|---|---|---|---|"
 )
 
 
@@ -54,13 +53,10 @@ def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
 
 
 def _line(fault: InjectedFault, row: Row) -> str:
-    said = str(row.get("said", "") if fault.reads else "").replace("|", "/").replace("`", "'")
-    said = re.sub(r"following (.+?): no decision on '\1': ", "", said)
-    if len(said) > LONGEST:
-        said = f"{said[:LONGEST].rpartition(' ')[0]} ..."
-    cells = [fault.name, fault.injected, fault.robot, f"`{said}`" if said else "-"]
-    for name in ("standstill_s_max", "base_stands_s_max", "recovery_s_max"):
-        cells.append("-" if row.get(name) is None else f"{row[name]:.2f}")
+    reported_on = str(row.get("said", "") if fault.reads else "").partition(":")[0]
+    cells = [fault.name, fault.injected, fault.robot, f"`{reported_on}`" if reported_on else "-"]
+    recovery = row.get("recovery_s_max")
+    cells.append("-" if recovery is None else f"{recovery:.2f}")
     return f"| {' | '.join(cells)} |"
 
 
