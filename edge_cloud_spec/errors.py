@@ -107,7 +107,7 @@ def check_installed(package: str, what: str) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What the user can correct; empty where it is nothing of theirs."""
+    """What the user can do about an error, as a sentence; empty where they cannot."""
     if isinstance(error, UserError):
         return str(error)
     if not isinstance(error, ImportError):

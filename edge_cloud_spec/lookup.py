@@ -207,7 +207,7 @@ class Lookups:
         return len(self._said)
 
     def of(self, credential: str, opening: Open, words: Sequence[int] = ()) -> AnswerLookup | None:
-        """What an answer to this request looks up; None where its robot does not ask for that.
+        """The lookup for an answer to this request; None where its robot does not ask for one.
 
         words: the instruction's tokens.
         """
@@ -227,7 +227,7 @@ class Lookups:
 
 
 def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:
-    """What answers begin alike after: instructions of one pattern, answered in one order.
+    """The key under which answers begin alike: the order, and the instruction or its pattern.
 
     known: instructions that the target was trained on.
     """

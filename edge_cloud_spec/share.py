@@ -101,7 +101,7 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def read_yaml(path: Path, most: int = 2**18) -> Any:
-    """What a YAML file of at most so many bytes says, which can be shown to people.
+    """The content of a YAML file of at most so many bytes, fit to be shown to people.
 
     Raises OSError where there is no such file, ValueError for any other.
     """

@@ -35,7 +35,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_as_event() -> Iterator[threading.Event]:
-    """The same signals set an event, for a loop that ends between two steps and never within one.
+    """SIGINT and SIGTERM set an event, for a loop that ends between two steps, never within one.
 
     Ask it with ``is_set`` alone: a handler runs in the thread that would wait.
     """

@@ -16,7 +16,7 @@ SETTLED_S = 60.0
 
 
 class Role(Enum):
-    """What a process's own end means.
+    """What the end of a process means for the launch.
 
     The navigator is NEEDED: it alone knows that an e_stop or ``stop`` holds the robot, and a new
     one could have missed it. So its end is the end of all, and a person starts again. RESPAWNED

@@ -119,7 +119,7 @@ class Completion(TargetSession):
         self._reply.cancel()
 
     def more(self) -> tuple[int, ...]:
-        """What was said beyond what is settled; raises UserError where no more will be."""
+        """The answer's tokens after the settled ones; raises UserError where no more will come."""
         done = self._reply.done  # asked for first: then all of it is taken
         try:
             while chunks := self._reply.take():
@@ -157,7 +157,7 @@ class Completion(TargetSession):
 
 
 class OpenAiModels(ModelRunner):
-    """What a verifier runs whose target is behind an API: nothing of its own."""
+    """The models of a verifier whose target is behind an API: it runs none itself."""
 
     def __init__(
         self,

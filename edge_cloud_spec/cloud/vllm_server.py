@@ -20,7 +20,7 @@ GENERATE = "/inference/v1/generate"
 
 @dataclass(frozen=True)
 class Served:
-    """What a vLLM server says that it is."""
+    """A vLLM server's identity, as it reports it."""
 
     version: str
     model: str
@@ -49,7 +49,7 @@ class VllmServer(OpenAiServer):
         return VllmReply(told if isinstance(told, dict) else {}, self.url)
 
     async def served(self) -> Served:
-        """What it is; raises UserError where it is no vLLM with one model."""
+        """Ask the server for its identity; raises UserError unless it is a vLLM with one model."""
         match await self._told("/version"), await self._told("/v1/models"):
             case (
                 {"version": str(version)},
@@ -80,7 +80,7 @@ class VllmServer(OpenAiServer):
 
 @dataclass(frozen=True)
 class VllmReply:
-    """What a server said to one request: any JSON object. What is read of it is checked."""
+    """A server's reply to one request: any JSON object; each field is checked when it is read."""
 
     content: dict[str, Any]
     url: str
@@ -111,8 +111,9 @@ class VllmReply:
         return row
 
     def likeliest_on(self, path: Sequence[int], length: int) -> dict[int, int]:
-        """What it says to be the likeliest token after so many of the path's, which ends a prompt
-        of this length that was scored.
+        """The likeliest next token after each length of the path, from the scores of a prompt.
+
+        The path ends the prompt, which has ``length`` tokens.
 
         Left out: what the server took from its cache, where V1 gives uninitialised memory for a
         score, and what is no score of the path's token and of one likeliest token. vLLM 0.32,

@@ -109,7 +109,7 @@ class VllmSession(TargetSession):
 
 
 class VllmModels(ModelRunner):
-    """What a verifier runs whose target is on a vLLM server: a processor."""
+    """The models of a verifier whose target is on a vLLM server: it runs a processor only."""
 
     def __init__(
         self,
@@ -143,8 +143,8 @@ class VllmModels(ModelRunner):
             )
         super().check(opening)
 
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """The prompt is sent at once: the server reads it while the robot drafts."""
+    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
+        """A function that sends the prompt, so that the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
         session = VllmSession(opening, prompt, self.target.image_id, credential)
         session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
@@ -252,7 +252,7 @@ class VllmModels(ModelRunner):
         *,
         with_picture: bool = False,
     ) -> Any:
-        """What follows a node: the row of its logits where the rule needs that, else the token.
+        """Ask for what follows a node: its logits where the rule needs them, else the token.
 
         free: that, where it is known but for a grammar.
         """
@@ -455,7 +455,7 @@ class VllmModels(ModelRunner):
 
 
 async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of these return; where one fails none goes on."""
+    """Run these and return their results; when one fails, cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     try:
         return await asyncio.gather(*tasks)

@@ -325,7 +325,7 @@ def _speeds(runs: Sequence[Run]) -> list[Curve]:
 
 
 def _shares(runs: Sequence[Run]) -> list[Curve]:
-    """A short stroke for each run: executed over commanded at its speed."""
+    """For the chart: a short stroke per run, at its speed, with executed over commanded way."""
     most = max((run.speed for run in runs), default=1.0)
     strokes: list[Curve] = [
         (

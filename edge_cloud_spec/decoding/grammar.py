@@ -19,7 +19,7 @@ AllowedAfter = Callable[[int], Allowed]  # after a node of a draft; -1: after th
 
 
 class Grammar(Protocol):
-    """What an answer may be: a function of its tokens alone, the same on both sides."""
+    """The answers that are allowed: a function of tokens alone, so both sides agree."""
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
         """The tokens [V] that may follow these; raises UserError where these are against it."""
@@ -33,7 +33,7 @@ def masked(logits: NDArray[np.float32], allowed: Allowed) -> NDArray[np.float32]
 def allowed_after(
     grammar: Grammar | None, prefix: Sequence[int], draft: Draft
 ) -> AllowedAfter | None:
-    """What may follow each node of a draft after this prefix; computed where it is asked for."""
+    """The tokens allowed after each node of a draft after this prefix, computed on demand."""
     if grammar is None:
         return None
     verified = tuple(prefix)

@@ -39,7 +39,7 @@ MIN_PASS_S = 1e-4  # of the target
 
 
 class PassYield:
-    """What passes of the target give: tokens, and the seconds that they take."""
+    """The yield of the target's passes: tokens, and the seconds that they take."""
 
     def __init__(self) -> None:
         self._tokens, self._seconds = Mean(0.0, decay=PASS_DECAY), Mean(0.0, decay=PASS_DECAY)

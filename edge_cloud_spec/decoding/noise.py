@@ -39,7 +39,7 @@ def decision_seed(seed: int, number: int) -> int:
 
 
 def seed_and_number(seed: int) -> tuple[int, int]:
-    """What ``decision_seed`` was given."""
+    """The seed and number that ``decision_seed`` combined."""
     return seed >> _NUMBERS, seed & (1 << _NUMBERS) - 1
 
 

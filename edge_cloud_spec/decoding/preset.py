@@ -269,7 +269,10 @@ class Preset:
         return Expansion(self.expansion) if self.expansion else chain(self.draft_length)
 
     def in_chains(self) -> Preset:
-        """The same for a drafter that knows one next token only; UserError: it drafts trees."""
+        """This preset for a drafter that proposes one next token only.
+
+        Raises UserError where the preset drafts trees.
+        """
         if self.shape.is_chain or not self.drafts_on_robot:
             return self
         if self.pacing != "auto" or self.best_first is None:

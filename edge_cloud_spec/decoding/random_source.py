@@ -73,7 +73,7 @@ class SeededRandomSource:
         position: int,
         trial: int = 0,
     ) -> int:
-        """The same from weights of which only the sums of blocks are kept."""
+        """``draw`` from sums of blocks of weights; ``block_of`` returns one block's weights."""
         ends = np.cumsum(sums)
         point = self._share(purpose, position, trial) * ends[-1]
         block = _place(ends, point)

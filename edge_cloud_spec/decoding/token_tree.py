@@ -131,7 +131,7 @@ class TokenTree:
         return tuple(sorted(below - {root}))
 
     def mask(self, count: int, start: int, new: int) -> NDArray[np.float32]:
-        """What may attend to what in a pass over ``count`` rows after ``start`` of a cache.
+        """The attention mask of a pass over ``count`` tokens after ``start`` cached ones.
 
         The last ``new`` rows are the last nodes and attend to their paths; the rows before those
         are causal. 0 where a row attends, else -inf.

@@ -194,7 +194,7 @@ class PendingRequest:
         return self.message.draft if isinstance(self.message, DraftMessage) else None
 
     def handed_over(self, here: PrefixDigest | None) -> PendingRequest:
-        """The same for another verifier: all that it knows of us is the prefix ``here``."""
+        """This request for another verifier, which knows only the prefix ``here``."""
         if isinstance(self.message, DraftMessage):
             return replace(self, message=replace(self.message, resampled=None))
         if self.rejection is not None and here is not None:

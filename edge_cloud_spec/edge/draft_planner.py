@@ -134,8 +134,10 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
 
 
 def joining_s(costs: Costs, speculation: Speculation) -> float:
-    """What it takes to lead a server that generates: the draft crosses a pass, and may be one too
-    late."""
+    """Seconds until a server that generates waits for the robot's draft instead.
+
+    The draft meets a pass that runs already, and may miss the next one.
+    """
     waits = 2 * (2 * costs.one_way + speculation.cut * costs.draft(1))
     return waits + min(costs.generate, costs.verify(1))
 
@@ -165,7 +167,7 @@ class AutoPlanner(DraftPlanner):
         self._led = 0.0  # s of rounds led since the server was measured by itself
 
     def begin(self) -> None:
-        """What passes between two decodes is no round."""
+        """A decode begins; the time since the last one belongs to no round."""
         if self._last is not None:
             self._answer.observe(self._last[1])
         self._last = None

@@ -261,7 +261,7 @@ class Drafts:
         return message
 
     def hint(self, prefix: Prefix, finished: FinishedDraft) -> DraftMessage | None:
-        """The same for a server that generates by itself; None where it has this one, or enough."""
+        """The draft as a hint for a server that generates; None if it has this or enough hints."""
         verified = self._answer.verified
         self._hints = {hint for hint in self._hints if hint[: len(verified)] == verified}
         if len(self._hints) >= MAX_PUSHED or prefix in self._hints:

@@ -255,7 +255,7 @@ class Stopwatch:
         self.waited = False
 
     def drafted(self, seconds: float) -> None:
-        """A pass of the draft model over this round's draft."""
+        """Add the time (s) of a pass of the draft model in this round."""
         self.draft_s += seconds
 
     def asked(self, now: float) -> None:

@@ -557,7 +557,7 @@ class Rounds:
     def _send_beside(
         self, prefix: Prefix, draft: FinishedDraft, here: bool, now: float
     ) -> list[Action]:
-        """What becomes of a draft that is finished while the server generates."""
+        """Lead with a draft that was finished while the server generates, or hint, or drop it."""
         if self._plan.leads:
             return self._join(draft, now) if here else []
         if self._plan.shape is None:

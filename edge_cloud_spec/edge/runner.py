@@ -251,7 +251,7 @@ class DecodeLoop:
         return deadline is not None and self._robot.clock() >= deadline
 
     def _read_late(self) -> TimePassed | None:
-        """What was here at the deadline is handled first: it may be the reply."""
+        """Handle the messages that arrived before the deadline: one may be the reply."""
         for _ in range(self._inbox.qsize()):
             event = self._read(self._inbox.get_nowait())
             if event is not None:

@@ -27,7 +27,7 @@ STEP = 128  # rows; capacity is a multiple
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """What one row of a model's cache is."""
+    """The shape of a model's keys and values for one token."""
 
     layers: int
     heads: int

@@ -29,7 +29,7 @@ class ImagePreprocessing:
 
 @dataclass(frozen=True, eq=False)
 class CheckpointFiles:
-    """What a checkpoint's files say beside its weights.
+    """The contents of a checkpoint's files beside its weights.
 
     rows: of its embedding. chat_template: None where it has none, then it cannot be a target.
     """
@@ -109,14 +109,14 @@ def checkpoint_directory(name: str) -> Path:
 
 
 def missing(directory: Path, name: str) -> UserError:
-    """What to raise where this file is not there."""
+    """The error for a file that is missing."""
     return UserError(
         f"{name} is missing in the model directory {directory}: copy it there from the checkpoint"
     )
 
 
 def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
-    """What is in a file; nothing where it is missing, unless it is needed."""
+    """The content of a JSON file; empty where it is missing and not needed."""
     try:
         content = json.loads((directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -112,7 +112,7 @@ class Drafted:
 
 @dataclass(frozen=True, eq=False)
 class _LookedUp:
-    """What may follow a path: a draft, and the path to each of its nodes."""
+    """A draft from earlier answers that may follow a path, and the path to each of its nodes."""
 
     after: Path
     draft: Draft
@@ -261,8 +261,10 @@ class DraftModel:
     # What was said before
 
     def _look_up(self, branches: Sequence[Branch], rows: int) -> _LookedUp | None:
-        """What to compute along with a pass of so many rows, after the first chain that needs it:
-        those behind it are less likely to be wanted."""
+        """Tokens from earlier answers to compute in the same pass, after the first chain due.
+
+        Later chains are less likely to be wanted.
+        """
         if self._lookup is None or not rows:
             return None
         ends = (self._unforced(branch) for branch in branches if branch.shape.is_chain)

@@ -63,7 +63,7 @@ class LlamaProcess:
         self.lives = 0  # begun and ended: nothing in its memory outlasts one
 
     def start(self, on_layer: OnLayer | None = None) -> Loaded:
-        """What is loaded, once it is. UserError: it cannot be."""
+        """Start the process and return what it loaded; raises UserError where it cannot."""
         now = time.monotonic()
         if self._child is None:
             if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:

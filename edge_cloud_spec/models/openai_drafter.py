@@ -62,7 +62,7 @@ def text_of(tokenizer: Any, path: Path) -> str:
 
 
 class Continuation:
-    """What the server says after some tokens: ``path`` begins with them and grows.
+    """The server's continuation of some tokens: ``path`` begins with them and grows.
 
     ``over``: why it says no more, ``stop`` where the answer ends there; empty before.
     """
@@ -197,7 +197,7 @@ class ContinuedSession:
             self._said.remove(said)
 
     def _leading(self, path: Path, on_layer: OnLayer | None) -> Continuation:
-        """What has said or may say what follows the path; it is asked for where nothing does."""
+        """The continuation that covers the path; a new one is requested where there is none."""
         found = next((said for said in self._said if said.leads(path)), None)
         if found is None:
             found = self._ask(path, on_layer)

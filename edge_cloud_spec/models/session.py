@@ -22,7 +22,7 @@ from .passes.transformer import Deepstack, OnLayer, Transformer
 
 @dataclass(frozen=True, eq=False)
 class PassRequest:
-    """What one session wants of a pass; the arguments of ``Session.forward``.
+    """One session's part of a pass: the arguments of ``Session.forward``.
 
     grows: the nodes that are there stay, as in ``Session.grow``.
     """
@@ -329,7 +329,7 @@ class Session:
     # A pass: ``begin``, and then ``end``, or ``undo`` where it raised
 
     def begin(self, request: PassRequest) -> PassRows | Exception | None:
-        """What a pass has to compute; None when that is nothing, or why it cannot be computed."""
+        """The tokens that a pass has to compute; None for none, or the reason why it cannot."""
         if self._in_pass:
             return ValueError("this session is in this pass already")
         try:
@@ -379,7 +379,7 @@ class Session:
     def end(
         self, request: PassRequest, logits: DeviceRows | Exception | None
     ) -> DeviceRows | Exception:
-        """What the request gets, of the pass's logits or what it raised; None: it needed none."""
+        """The request's logits, from the pass's logits or its error; None: it needed no pass."""
         if isinstance(logits, Exception):
             self.undo()
             return logits

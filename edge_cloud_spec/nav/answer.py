@@ -77,7 +77,7 @@ class NotAnAction(ValueError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a text says so far; None where that is not complete."""
+    """An answer read so far: its fields are None until they are complete."""
 
     action: Action | None
     reason: str | None = None
@@ -141,7 +141,7 @@ class Dialect:
     # Reading
 
     def read(self, text: str, ended: bool = False) -> Answer:
-        """What ``text`` (verified words so far) says; ``ended``: its model ended it there.
+        """Read ``text``, the verified words so far; ``ended``: the model ended the answer there.
 
         Reading is strict up to the action, so that an error message with an action in it is none.
         Of clauses the first complete one of each key counts, and longer text never changes an

@@ -32,7 +32,7 @@ class Settled:
 
 @dataclass
 class _Answer:
-    """What a request has said so far; ``first`` are its first words."""
+    """The words of a request so far; ``first`` are its first."""
 
     first: Words
     frame_time: float

@@ -71,7 +71,7 @@ def camera_clock(measured: float, base: float | None) -> float:
 
 
 def clock_sentence(source: str, offset: float) -> str:
-    """What people should know about an ``offset`` of the stamps of ``source``."""
+    """A sentence for people about an ``offset`` (s) of the stamps of ``source``."""
     if offset > 0.0:
         return f"{source} stamps are {offset:.2f} s ahead of this computer's clock"
     return f"{source} stamps are {-offset:.2f} s behind this computer's clock, or come so late"

@@ -79,7 +79,7 @@ class EStop:
 
 @dataclass(frozen=True)
 class Instruction:
-    """What the operator said last; the word ``stop`` stops."""
+    """The operator's latest instruction; the word ``stop`` stops."""
 
     text: str
 

@@ -146,8 +146,10 @@ def _along_line(
 def _along_arc(
     at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
 ) -> NDArray[np.float64]:
-    """The same as it turns about a centre: they go round that the other way, until the first side
-    of their boxes."""
+    """Where the body meets each point while it turns about a centre.
+
+    In the body's frame the points go round the centre the other way, to the first side of the box.
+    """
     centre = np.array([[-velocity.vy], [velocity.vx]]) / velocity.wz
     at, low, high = at - centre, low - centre, high - centre
     (x, y), (left, below), (right, above) = at, low, high

@@ -99,7 +99,7 @@ class Limits(Bounded):
 
 @dataclass(frozen=True)
 class Steps(Bounded):
-    """What the sizes of the action language mean. Raises ValueError naming a field out of range."""
+    """Sizes of the actions, m and degrees. Raises ValueError naming a field out of range."""
 
     move_small: float = bounded(0.2, 0.02, 3.0, "move small, m")
     move_medium: float = bounded(0.45, 0.02, 3.0, "move medium, m")
@@ -408,7 +408,7 @@ def _slowed(value: float, less: float) -> float:
 
 
 def _braking(speed: float, acceleration: float) -> float:
-    """What commands add up to from this speed, if it is braked from the next one on."""
+    """The way (m or rad) that commands add up to when braking begins with the next one."""
     return abs(speed) * PERIOD + speed * speed / (2 * acceleration)
 
 
@@ -545,29 +545,31 @@ def _rates(velocity: Velocity) -> tuple[float, float, float]:
 
 
 class Ledger:
-    """What was commanded lately, whatever step it was for. Times are steady seconds."""
+    """The velocities commanded lately, for whatever step. Times are steady seconds."""
 
     def __init__(self) -> None:
         self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)], REMEMBERED)
 
     @property
     def driven(self) -> Velocity:
-        """What is commanded now."""
+        """The velocity commanded last."""
         return self._given[-1][1]
 
     @property
     def changed(self) -> float:
-        """Since when."""
+        """When the velocity commanded last began, steady s."""
         return self._given[-1][0]
 
     def command(self, velocity: Velocity, now: float) -> None:
-        """This is commanded from ``now`` on."""
+        """Note that this velocity is commanded from ``now`` on."""
         if velocity != self.driven:
             self._given.append((now, velocity))
 
     def since(self, time: float, now: float, limits: Limits | None = None) -> Use:
-        """What commands from ``time`` to ``now`` add up to and, of a base with these limits, what
-        it makes after ``time`` of those before it."""
+        """The path, sideways way and turning that commands from ``time`` to ``now`` add up to.
+
+        With limits, what the base still rolls after ``time`` for earlier commands is added.
+        """
         path = aside = turn = 0.0
         for velocity, begin, end in self._spans(now):
             lasted = max(0.0, end - max(begin, time))
@@ -581,11 +583,11 @@ class Ledger:
         return path, aside, turn
 
     def driven_since(self, time: float, now: float) -> float:
-        """Seconds of them in which the base was not commanded to stand."""
+        """Seconds from ``time`` to ``now`` in which the base was commanded to move."""
         return sum(end - max(begin, time) for _, begin, end in self._spans(now) if end > time)
 
     def _spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
-        """What was commanded but to stand, from when to when."""
+        """Each commanded velocity but standing, with its begin and end."""
         ends = [*[at for at, _ in self._given][1:], now]
         for (begin, velocity), end in zip(self._given, ends, strict=True):
             if velocity != STILL:

@@ -115,7 +115,7 @@ class Run:
 
 
 class DecisionTime:
-    """What a decision takes from its frame to its verified action: a high quantile of the last."""
+    """Time from a decision's frame to its verified action: a high quantile of the last ones."""
 
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
@@ -127,7 +127,7 @@ class DecisionTime:
 
     @property
     def seconds(self) -> float:
-        """What a decision takes, s; infinite before the first, which is made standing."""
+        """The time of a decision, s; infinite before the first, which is made standing."""
         if not self._took:
             return math.inf
         ordered = sorted(self._took)
@@ -408,8 +408,10 @@ class Navigator:
         return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
-        """What the base makes of commands from then on, or how far it has moved from there where
-        that is more; where odometry tells where that was."""
+        """What a decision on this frame has already used of its budget; nothing without odometry.
+
+        That is what was commanded since the frame, or the way by odometry, whichever is more.
+        """
         if not self.odometer.locates(now):
             return NOTHING
         path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits)

@@ -36,7 +36,7 @@ class Odometer:
         return None if self.settings.odometry == "off" else self._clock.offset
 
     def add(self, event: Odometry, now: float) -> str:
-        """Odometry came; a sentence for people where there is something to say."""
+        """Take a message of odometry; returns a sentence for the log, mostly empty."""
         if not (event.pose.sane and abs(event.age) <= FARTHEST_CLOCK):
             return "odometry that is not a number, or no place, was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
@@ -46,7 +46,7 @@ class Odometer:
         return self._clock.news()
 
     def locates(self, now: float) -> bool:
-        """Whether it tells where the base is."""
+        """Whether odometry is recent enough to tell where the base is."""
         settings = self.settings
         return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
@@ -56,13 +56,13 @@ class Odometer:
         return all(real < bound * RATE_S for real, bound in zip(moved, bounds, strict=True))
 
     def problem(self, now: float) -> str:
-        """Why it does not tell where it is needed; empty where it does, or is not."""
+        """Why odometry is missing although it is needed; empty if nothing is wrong."""
         needed = {"off": False, "required": True, "auto": self.track.begun}
         is_missed = needed[self.settings.odometry] and not self.locates(now)
         return self.missing(now) if is_missed else ""
 
     def missing(self, now: float) -> str:
-        """What to tell people while it does not tell."""
+        """The sentence for people while odometry is missing."""
         hung = self.track.hangs(now, self.settings.odometry_timeout)
         return "odometry is missing" + (": its stamps do not go on" if hung else "")
 

@@ -137,7 +137,7 @@ class Holds:
         return True
 
     def tally(self, now: float) -> None:
-        """What was decided before counts for nothing."""
+        """Count on, so that what was decided before moves nothing."""
         self.count += 1
         self.valid_from, self.since = self.count, now
 

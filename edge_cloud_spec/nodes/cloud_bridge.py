@@ -211,7 +211,7 @@ def client_settings(settings: BridgeSettings) -> ClientSettings:
 
 
 class Sent(Enum):
-    """What became of a message."""
+    """What happened to a message of a robot."""
 
     SENT = "sent"
     KEPT = "kept until its turn; after a restart of the bridge that never comes"

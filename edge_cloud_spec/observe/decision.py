@@ -95,7 +95,7 @@ class ShownRound:
 
     @property
     def own(self) -> str:
-        """What the cloud put after the accepted words."""
+        """The words that the cloud added after the accepted ones."""
         return after(self.settled or "", self.kept)
 
 
@@ -143,7 +143,7 @@ class Decision:
         return self.rounds.setdefault(base, ShownRound(len(self.rounds) + 1, base))
 
     def attach_draft(self, round_: ShownRound) -> None:
-        """Give a round the draft that its verdict is about; others were pushed on predictions."""
+        """Give a round the draft that its verdict judges, of all that were sent for this prefix."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
         if draft is None or (round_.generated is not None and draft.sent > round_.answered):
             return

@@ -58,7 +58,7 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
 
 
 def subscribe_raw_camera(node: Node, take: Take) -> None:
-    """The same for raw pictures where there are no compressed ones: they are thirty times as large.
+    """Subscribe to raw pictures, thirty times as large, where there are no compressed ones.
 
     Looked for until it is so.
     """

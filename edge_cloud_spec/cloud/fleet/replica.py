@@ -56,7 +56,7 @@ class ReplicaService(DecodeService):
         key: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """key: the fleet's. clock: Unix time, s. Raises UserError."""
+        """key: signs the fleet's leases. clock: Unix time, s. Raises UserError."""
         super().__init__(worker, access)
         self.draining = False
         self._name, self._key, self._clock = name, key, clock

@@ -127,11 +127,11 @@ class Engine:
             self._fail(session, result)
         return None
 
-    def go_on(self, session: HeldSession) -> None:
-        """What the pass of this session waited for has arrived."""
-        if session in self._sessions and session.status is Status.BLOCKED:
-            session.turn(Trigger.PASS_UNBLOCKED)
-            self._queue_pass(session)
+    def go_on(self, session: CloudSession) -> None:
+        """Queue the session's pass that waited: what it needed has arrived."""
+        due, session.waiting_pass = session.waiting_pass, None
+        if due is not None:
+            self._queue_pass(due)
 
     def settle(self, session: HeldSession, scored: Scored, ended: float) -> None:
         """Make the verdict, after drafts that were pushed during the pass: one may come next."""

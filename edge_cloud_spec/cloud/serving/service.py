@@ -128,7 +128,7 @@ class DecodeService:
 
 
 def _echoing(data: bytes, queue: SendQueue) -> bytes:
-    """The message as it is sent: the first small one after a stamped message carries the times."""
+    """The message, with the robot's and the cloud's times if a stamped message awaits an echo."""
     if queue.stamp is None or len(data) > MAX_STAMPED:
         return data
     (sent_ns, received_ns), queue.stamp = queue.stamp, None

@@ -273,7 +273,7 @@ class ClientStream:
             self._on_receive(LinkUp(moved))
 
     async def _wait_for_close(self, seconds: float | None) -> None:
-        """The decode's last answer is here and the stream is gone: nothing is lost by that."""
+        """Wait for the decode's end: its last answer has come, so a lost stream needs no other."""
         if not await _within(seconds, self._goes_on.wait()):
             self._answered = False  # a robot that waits for an earlier answer resumes after this
 

@@ -63,8 +63,11 @@ Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
 
 @dataclass(frozen=True)
 class Made:
-    """What a base has made until ``at`` (s): m of path, m sideways and rad of turning to either
-    side, and s in which it was commanded to move."""
+    """What a base has covered until ``at`` (s).
+
+    ``path`` and ``aside`` in m, ``turned`` in rad to either side, ``driven``: s under commands that
+    move it.
+    """
 
     at: float
     pose: Pose
@@ -96,7 +99,7 @@ class Base:
         return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
 
     def made(self, until: float) -> Made:
-        """What it had made until then."""
+        """What the base had covered until this time (s), interpolated."""
         after = self._made[-1]
         for before in reversed(self._made):
             if before.at <= until:

@@ -153,7 +153,7 @@ def random_faults(presets: list[str], seed: int, numbers: range) -> Batch:
 
 
 def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
-    """The same for the same seed and number."""
+    """A random schedule; equal seed and number give an equal one."""
     random = Random(f"{seed} {number}")
     tokens = random.choice((1, 2, 4, 8, 16))
     messages = random.sample(range(4 + 3 * tokens), random.randint(0, MAX_FAULTS))
@@ -261,7 +261,7 @@ def _preset(name: str) -> Preset:
 
 
 def tiny(preset: Preset) -> Preset:
-    """The preset with so short residuals and drafts that their ends are common."""
+    """The preset with drafts and residuals so short that they often run out."""
     if preset.draft_length:
         preset = replace(preset, draft_length=2)
     return replace(preset, residual_top_k=1, residual_tail=1)

@@ -78,7 +78,7 @@ def seconds_spent(run_log: RunLog, end: float) -> dict[str, float]:
 
 
 def spent_text(seconds: Mapping[str, Any]) -> str:
-    """The same as a line, with the run's ``seconds`` in all."""
+    """``seconds_spent`` as a line of text, with the run's ``seconds`` in all."""
     return (
         f"{seconds['seconds']:.1f} s: driving {seconds['driving']:.1f}, "
         f"deciding {seconds['deciding']:.1f}, standing {seconds['standing']:.1f}"

@@ -65,12 +65,12 @@ class Regime:
         return 2 * self.one_way_ms
 
     def with_rtt(self, rtt_ms: float) -> Regime:
-        """The same over a link of another round-trip time, of which nothing was published."""
+        """This regime over a link of another round-trip time, without the published figures."""
         published = self.published if rtt_ms == self.rtt_ms else {}
         return replace(self, one_way_ms=rtt_ms / 2, published=published)
 
     def with_assumed(self) -> Regime:
-        """The same with what no paper prints as ``regimes.yaml`` assumes it, where it is 0."""
+        """This regime; times that are 0 (not published) become what ``regimes.yaml`` assumes."""
         costs = _content()["costs"]
         return replace(
             self,
@@ -92,7 +92,7 @@ class Regime:
         return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
 
     def verify_without_exits_ms(self, tokens: int) -> float:
-        """The same where the exits are not asked for."""
+        """Time of a pass of the target without early exits over this many drafted tokens, ms."""
         share = self.without_exits * self.ar_ms / self.verify_ms
         return self.verify_pass_ms(tokens) * (min(1.0, share) if share else 1.0)
 

@@ -42,7 +42,7 @@ class Trace:
 
 
 def record_passes(into: list[ModelPass], clock: Callable[[], float]) -> OnPass:
-    """What notes the passes of a model there; the clock gives when one has ended."""
+    """A callback that appends each pass of a model to ``into``; ``clock`` tells when it ended."""
 
     def passed(kind: str, ms: float, drafted: int) -> None:
         end = clock()

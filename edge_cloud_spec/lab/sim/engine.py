@@ -18,7 +18,7 @@ _LIBRARIES = {"libGL.so.1": "libgl1", "libEGL.so.1": "libegl1"}
 
 
 def _missing_library() -> str | None:
-    """None when both are there, else a clause on what is missing."""
+    """Which of the libraries that EGL needs is missing, as a clause; None when all are there."""
     for library, package in _LIBRARIES.items():
         try:
             ctypes.CDLL(library)

@@ -226,7 +226,7 @@ class RmsNorm:
 
     @classmethod
     def of(cls, norm: Any) -> RmsNorm:
-        """The same as a norm module of transformers."""
+        """From a norm module of transformers, which it equals."""
         return cls(norm.weight.data, norm.variance_epsilon)
 
 

@@ -238,7 +238,7 @@ def _no_delay(rig: Rig) -> None:
 
 
 def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> InjectedFault:
-    """The same fault for every message between robot and cloud, both ways."""
+    """One fault for every message between robot and cloud, both ways."""
 
     def inject(rig: Rig) -> None:
         rig.messages.faults = faults

@@ -145,7 +145,7 @@ class FakeVlm:
         return ScriptedSession(self, self.start(prompt))
 
     def open(self, prompt: Any) -> ScriptedSession:
-        """The same, after the time of a prefill."""
+        """A session on this prompt, after the time of a prefill."""
         return self.prefill(prompt).finish()
 
     def prefill(self, prompt: Any) -> ScriptedPrefill:
@@ -161,13 +161,13 @@ class FakeVlm:
         """Let the time of a pass over this many rows go by."""
 
     def compute(self, rows: int, on_layer: OnLayer | None) -> None:
-        """The same for a pass of one session, which may be interrupted after each layer."""
+        """Spend the time of one session's pass, which may be interrupted after each layer."""
         self.spend(rows)
 
     def run_pass(
         self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
     ) -> None:
-        """The same for a pass over sessions that ``drafted`` so many tokens each.
+        """Spend the time of a pass over sessions that ``drafted`` so many tokens each.
 
         at_exit: to be called where an exit looks on, if any does; here there are no exits.
         """
