@@ -76,7 +76,7 @@ class ExitRules:
 def exit_text(status: int) -> str:
     """``exit status 2`` or ``killed by SIGTERM``.
 
-    Nothing that a process said before a signal killed it is the cause.
+    After a signal the process's last words are not taken for the cause.
     """
     if status >= 0:
         return f"exit status {status}"

@@ -30,7 +30,10 @@ class Wanted:
 
 
 def wanted_of(params: Any, said: list[int]) -> Wanted | None:
-    """None where the request does not ask for it; ValueError, TypeError or KeyError: it may not."""
+    """A request's coupled sampling; None where it asks for none.
+
+    Raises ValueError, TypeError or KeyError for parameters that cannot be used.
+    """
     asked = (params.extra_args or {}).get("coupled")
     if asked is None:
         return None

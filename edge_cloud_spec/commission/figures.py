@@ -100,7 +100,7 @@ class Run:
 
     @property
     def executed(self) -> np.ndarray:
-        """What it covered, without what it has drifted since the command's end."""
+        """The way that a run covered, less the drift since the command's end, m or rad."""
         return self.covered - self.drift * np.maximum(0.0, self.times - self.end)
 
     @property

@@ -112,7 +112,7 @@ class Robot:
         self._hear(Hold("nobody can answer: its input has ended"))
 
     def _check_alone(self) -> None:
-        """Nobody else commands the base; and who says yes to all has a simulator."""
+        """Refuse to drive beside another publisher, or with ``--yes`` outside of a simulator."""
         node = self._node
         for _ in range(LOOKS):
             if node.count_publishers(node.resolve_topic_name("odom")):

@@ -54,7 +54,7 @@ Pose = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Settings(Bounded):
-    """How fast at most, and within what it must stand. Raises ValueError naming a field."""
+    """Highest speeds, and the way within which it must stand. Raises ValueError naming a field."""
 
     speed: float = bounded(0.6, 0.1, 1.5, "m/s at most")
     turn_speed: float = bounded(1.2, 0.2, 2.5, "rad/s at most")

@@ -451,9 +451,9 @@ class DecodeRunner:
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
     def dialect_problem(self, data: bytes) -> str:
-        """Why answers under this specification cannot be read here; empty where they can.
+        """Why answers under this prompt specification cannot be read; empty where they can.
 
-        One that cannot be read itself is told of where the prompt is made of it.
+        A specification that is damaged is reported later, where the prompt is made.
         """
         with contextlib.suppress(UserError):
             there, here = PromptSpec.from_bytes(data).dialect, self._local_spec.dialect

@@ -26,7 +26,7 @@ class KvHolder(Protocol):
 
     @property
     def pinned(self) -> bool:
-        """Whether it needs its buffer soon, so that it keeps it."""
+        """Whether its buffer is needed soon, and so may not be taken."""
 
     def evict(self) -> bool:
         """Give the buffer back; False where it cannot now."""

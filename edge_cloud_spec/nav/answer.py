@@ -72,7 +72,7 @@ def parse_action(text: str) -> Action | None:
 
 
 class NotAnAction(ValueError):
-    """What has been said so far cannot become an answer with an action; nothing may move."""
+    """The words so far cannot become an answer with an action; nothing may move."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ _CLAUSES = {
 
 
 def _literal(text: str) -> str:
-    """The regular expression, in Python and in llguidance, of this text alone."""
+    """A regular expression, for Python and llguidance, that matches exactly this text."""
     return re.sub(r"[\\/.^$*+?{}()|\[\]]", r"\\\g<0>", text)
 
 
@@ -132,7 +132,7 @@ class Dialect:
 
     @property
     def identity(self) -> str:
-        """Its name and a digest of how it reads; empty: as ours."""
+        """Its name and a digest of how it reads answers; empty for our own dialect."""
         if self == Dialect():
             return ""
         read = self.form, self.actions, self.separator, self.most, self.thinks_until
@@ -158,7 +158,7 @@ class Dialect:
         return Answer(self._read_whole(text) if ended else None)
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
-        """The action that a text says completely; None: it says none."""
+        """The action of a complete answer; None where it has none."""
         try:
             return self.read(text, ended).action
         except NotAnAction:
@@ -207,7 +207,7 @@ class Dialect:
 
     @cached_property
     def pattern(self) -> str:
-        """The regular expression, in Python and in llguidance, of the whole answers."""
+        """A regular expression, for Python and llguidance, that matches every whole answer."""
         before, after = map(_literal, self.form.split(ACTION))
         others = f"(?:{_literal(self.separator)}{self._any_phrase}){{0,{self.most - 1}}}"
         return before + self._any_phrase + (others if self.most > 1 else "") + after
@@ -241,7 +241,7 @@ class Dialect:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Its answers, as they begin, of those with an amount its examples; none of a thought's."""
+        """How each answer begins, with the examples' amounts; empty in a dialect with thoughts."""
         if self.thinks_until:
             return ()
         plain = [phrase for phrase, _ in self.actions if AMOUNT not in phrase]

@@ -17,7 +17,7 @@ SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
 
 @dataclass(frozen=True)
 class Settled:
-    """A request's answer is known: its ``action``, or the ``problem`` for which it has none.
+    """The outcome of a request's answer: its ``action``, or the ``problem`` why it has none.
 
     ``words`` are its first: they say what it was decided for, and on which frame.
     """
@@ -43,7 +43,7 @@ class _Answer:
 
 
 class AnswerAssembler:
-    """Hears words, drops and counts the late, repeated and misplaced; settles a request once.
+    """Puts the words of requests in order; drops and counts late, repeated and misplaced ones.
 
     Of a request on an older frame, or one that another has replaced, only a ``stop`` counts.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
@@ -56,7 +56,7 @@ class AnswerAssembler:
         self._newest, self._order = "", float("-inf")
 
     def hear(self, words: Words, now: float) -> Settled | None:
-        """The request's outcome when these words settle it, else None."""
+        """Take words; returns the request's outcome if they complete its action, else None."""
         answer = self._answers.get(words.request)
         if answer is None:
             answer = self._answers[words.request] = _Answer(words, now - words.age)

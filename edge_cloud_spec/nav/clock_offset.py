@@ -30,9 +30,9 @@ class SourceClock:
         self._bins: deque[tuple[int, float]] = deque(maxlen=BINS)
 
     def hear(self, ahead: float, now: float) -> None:
-        """A message came at ``now`` (steady seconds) whose stamp is ``ahead`` s of our clock.
+        """Take the stamp of a message that came at ``now`` (steady s), ``ahead`` s of our clock.
 
-        For messages with a stamp of their own only: one that stands still tells nothing.
+        Only new stamps count: one that is repeated tells nothing about the clock.
         """
         if not abs(ahead) <= FARTHEST_CLOCK:
             return
@@ -43,11 +43,11 @@ class SourceClock:
 
     @property
     def offset(self) -> float | None:
-        """Seconds by which it is ahead; None before the first message."""
+        """Seconds by which the clock is ahead; None before the first message."""
         return median(ahead for _, ahead in self._bins) if self._bins else None
 
     def news(self) -> str:
-        """A sentence for people once the offset is sure and worth it, and when it has changed."""
+        """A sentence for people when a notable offset is sure, or has changed; else empty."""
         offset = self.offset
         if offset is None or len(self._bins) < SURE:
             return ""
@@ -78,7 +78,7 @@ def clock_sentence(source: str, offset: float) -> str:
 
 
 def clock_problem(source: str, offset: float, limit: float) -> str:
-    """Why an ``offset`` beyond ``limit`` (s) lets nothing move; empty within it."""
+    """Why nothing may move with an ``offset`` beyond ``limit`` (s); empty within the limit."""
     if abs(offset) <= limit:
         return ""
     return (

@@ -97,7 +97,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time went on; at 20 Hz."""
+    """A tick of the clock, at 20 Hz."""
 
 
 Event = Words | Odometry | Scan | EStop | Instruction | Hold | Tick
@@ -122,7 +122,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class Announce:
-    """An action begins; ``lasts`` seconds from now it is not carried out any more."""
+    """Publish that an action begins; it ends ``lasts`` seconds from now at the latest."""
 
     request: str
     action: Action
@@ -134,14 +134,14 @@ class Announce:
 
 @dataclass(frozen=True)
 class Report:
-    """Something that a person should know, in one sentence."""
+    """Log this sentence for people."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Show:
-    """The status changed."""
+    """Publish this status: it changed."""
 
     status: Status
 

@@ -39,7 +39,7 @@ class Mount(Bounded):
     yaw: float = bounded(0.0, -3.15, 3.15, "then about z, rad, left positive", True)
 
     def to_base(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Its points [n, 3] in the base's frame."""
+        """The lidar's points [n, 3] in the base's frame."""
         (a, b, c), (d, e, f) = (
             [function(angle) for angle in (self.roll, self.pitch, self.yaw)]
             for function in (math.cos, math.sin)
@@ -56,7 +56,7 @@ class Mount(Bounded):
 
 @dataclass(frozen=True)
 class ObstacleSettings(Bounded):
-    """The lidars that are promised, and what the base keeps from what they see.
+    """Which lidars must work, and which distance the base keeps from what they see.
 
     Raises ValueError naming a field that is out of its range.
     """
@@ -76,12 +76,12 @@ class ObstacleSettings(Bounded):
 
     @property
     def promised(self) -> tuple[str, ...]:
-        """The sources without which nothing moves."""
+        """The lidars without which nothing moves."""
         return tuple(source for source in SOURCES if getattr(self, source))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Theirs."""
+        """The topics of these lidars."""
         return tuple(getattr(self, source) for source in self.promised)
 
     @property
@@ -90,14 +90,14 @@ class ObstacleSettings(Bounded):
         return math.hypot(max(self.front, self.rear) + self.margin, self.side + self.margin)
 
     def beyond(self, points: Points) -> NDArray[np.float64]:
-        """Metres [n] by which the body would have to be wider to touch them; negative: within."""
+        """Distance [n] of points from the body's edge, m; negative inside the body."""
         x, y = points[:, 0], points[:, 1]
         return np.maximum(np.maximum(x - self.front, -self.rear - x), np.abs(y) - self.side)
 
     def seconds_to(
         self, points: Points, velocity: Velocity, margin: NDArray[np.float64] | float
     ) -> NDArray[np.float64]:
-        """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets them.
+        """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets points.
 
         Infinite: it never does. What is within it already must not come any deeper: for that the
         body is only as wide as leaves it outside.
@@ -112,7 +112,7 @@ class ObstacleSettings(Bounded):
     def stopping(
         self, velocity: Velocity, limits: Limits, age: float
     ) -> tuple[float, float, float]:
-        """(m/s of the body's farthest corner at most, m before a point to stop at, s to stop).
+        """How to stop before a point: (top speed of a corner, m/s; distance to keep, m; time, s).
 
         ``age``: s, of what was seen; it adds to the reaction. A mixture of a move and a turn keeps
         and takes what they do, each by its part of the corner's speed.
@@ -130,7 +130,7 @@ class ObstacleSettings(Bounded):
 def _along_line(
     at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
 ) -> NDArray[np.float64]:
-    """Seconds until points [2, n] come into their boxes as the base moves straight on."""
+    """Seconds until the body meets points [2, n] while it moves straight on."""
     enters, leaves = np.full(at.shape[1], 0.0), np.full(at.shape[1], math.inf)
     for axis, speed in enumerate((velocity.vx, velocity.vy)):
         if abs(speed) > TOUCH:

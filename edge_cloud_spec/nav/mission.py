@@ -20,7 +20,7 @@ HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have 
 
 
 def frames_all_around(search: float) -> int:
-    """How many searches of ``search`` degrees see everything around the robot, and one more."""
+    """Searches of ``search`` degrees for a look all around the robot, and one more."""
     return math.ceil(360.0 / abs(search)) + 1
 
 
@@ -85,7 +85,7 @@ class Mission:
         self._found = False
 
     def begin(self, request: str) -> None:
-        """The decision ``request`` on the instruction began."""
+        """Note that the decision ``request`` on the instruction began."""
         self._deciding = request
         self._unsettled.add(request)
 
@@ -115,7 +115,7 @@ class Mission:
             self._searched = 0
 
     def on_status(self, status: Status) -> None:
-        """The navigator's status, which tells of motions."""
+        """Take the navigator's status: whether a motion runs, arrived or was refused."""
         self.held = f"the robot is held: {status.detail}" if status.state == "stopped" else ""
         if not self.instruction:
             return
@@ -139,7 +139,7 @@ class Mission:
             self._detail = status.detail[len(REFUSED) :]
 
     def _settle(self, request: str, arrived: str, problem: str = "") -> None:
-        """The motion of a request is over: this action ``arrived``, or did not, for a problem."""
+        """Count a motion that is over: it ``arrived``, or did not, because of a problem."""
         if request not in self._unsettled:
             return
         self._unsettled.remove(request)
@@ -159,7 +159,7 @@ class Mission:
             self._searched = 0
 
     def end(self, settings: MissionSettings, now: float) -> End | None:
-        """How the instruction has ended at ``now``, said once; None: it has not."""
+        """How the mission ended at ``now``, returned once; None while it goes on."""
         if not self._blocked:
             self._free_at = now
         end = self._end(settings, now) if self.instruction else None
@@ -228,7 +228,7 @@ class FollowedGoal:
 
     @property
     def decisions(self) -> int:
-        """How many decisions for it came to an answer."""
+        """How many of the goal's decisions had an answer."""
         return len(self._answered)
 
     def on_status(self, line: str) -> GoalEnd | None:
@@ -246,7 +246,10 @@ class FollowedGoal:
         return GoalEnd(OUTCOMES.get(state, "cancelled"), detail)
 
     def on_words(self, request: str, instruction: str, answer: str, answered: bool) -> bool:
-        """Take the words of a decision, ``answered`` with the last; whether they are about it."""
+        """Take the words of a decision; returns whether they belong to this goal.
+
+        ``answered``: these are its last words.
+        """
         if self.state == "waiting" or normalized(instruction) != self.instruction:
             return False
         self.words = answer or self.words
@@ -255,5 +258,5 @@ class FollowedGoal:
         return True
 
     def _is_about_it(self, detail: str) -> bool:
-        """Whether a detail is the instruction, alone or with something said of it."""
+        """Whether a detail begins with this goal's instruction."""
         return detail == self.instruction or detail.startswith(f"{self.instruction}: ")

@@ -436,7 +436,7 @@ class Profile:
 
     @property
     def duration(self) -> float:
-        """Seconds until it is at rest."""
+        """Seconds until the profile is at rest."""
         return sum(lasts for lasts, _, _ in self._phases)
 
     def at(self, time: float) -> tuple[float, float]:
@@ -491,12 +491,12 @@ class Budget:
 
     @property
     def path(self) -> float:
-        """Metres commanded so far."""
+        """Path that was commanded so far, m."""
         return self._most[0] - self._left[0]
 
     @property
     def turn(self) -> float:
-        """Radians commanded so far, to either side."""
+        """Turning that was commanded so far, to either side, rad."""
         return self._most[2] - self._left[2]
 
     @property
@@ -507,7 +507,7 @@ class Budget:
 
     @property
     def lasts(self) -> float:
-        """Seconds for which the command in force stays within what is left."""
+        """Seconds until the current command uses up the budget."""
         return min(
             (
                 left / rate
@@ -518,7 +518,7 @@ class Budget:
         )
 
     def count(self, now: float) -> None:
-        """Take what the command in force has used by ``now`` off what is left."""
+        """Subtract what the current command has used by ``now``."""
         time = max(0.0, now - self._since) if self._given != STILL else 0.0
         self._since = now
         used = _rates(self._given)
@@ -526,7 +526,7 @@ class Budget:
         self._left = path, aside, turn
 
     def grant(self, wanted: Velocity, now: float) -> Velocity:
-        """``wanted``, slowed down so far that two periods of it fit; in force from now on."""
+        """Make ``wanted`` the current command, slowed down until two periods of it fit."""
         self.count(now)
         path, aside, turn = (left / (2 * PERIOD) for left in self._left)
         vy = max(-aside, min(aside, wanted.vy))
@@ -540,7 +540,7 @@ class Budget:
 
 
 def _rates(velocity: Velocity) -> tuple[float, float, float]:
-    """Use per second of the path, of the way aside and of the turning."""
+    """What a velocity uses per second: path, sideways way (m) and turning (rad)."""
     return velocity.speed, abs(velocity.vy), abs(velocity.wz)
 
 

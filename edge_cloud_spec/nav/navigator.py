@@ -89,7 +89,7 @@ class FrameTime:
         )
 
     def problem(self, settings: Settings, now: float) -> str:
-        """Why it does not count at ``now``; empty if it does."""
+        """Why the frame does not count at ``now``; empty if it does."""
         age = now - self.taken
         if problem := clock_problem("the camera's", self.ahead, settings.clock_offset_limit):
             return problem
@@ -121,7 +121,7 @@ class DecisionTime:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
 
     def took(self, seconds: float) -> None:
-        """A decision's action is known, ``seconds`` after its frame was taken."""
+        """Note a decision whose action was known ``seconds`` after its frame was taken."""
         if math.isfinite(seconds):
             self._took.append(max(0.0, seconds))
 
@@ -194,7 +194,7 @@ class Navigator:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Messages and actions dropped so far, by cause."""
+        """How many messages and actions were dropped so far, by cause."""
         return {**self._assembler.counts, **self._refused}
 
     @property
@@ -203,11 +203,11 @@ class Navigator:
         return self._run is not None
 
     def read_in(self, dialect: Dialect) -> None:
-        """Read answers in this dialect from now on, not in our own."""
+        """Read answers in this dialect from now on."""
         self._assembler.dialect = dialect
 
     def configure(self, settings: Settings, now: float) -> list[Effect]:
-        """Take other settings; what began under others ends, a decision as well as a motion."""
+        """Take other settings; a motion or decision that began under the old ones ends."""
         if settings == self.settings:
             return []
         self.settings = self.odometer.settings = self.obstacles.settings = settings
@@ -218,7 +218,7 @@ class Navigator:
         return self._noted(ended, now)
 
     def on(self, event: Event, now: float) -> list[Effect]:
-        """What to do about ``event`` at ``now`` (steady seconds)."""
+        """The effects of ``event`` at ``now`` (steady seconds)."""
         return self._noted(self._on(event, now), now)
 
     def _noted(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -465,7 +465,7 @@ class Navigator:
         return effects
 
     def _say_what_is_unseen(self, now: float) -> list[Effect]:
-        """No decision is welcome while a promised lidar is missing: it could only be held."""
+        """Show that a promised lidar is missing: no decision is made, since none could move."""
         if self.holds.why:
             return []
         before, missing = self._unseen, self.obstacles.missing(now)
@@ -505,7 +505,7 @@ class Navigator:
         return effects
 
     def _not_arrived(self, run: Run, problem: str, now: float) -> list[Effect]:
-        """It ends; what was seen in its way says more than that it did not get on."""
+        """End the motion as not arrived, with the obstacle as the reason where one was seen."""
         self._refused["not_arrived"] += 1
         if self._in_way and problem in (BLOCKED, SHORT):
             return self._finish(run, f"{run.action}: {self._in_way}", now)
@@ -531,7 +531,7 @@ class Navigator:
         return [Halt(), Report(problem)] if problem else [Halt()]
 
     def _count_steps(self, run: Run) -> list[Effect]:
-        """An action that replaces itself is done each time the robot has made as much as one."""
+        """Count an action that replaces itself once for each full step that the robot has made."""
         goal, before, here = run.motion.goal, self._here, self.odometer.track.newest
         ahead = math.cos(here.yaw) * (here.x - before.x) + math.sin(here.yaw) * (here.y - before.y)
         self._here = here

@@ -50,7 +50,7 @@ class Obstacles:
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
     def hear(self, scan: Scan, now: float) -> str:
-        """A scan came; a sentence for people where there is something new to say."""
+        """Take a scan; returns a sentence for the log, mostly empty."""
         before, source = self._problems.get(scan.source, ""), scan.source
         problem = scan.problem
         if not abs(scan.age) <= FARTHEST_CLOCK:
@@ -69,7 +69,7 @@ class Obstacles:
         return problem if problem != before else ""
 
     def _is_news(self, scan: Scan, now: float) -> bool:
-        """Whether its stamp has gone on; a driver that began anew is heard once the last is old."""
+        """Whether the scan's stamp is new; a restarted driver counts once the last scan is old."""
         last = self._seen.get(scan.source)
         if last is None or scan.stamp > last.stamp:
             return True
@@ -78,7 +78,7 @@ class Obstacles:
         return is_old and before is not None and before < scan.stamp < last.stamp
 
     def missing(self, now: float) -> str:
-        """Why nothing is known of what is in the way, where it was promised; else empty."""
+        """Why a promised lidar does not show the way; empty where all of them do."""
         for source in self.settings.obstacles.promised:
             seen = self._seen.get(source)
             if seen is None or not now - seen.taken <= self.settings.obstacles.timeout:
@@ -88,7 +88,7 @@ class Obstacles:
         return ""
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
-        """``wanted``, slowed down so far that the base stops before what was seen; or standing."""
+        """``wanted``, slowed down until the base can stop before what was seen."""
         footprint, limits, self.why = self.settings.obstacles, self.settings.limits, ""
         if wanted == STILL or not footprint.promised:
             return wanted
@@ -125,7 +125,7 @@ class Obstacles:
         return seen.points, margin + path + turn * np.hypot(*seen.points.T)
 
     def _sentence(self, point: Points) -> str:
-        """What is in the way, and where, from the sides of the body."""
+        """A sentence on the obstacle, and where it is as seen from the body."""
         footprint, (x, y) = self.settings.obstacles, point
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
@@ -134,7 +134,7 @@ class Obstacles:
 
 
 def _seen_from(points: Points, then: Pose, here: Pose) -> Points:
-    """Points in the frame of one pose, in that of another."""
+    """Points of one pose's frame in another's."""
     (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
     in_odometry = points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
     return np.asarray(in_odometry @ np.array([[cb, -sb], [sb, cb]]))

@@ -113,18 +113,18 @@ class Track:
 
     @property
     def begun(self) -> bool:
-        """Whether odometry was ever heard."""
+        """Whether odometry was ever received."""
         return bool(self._poses)
 
     @property
     def newest(self) -> Pose:
-        """The last pose that was news; there must be one."""
+        """The newest pose; there must be one."""
         return self._poses[-1][1]
 
     def add(
         self, pose: Pose, stamp: int, now: float, timeout: float, at: int | None = None
     ) -> bool:
-        """Odometry came; ``timeout`` seconds of silence make it missing. Whether it was news.
+        """Add a pose; returns whether its stamp is new. ``timeout``: s of silence until missing.
 
         ``at``: when the base was there, if not at ``stamp``.
         """
@@ -143,7 +143,7 @@ class Track:
         return True
 
     def silence(self, now: float) -> float:
-        """Seconds since odometry last went on."""
+        """Seconds since the last new pose."""
         return now - self._went_on
 
     def falters(self, now: float) -> bool:
@@ -151,11 +151,11 @@ class Track:
         return self.silence(now) > self._patience
 
     def hangs(self, now: float, timeout: float) -> bool:
-        """Whether messages come without going on."""
+        """Whether messages come whose stamps do not change."""
         return self.silence(now) > timeout >= now - self._came
 
     def at(self, time: int) -> Pose | None:
-        """Where the base was at ``time``, between the poses about it; None: it is not known."""
+        """Where the base was at ``time``, interpolated; None where that is not known."""
         if not self._poses:
             return None
         at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
@@ -170,7 +170,7 @@ class Track:
         return between(nearest, pose, (time - at) / (other - at))
 
     def made_within(self, seconds: float) -> tuple[float, float]:
-        """Metres and radians between the newest pose and the one so long before it."""
+        """Metres and radians between the newest pose and the one ``seconds`` earlier."""
         return self.moved_since(self._poses[-1][0] - round(seconds * 1e9))
 
     def moved_since(self, time: int) -> tuple[float, float]:
@@ -197,7 +197,7 @@ class Track:
         return max(SOONEST, PERIODS * self._period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
-        """Whether a stamp that is no later than the newest begins the track anew."""
+        """Whether an old stamp comes from a restarted driver, and begins the track anew."""
         if stamp == self._stamp:
             return False
         before, self._behind = self._behind, stamp

@@ -22,7 +22,7 @@ class Pose:
 
     @property
     def sane(self) -> bool:
-        """Whether these are numbers that a place can have."""
+        """Whether all numbers are finite and plausible."""
         return all(abs(value) <= FARTHEST for value in (self.x, self.y, self.yaw))
 
 

@@ -21,7 +21,7 @@ class Unverified(Bounded):
     move: float = bounded(0.25, 0.02, 3.0, "longest move on unverified words, m")
 
     def limits(self, limits: Limits) -> Limits:
-        """``limits``, within these bounds."""
+        """``limits``, lowered to these bounds."""
         return replace(
             limits,
             speed=min(limits.speed, self.speed),

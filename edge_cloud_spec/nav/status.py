@@ -12,14 +12,14 @@ MAX_REQUEST = 200  # characters
 
 
 def is_request(name: str) -> bool:
-    """Whether a request may be called so: one printable word, and not that for nobody."""
+    """Whether this can name a request: one printable word, and not the one for none."""
     one_word = 0 < len(name) <= MAX_REQUEST and name.isprintable() and " " not in name
     return one_word and name != NOBODY
 
 
 @dataclass(frozen=True)
 class Status:
-    """What the message NavStatus says.
+    """The contents of a NavStatus message.
 
     ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
@@ -55,7 +55,7 @@ class Status:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those of the message NavStatus, but for its header."""
+        """The fields of a NavStatus message, without the header."""
         return {
             "state": 1 + STATES.index(self.state),
             "request_id": self.request,
@@ -65,7 +65,7 @@ class Status:
 
     @classmethod
     def read(cls, message: Any) -> Status:
-        """What a NavStatus says. Raises ValueError for one that no navigator publishes."""
+        """From a NavStatus message. Raises ValueError for one that no navigator publishes."""
         if not 1 <= message.state <= len(STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")
         return cls(STATES[message.state - 1], message.request_id, message.detail, message.stops)
@@ -101,7 +101,7 @@ class Holds:
 
     @property
     def refusal(self) -> str:
-        """Why an instruction would not be taken now; empty if it would."""
+        """Why an instruction is not taken now; empty if it is."""
         return "; ".join(
             why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
         )
@@ -118,7 +118,7 @@ class Holds:
         self.tally(now)
 
     def release(self, cause: str, now: float) -> bool:
-        """This cause is gone; whether there was one."""
+        """End the hold of this cause; returns whether there was one."""
         if self._causes.pop(cause, None) is None:
             return False
         self.tally(now)
@@ -142,5 +142,5 @@ class Holds:
         self.valid_from, self.since = self.count, now
 
     def counts(self, stops: int) -> bool:
-        """Whether what was decided under this count may move the robot."""
+        """Whether decisions made under this count may move the robot."""
         return self.valid_from <= stops <= self.count

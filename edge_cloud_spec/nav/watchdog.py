@@ -49,7 +49,7 @@ class Watchdog:
             self._thread.join()
 
     def feed(self, until: float, stop_by: float = math.inf) -> None:
-        """A velocity command was given that is valid until ``until``."""
+        """Note a velocity command that is valid until ``until``, steady s."""
         deadline = min(until + self.grace, stop_by)
         with self._changed:
             sooner = self._deadline is None or deadline < self._deadline
@@ -63,7 +63,7 @@ class Watchdog:
             self._deadline = None
 
     def due(self, now: float) -> bool:
-        """Whether the last command was not renewed in time and nobody has said to stand."""
+        """Whether the last command has expired, and the robot was not sent a stop."""
         return self._deadline is not None and now >= self._deadline
 
     def _watch(self) -> None:

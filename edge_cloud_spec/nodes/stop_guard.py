@@ -39,11 +39,11 @@ class GuardSettings(Bounded):
 
 
 class StopGuardNode(Node):
-    """A timer that the navigator's ``pulse`` puts off; what it ends in is the navigator's stop.
+    """Stops the base when the navigator's ``pulse`` falls silent while the robot moves.
 
-    The navigator says true with each command that it gives, false once it has told the base to
-    stand. What is on the base's own topic does not count: a joystick, the guard's own zeros and
-    whoever floods it neither start the guard nor calm it.
+    The navigator publishes true with each command, false once it has commanded standing. Messages
+    on the base's own topic do not count, so a joystick, the guard's zeros and a flood of messages
+    neither start the guard nor calm it.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -39,7 +39,7 @@ POINTS = 4000  # of the path: 200 m
 
 
 class Annotator(Node):
-    """Draws only while there is a subscriber.
+    """Publishes the camera's picture with the decision's words, while somebody subscribes.
 
     The picture is published raw as well as compressed: RViz shows a compressed one only where
     image_transport's plugins are installed.

@@ -76,7 +76,7 @@ class ShownRound:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The drafted words that the cloud accepted, as far as its draft was heard."""
+        """The drafted words that the cloud accepted, where the draft was received."""
         return tuple(self.drafted[node] for node in self.path if node < len(self.drafted))
 
     @property

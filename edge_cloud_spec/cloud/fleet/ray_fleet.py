@@ -255,7 +255,7 @@ def fleet_metrics(ask: Callable[[], Scrape], roster: Roster) -> Iterator[Metric]
 
 
 def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
-    """One family of each name, whose samples say whose they are."""
+    """Merge the replicas' metrics: one family per name, its samples labelled by replica."""
     families: dict[str, Any] = {}
     for replica, found in scrape.items():
         for family in found:

@@ -311,10 +311,10 @@ class Engine:
         """Queue the reading of a session, ahead of its first draft or for the pass that waits."""
         self._scheduler.of(session.client).jobs[Job(session)] = None
 
-    def _prefill(self, session: HeldSession) -> None:
-        """Read a chunk, unless the robot has left before it sent a draft.
+    def _prefill(self, session: CloudSession) -> None:
+        """Read a chunk of the session's prompt, unless its robot has left without a draft.
 
-        A robot that comes back and drafts has it read then.
+        If that robot comes back and drafts, reading goes on.
         """
         target, waits = session.target, session.status is Status.BLOCKED
         is_heard = session.stream is not None and not session.stream.gone

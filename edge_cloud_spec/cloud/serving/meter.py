@@ -57,7 +57,7 @@ class _Progress:
 
 
 class Meter:
-    """Bytes are counted on the server's loop, verdicts in the model's thread.
+    """Counts of bytes (on the server's loop) and of verdicts (in the model's thread).
 
     Robots name their presets: of these only the known ones become a label, so that nobody can make
     ever more of them.

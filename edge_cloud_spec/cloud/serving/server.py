@@ -171,7 +171,7 @@ class HealthyServer:
             await self._health.set(name, status.SERVING if serving else status.NOT_SERVING)
 
     async def stop(self) -> None:
-        """Report NOT_SERVING; who extends this ends the streams."""
+        """Report NOT_SERVING; a subclass also ends the streams."""
         if self._watching is not None:
             self._watching.cancel()
         await self._health.enter_graceful_shutdown()

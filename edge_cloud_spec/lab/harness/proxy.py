@@ -110,7 +110,7 @@ class MessageProxy:
                 task.cancel()
 
     def _drawn(self, message: bytes) -> list[tuple[bytes, float]]:
-        """What is sent in its place, and after how many seconds."""
+        """The messages to send in place of this one, each with its delay, s."""
         faults, draw = self.faults, self._random.random
         data, wait = message, 0.0
         if draw() < faults.lost:

@@ -90,7 +90,7 @@ class InjectedFaults(Impairments):
         return arrivals
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """Deliver in order, but for late messages; verdicts even over another stream."""
+        """Deliver a cloud's message in order unless late; verdicts also over a new stream."""
         fault = self._fault()
         self.left_out |= fault == "lost"
         arrivals = self._later(fault, now)
