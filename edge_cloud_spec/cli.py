@@ -48,7 +48,7 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add(name: str, parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    """Add a command's options to its parser; what runs it."""
+    """Add a command's options to its parser; returns the function that runs it."""
     if name == "train":
         return _train(parser, chosen)
     folder = _COMMANDS[name][1]

@@ -51,7 +51,7 @@ def load_dialect(name: str) -> Dialect:
 
 
 def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
-    """Why these are not the fields of a dialect."""
+    """What is wrong with the fields of a dialect; empty if nothing is."""
     if unknown := set(chosen) - set(_KINDS):
         yield f"unknown field {', '.join(sorted(map(str, unknown)))}"
     for name, value in chosen.items():

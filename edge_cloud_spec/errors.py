@@ -64,7 +64,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: object) -> str:
-    """The first words of an error, of what can be printed; its class where it has none."""
+    """The printable first words of an error; its class where it has none."""
     text = "".join(c if c.isprintable() else " " for c in str(error))
     return " ".join(text.split())[:300] or type(error).__name__
 

@@ -33,7 +33,7 @@ class NodeBudget:
         self._others = 1.0  # tokens of a pass that are not due to looked-up nodes
 
     def nodes(self, rows: int, seconds: Callable[[int], float]) -> int:
-        """The best number for a pass that has this many rows without them; seconds: by rows."""
+        """The best number of nodes beside ``rows`` others; seconds: a pass's time by its rows."""
         tokens, best = self._others, 0
         best_rate = tokens / max(seconds(rows), 1e-9)
         for nodes, gain in enumerate(self._gains, start=1):
@@ -102,7 +102,7 @@ def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
 
 @dataclass(frozen=True, eq=False)
 class SaidBefore:
-    """A credential's verified answers, and what looked-up nodes gained it lately.
+    """A credential's verified answers, and what drafts from them gained lately.
 
     ``by_itself``: gains in passes without another draft; ``beside``: as further branches of one.
     """
@@ -164,7 +164,7 @@ class AnswerLookup:
         budget.judged(nodes if given else min(nodes, self._found), accepted, tokens)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """This is a verified answer, or its beginning."""
+        """Index a verified answer, or its beginning."""
         if tokens:
             self._said.index.add(self._pattern, tokens, self._words)
 

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(OrderedDict[Key, Value]):
-    """The ``size`` most recently set or made values, by key; to look one up is no use of it."""
+    """The ``size`` values set or made last, by key; reading a value does not keep it longer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

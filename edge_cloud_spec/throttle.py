@@ -23,7 +23,7 @@ class Throttle:
         self._kinds: LruCache[Hashable, tuple[float, int, int, float]] = LruCache(MAX_KINDS)
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """How many were left out since the last that was written; None: leave this one out, too.
+        """How many lines were left out since the last one; None: leave out this one, too.
 
         ``now`` in steady seconds.
         """

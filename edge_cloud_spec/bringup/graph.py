@@ -159,7 +159,7 @@ class GraphSettings:
 
     @property
     def driving(self) -> tuple[str, str]:
-        """The navigator's ``drive``, and why: to drive on it must be known how old a picture is."""
+        """The navigator's ``drive``, and why; driving on needs a known age of pictures."""
         if given := self.drive or self._in_file("navigator", "drive", ""):
             return given, "as it was given"
         if self.sim:
@@ -173,7 +173,7 @@ class GraphSettings:
 
     @property
     def looking(self) -> str:
-        """What looks at the way, in a sentence."""
+        """A sentence on which lidar looks at the way."""
         topics = [
             getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
             for source in SOURCES
@@ -198,7 +198,7 @@ class GraphSettings:
         return tuple(ParameterFile.read(Path(file)) for file in self.parameter_files)
 
     def given(self, node: str) -> Mapping[str, Any]:
-        """What the files say for a node, by dotted name."""
+        """The files' parameters for a node, by dotted name."""
         name = full_name(self.namespace, node)
         return ChainMap(*(file.of(name) for file in reversed(self.files)))
 
@@ -286,7 +286,7 @@ def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
 
 
 def _output(settings: GraphSettings) -> dict[str, Value]:
-    """How the navigator commands the base, for who stops it in the navigator's place."""
+    """The navigator's output settings, for the stop guard."""
     given = settings.given("navigator")
     return {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
 

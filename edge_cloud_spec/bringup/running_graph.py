@@ -102,7 +102,7 @@ def launch_graph(
 
 
 def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
-    """Whether this process does what the others depend on."""
+    """Whether this process is ready for the others."""
     if name == "cloud_verifier":
         return is_serving(settings.address)
     if name == "cloud_bridge":

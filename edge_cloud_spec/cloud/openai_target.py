@@ -47,7 +47,7 @@ STRUCTURED: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 class Allowance:
-    """What may be asked of the server in any hour; 0: no bound. Belongs to the model's thread."""
+    """Bounds on requests and tokens per hour; 0: none. Belongs to the model's thread."""
 
     def __init__(
         self, requests: int = 0, tokens: int = 0, clock: Callable[[], float] = time.monotonic
@@ -82,7 +82,7 @@ class Allowance:
         return self._asked[-1]
 
     def close(self, error: Unavailable) -> None:
-        """Let nothing be asked before the server wants to be."""
+        """Send no request before the server's ``Retry-After``."""
         if (until := self._clock() + error.retry_s) > self._closed:
             self._closed, self._why = until, str(error)
 
@@ -105,11 +105,11 @@ class Completion(TargetSession):
             self._models.on_news(self.awaited_by)
 
     def commit(self, path: Sequence[int]) -> None:
-        """These nodes of what was said are settled."""
+        """Settle these nodes of the answer."""
         self._settled += len(path)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """So is the token after them."""
+        """Settle the token after them."""
         self._settled += len(tokens)
 
     def evict(self) -> None:
@@ -193,8 +193,8 @@ class OpenAiModels(ModelRunner):
                 raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
 
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """The request, which is sent at once."""
+    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
+        """A function that sends the request, called where others read the prompt."""
         if opening.verified:
             raise UserError(
                 "a target behind an API cannot go on with an answer that another verifier, or an "
@@ -210,11 +210,9 @@ class OpenAiModels(ModelRunner):
         """None: nothing is scored ahead."""
         return []
 
-    def forward(
-        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
-    ) -> list[TargetRows | Exception]:
-        """For each session what has been said since its last verdict, or NotArrived."""
-        return [self._forward(session) for session in batch]
+    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+        """For each session the words since its last verdict, or NotArrived."""
+        return [self._forward(due.session) for due in batch]
 
     def _forward(self, session: HeldSession) -> SaidTokens | Exception:
         completion = session.target

@@ -150,7 +150,7 @@ def _is_likelihood(told: Any) -> bool:
 
 
 def _likeliest(scores: Any, token: int) -> int | None:
-    """The token of rank 1 in the scores of a place, which name the one that stands there."""
+    """The likeliest token in the scores of a position, if they also name the token there."""
     try:
         said = [
             int(name)

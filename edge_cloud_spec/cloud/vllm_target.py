@@ -83,16 +83,16 @@ class VllmSession(TargetSession):
         self.first: Future[Any] = Future()
 
     def commit(self, path: Sequence[int]) -> None:
-        """These nodes of the last draft are verified."""
+        """Make these nodes of the last draft part of the verified prefix."""
         self.tokens += tuple(self.judged.tokens[node] for node in path)
         self.judged = Draft(())
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """So are these tokens after them."""
+        """Make these tokens part of it, too."""
         self.tokens += tuple(tokens)
 
     def evict(self) -> None:
-        """Give up what is asked: the server stops."""
+        """Cancel the open requests: the server stops."""
         self.first.cancel()
         if self._round is not None:
             self._round[1].cancel()
@@ -150,11 +150,9 @@ class VllmModels(ModelRunner):
         session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
         return session
 
-    def forward(
-        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
-    ) -> list[TargetRows | Exception]:
-        """For each session its rows, or NotArrived until the server has sent them all."""
-        return [self._forward(session) for session in batch]
+    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
+        """For each session its logits, or NotArrived until the server has sent them all."""
+        return [self._forward(due) for due in batch]
 
     def _forward(self, held: HeldSession) -> TargetRows | Exception:
         session, due = held.target, held.due

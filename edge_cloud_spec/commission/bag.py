@@ -20,7 +20,7 @@ SILENCE = 0.3  # s without commands, after which it is told nothing
 
 
 def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = "") -> Recording:
-    """What of a drive is in a bag; topics are found by their types. Raises UserError."""
+    """The recording of a drive from a bag, topics found by their types. Raises UserError."""
     bag, recording = Bag(path), Recording()
     odom = topic_of(bag, odom, ODOMETRY, "--odom")
     camera = topic_of(bag, camera, CAMERA, "--camera", optional=True)

@@ -27,7 +27,7 @@ STANDS, TURNS = 0.05, 0.3  # rad/s at most, and at least
 
 @dataclass(frozen=True)
 class Frame:
-    """What is kept of a picture. ``taken`` is its stamp, ``came`` its arrival by ROS time, in s.
+    """The kept figures of a picture; ``taken``: its stamp, ``came``: its arrival, ROS time in s.
 
     ``columns``: the mean brightness of each of ``WIDE``. ``sharpness``: its edges across over those
     along, which a turn of the camera blurs first, whatever is seen.

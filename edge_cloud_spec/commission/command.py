@@ -87,7 +87,7 @@ def run_commission(args: argparse.Namespace) -> int:
 
 
 def _drive(args: argparse.Namespace, settings: Settings) -> tuple[Recording, str]:
-    """What was recorded, and why it ended too early."""
+    """Drive the trials; returns the recording, and why they ended early, if they did."""
     from .robot import Robot
 
     robot = Robot(args)

@@ -38,7 +38,7 @@ LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
 
 @dataclass
 class Recording:
-    """What was commanded, and what odometry and camera told; only ever added to.
+    """The commands, poses and pictures of a drive; only ever added to.
 
     ``commands``: since when (steady s), m/s, rad/s; SILENT where nothing was sent. ``poses``: when
     it came, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s. ``metre``:
@@ -55,7 +55,7 @@ class Recording:
     looks: tuple[int, int] = (0, 0)
 
     def command(self, now: float, speed: float, turn: float) -> None:
-        """This is commanded from now on."""
+        """Note a command, in force from now on."""
         last = self.commands[-1][1:] if self.commands else ()
         if last != (speed, turn) and not (math.isnan(speed) and last and math.isnan(last[0])):
             self.commands.append((now, speed, turn))
@@ -95,7 +95,7 @@ class Run:
     covered: np.ndarray
 
     def at(self, time: float | np.ndarray) -> Any:
-        """Covered by then."""
+        """The way covered by this time, m or rad."""
         return np.interp(time, self.times, self.covered)
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def stands(self) -> float:
-        """Where it came to stand."""
+        """The way covered when the base stood, m or rad."""
         since = min(self.rest - LATE, self.times[-1])  # the last it told, where odometry paused
         return float(np.mean(self.executed[self.times >= since]))
 
@@ -122,12 +122,12 @@ class Run:
 
     @property
     def moves(self) -> bool:
-        """Whether the base made about as much of it as was commanded."""
+        """Whether the base covered about as much as was commanded."""
         return self.stands >= MOVED * self.commanded
 
     @property
     def steady(self) -> Steady | None:
-        """What it did of a command that was held; None where none was."""
+        """The steady part of a held command; None where none was held."""
         since = self.end - self.held + SETTLE
         window = (self.times >= since) & (self.times <= self.end)
         if self.held < HELD or window.sum() < 5 or math.isfinite(self.silent):
@@ -140,7 +140,7 @@ class Run:
 
 @dataclass(frozen=True)
 class AxisFigures:
-    """What a base makes of commands along one axis; m or rad, s; None: not known.
+    """How a base follows commands along one axis; m or rad, s; None: not known.
 
     ``slowest`` as of ``nav.motion.Axis``; ``ratio``: steady speed over commanded; ``executed``: of
     what was commanded, once it stands, median and least and most; ``stopping``: by commanded speed,
@@ -214,7 +214,7 @@ def _run(
 
 
 def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Metres made ahead, along wherever it looked."""
+    """Metres covered ahead, along the base's heading."""
     heading = (yaw[1:] + yaw[:-1]) / 2
     return np.concatenate(
         [[0.0], np.cumsum(np.cos(heading) * np.diff(x) + np.sin(heading) * np.diff(y))]
@@ -324,7 +324,7 @@ def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
 
 
 def median(values: Sequence[float] | np.ndarray) -> float | None:
-    """The median; None of nothing."""
+    """The median; None of an empty list."""
     return float(np.median(values)) if len(values) else None
 
 

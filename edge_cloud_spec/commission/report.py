@@ -87,7 +87,7 @@ class Report:
 
 
 def report_of(recording: Recording, settings: Settings) -> Report:
-    """What a recording tells, whole or not."""
+    """The report of a recording, even of one that ended early."""
     report = Report((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
     _tell_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
@@ -121,7 +121,7 @@ def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> 
 
 
 def _tell_base(report: Report, recording: Recording) -> None:
-    """What it does without commands, and its odometry."""
+    """Report the base's drift, its stops and its odometry."""
     stamps, came = np.array(recording.stamps).reshape(-1, 2).T
     steps = [math.dist(a[1:3], b[1:3]) for a, b in pairwise(recording.poses)]
     timeout, rate = timeout_of(recording, report.axes), rate_of(stamps)

@@ -73,7 +73,7 @@ class Robot:
             thread.start()
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Close the subscriptions."""
         for thread in (self._stops, self._pictures, self._thread, self._watchdog):
             thread.close()
 

@@ -140,7 +140,7 @@ class Commission:
         return ""
 
     def _end(self) -> None:
-        """Tell it to stand until it does."""
+        """Command standing until the base stands."""
         until, self._stops = self._now + STANDS, 0
         while self._stops < REPEATS or (not self._rests() and self._now < until):
             self._send_stop()
@@ -234,13 +234,13 @@ class Commission:
         raise Stop("there was no yes or no")
 
     def _since(self, before: Pose) -> tuple[float, float, float]:
-        """What it made since then: m ahead, rad to the left, m aside."""
+        """The way since a pose: m ahead, rad to the left, m aside."""
         (_, x0, y0, yaw0), (_, x, y, yaw) = before, self.recording.poses[-1]
         cos, sin, dx, dy = math.cos(yaw0), math.sin(yaw0), x - x0, y - y0
         return cos * dx + sin * dy, yaw - yaw0, cos * dy - sin * dx
 
     def _rests(self) -> bool:
-        """Whether it has not gone on for half a second, but for twice its drift."""
+        """Whether the base moved no more than twice its drift for half a second."""
         poses = self.recording.poses
         if not poses:
             return True
@@ -250,7 +250,7 @@ class Commission:
         return math.hypot(ahead, aside) < SAME[0] + drifts[0] and abs(turned) < SAME[1] + drifts[1]
 
     def _rest(self) -> None:
-        """Stop it, and see it stand."""
+        """Stop the base, and wait until it stands."""
         begun = self._now
         self._halt(LOOK)
         while not self._rests():
@@ -358,7 +358,7 @@ class Commission:
         return len(last) == 2 and all(run.moves for run in last)
 
     def _let_go(self) -> None:
-        """Once only zeros end a turn, four times nothing does."""
+        """End one turn by zero commands, and four by silence."""
         slow = Velocity(wz=self._easy(TURN, EASY[TURN]))
         self._hold(1.5, slow)
         self.recording.zeroed = self._now

@@ -30,7 +30,7 @@ class ByteTokenizer:
         return {"input_ids": list(text.encode())}
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Their text; a replacement character stands for what is no UTF-8 (yet)."""
+        """The text of tokens; bytes that are no UTF-8 (yet) become a replacement character."""
         return bytes(token for token in tokens if token < END).decode("utf-8", "replace")
 
 
@@ -76,10 +76,10 @@ class ByteDrafter:
         return Prompt(ids, lambda: np.empty((0, 0)), grid, request.image_digest, digest)
 
     def grammar(self, text: str, spec: PromptSpec) -> Any:
-        """None: nothing is drafted that it could be asked about."""
+        """None: nothing is drafted, so no grammar is needed."""
 
     def prefill(self, prompt: Prompt) -> Any:
-        """Itself, as a pass that cannot be made."""
+        """This drafter itself, whose ``step`` refuses: there is no model."""
         return self
 
     def step(self, rows: int, on_layer: object = None) -> bool:

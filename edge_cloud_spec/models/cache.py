@@ -65,7 +65,7 @@ class KeyValueCache:
         self._take(rows)
 
     def _take(self, rows: int) -> None:
-        """Hold another buffer."""
+        """Take another buffer in place of this one."""
         self._held = self._layout.take(-(-rows // STEP) * STEP, self._memory)
         self.release = weakref.finalize(self, self._memory.give, self._held)
         if self._holder is not None:
@@ -77,7 +77,7 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
-        """Rows there is room for."""
+        """How many rows there is room for."""
         return self._buffer.shape[3]
 
     def reserve(self, rows: int, valid: int) -> None:
@@ -147,7 +147,7 @@ def prompt_parts(ids: np.ndarray, image: np.ndarray, name: bytes) -> list[Prompt
 
 
 class _Kept:
-    """One part's rows, until the memory is needed."""
+    """The kept rows of one part of a prompt."""
 
     pinned = False
 
@@ -157,7 +157,7 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """Bytes of its rows and of the logits after them."""
+        """Bytes of the kept rows and of the logits after them."""
         return self.buffer.size + (0 if self.row is None else self.row.nbytes)
 
     def evict(self) -> bool:

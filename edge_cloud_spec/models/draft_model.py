@@ -27,7 +27,7 @@ Path = tuple[int, ...]  # tokens after the verified prefix
 
 
 class ScoredPaths:
-    """Finds the session's nodes by the tokens that lead to them."""
+    """Finds a session's nodes by the token paths that lead to them."""
 
     def __init__(self, session: DraftSession) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class ScoredPaths:
         self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
 
     def rows_due(self, paths: Sequence[Path]) -> int:
-        """How many rows a pass computes for what follows these paths; 0: it is known."""
+        """How many tokens a pass must compute to know the logits after these paths; 0: none."""
         missing = len(self._missing(paths))
         return missing + (self._session.pending_rows if missing or () in paths else 0)
 
@@ -277,11 +277,11 @@ class DraftModel:
         return _LookedUp(after, draft, paths)
 
     def _has_row(self, path: Path) -> bool:
-        """Whether anything can follow: nothing is asked of a model after an end token."""
+        """Whether a token may follow this path; none follows an end token."""
         return not any(token in self._ends for token in path)
 
     def _judge(self, found: _LookedUp) -> None:
-        """Tell the lookup how far the model says the same."""
+        """Tell the lookup how far the model agrees with its draft."""
 
         def chosen(node: int) -> int:
             path = found.after + found.draft.tokens_to(node)

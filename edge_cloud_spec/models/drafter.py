@@ -80,7 +80,7 @@ class Drafter(Protocol):
     chains_only: bool
 
     def crop(self, vocabulary: int) -> None:
-        """Keep so many rows of the logits from now on; ValueError: there are not so many."""
+        """Use only the first so many tokens of the vocabulary; ValueError: it has fewer."""
 
     def spec(
         self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""

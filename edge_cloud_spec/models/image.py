@@ -58,7 +58,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class PictureLimits:
-    """How closely a draft model looks; 0: as closely as the target.
+    """Limits on the draft model's picture; 0: as the target's.
 
     max_pixels: the picture is resized to so many. max_image_tokens: so many of its tokens stay
     (``diverse_tokens``). UserError: a negative number.
@@ -169,7 +169,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 
 def is_black(image: Image.Image, level: int = 8) -> bool:
-    """Whether no pixel is brighter than `level` of 255: a covered lens or a camera that is off."""
+    """Whether no pixel is brighter than `level` of 255, as under a covered lens."""
     return int(np.asarray(image.convert("L")).max(initial=0)) <= level
 
 

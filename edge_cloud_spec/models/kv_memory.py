@@ -117,7 +117,7 @@ class KvMemory:
         self._given.append(buffer)
 
     def evict_one(self) -> bool:
-        """Let the holder that was used the longest ago give way; False: none can."""
+        """Evict the least recently used holder that can be; False: there is none."""
         self._collect()
         for reference in list(self._held.values()):
             holder = reference() if reference is not None else None
@@ -128,7 +128,7 @@ class KvMemory:
         return False
 
     def _collect(self) -> None:
-        """Sort in what was given back."""
+        """Add the buffers that were given back to the free ones."""
         while self._given:
             buffer = self._given.popleft()
             if self._held.pop(buffer, self) is not self:

@@ -104,7 +104,7 @@ class LlamaProcess:
         return self._reply(PASS_S, on_layer)
 
     def drain(self, on_layer: OnLayer | None) -> None:
-        """Await the reply that was not wanted, if one is still to come."""
+        """Await a reply that nobody wants any more, if one is still to come."""
         if self._owed:
             self._reply(PASS_S, on_layer)
 
@@ -133,7 +133,7 @@ class LlamaProcess:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Make a sentence of how it ended."""
+        """Turn the end of the process into a UserError that says how it ended."""
         process = f"the process of the draft model {self.path}"
         try:
             yield
@@ -150,7 +150,7 @@ class LlamaProcess:
             raise self._lost(f"{process} {how}") from None
 
     def _lost(self, why: str) -> UserError:
-        """End what is left of it; what to raise."""
+        """End what is left of the process; returns the error to raise."""
         self._child = None
         self._end()
         self.lives += 1
@@ -170,7 +170,7 @@ Row = tuple[Any, int]  # what stands there (a token, or whose picture), and its 
 
 
 class LlamaMemory:
-    """What the process holds: the rows of a session's prefix, and sequences of its nodes."""
+    """The process's memory: a session's prefix, and a sequence for each of its nodes."""
 
     def __init__(self, process: LlamaProcess) -> None:
         self.process = process
@@ -181,7 +181,7 @@ class LlamaMemory:
         self.free: list[int] = []  # sequences
 
     def is_of(self, rows: list[Row]) -> bool:
-        """Whether it holds what it held for the session whose list this is."""
+        """Whether the memory still holds the session whose list this is."""
         return self._whole is rows and self._life == self.process.lives
 
     def hold(self, rows: list[Row], on_layer: OnLayer | None) -> None:
@@ -198,13 +198,13 @@ class LlamaMemory:
         self._whole = rows
 
     def cut(self, position: int) -> None:
-        """Drop the prefix from this position on: a picture's rows all have the same."""
+        """Drop the prefix from this position on; all tokens of a picture share one."""
         self._edits.append((0, 0, position))
         while self.rows and self.rows[-1][1] >= position:
             self.rows.pop()
 
     def copy(self, sequence: int, source: int, position: int = 0) -> None:
-        """Make the source's rows from this position on the sequence's, too."""
+        """Share the source sequence's tokens from this position on with another sequence."""
         self._edits.append((sequence, source, position))
 
     def release(self, sequences: Iterable[int]) -> None:

@@ -39,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a GGUF file says: the text of each token, and the width of an embedding."""
+    """The contents of a GGUF file: the text of each token, and the width of an embedding."""
 
     tokens: list[str]
     hidden: int

@@ -76,7 +76,7 @@ class Continuation:
         self.reply, self._tokenizer, self._news = reply, tokenizer, news
 
     def leads(self, path: Path) -> bool:
-        """Whether it has said what follows this path, or still may."""
+        """Whether it has the token after this path, or may still receive it."""
         same = common_prefix(path, self.path)
         if same < len(self.path):
             return len(self._start) <= len(path) == same
@@ -301,7 +301,7 @@ class OpenAiDrafter(Processor):
     def _whole(
         self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool], on_layer: OnLayer | None
     ) -> Continuation:
-        """All that one request gives after a path."""
+        """The whole continuation of a path by one request."""
         said = self._continued(prompt, way, path)
         while not said.over:
             said.wait(on_layer)

@@ -169,7 +169,7 @@ class OpenAiServer:
         )
 
     def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
-        """What the server answers to a request that is not streamed; raises UserError."""
+        """The server's reply to a request that is not streamed; raises UserError."""
         return self.submit(request(self.client)).result()
 
     def check(self) -> None:
@@ -184,19 +184,19 @@ class OpenAiServer:
         return asyncio.run_coroutine_threadsafe(self._translated(request), self._loop)
 
     async def _translated(self, request: Awaitable[T]) -> T:
-        """The request's result within the time that it may take, or one sentence."""
+        """The request's result; raises UserError when it fails or takes too long."""
         try:
             return await asyncio.wait_for(request, self.timeout_s)
         except Exception as error:
             raise self._sentence(error) from None  # what a library raises may hold the headers
 
     def quoted(self, said: object) -> str:
-        """What the server said, as a part of a line without key and picture, which it repeats."""
+        """The server's text, shortened to a part of a line, without a repeated key or picture."""
         text = _PICTURE.sub("[picture]", str(said) or type(said).__name__)
         return one_line(text.replace(self._key or "[key]", "[key]"))
 
     def _sentence(self, error: Exception) -> UserError:
-        """What to do about it."""
+        """The advice for an error of the server."""
         import openai
 
         if isinstance(error, UserError):

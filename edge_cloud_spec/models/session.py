@@ -50,7 +50,7 @@ class PassRows:
 
 
 class _NobodyLeft(Exception):
-    """All parts of a pass have raised."""
+    """Raised inside a pass when no part of it is wanted any more."""
 
 
 def run_pass(
@@ -161,12 +161,12 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prefix after the prompt."""
+        """The verified tokens after the prompt."""
         return tuple(self._tokens)
 
     @property
     def resident(self) -> bool:
-        """Whether it has its cache."""
+        """Whether its cache is in memory."""
         return self._cache is not None
 
     @property
@@ -215,7 +215,7 @@ class Session:
                 self._nodes, self._logits = kept
 
     def _come_back(self) -> None:
-        """Have a cache, with the rows of the nodes."""
+        """Restore the cache, with the rows of the nodes."""
         if self._cache is None:
             self.restore().finish()
 
@@ -397,7 +397,7 @@ class Session:
         return logits
 
     def undo(self) -> None:
-        """End a pass that was interrupted: there are the nodes that it grew from, at most."""
+        """End a pass that was interrupted; at most the nodes from before it are left."""
         self._nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
@@ -462,7 +462,7 @@ class Prefill:
             self._nodes = TokenTree().extend(tokens, parents)
 
     def finish(self) -> Session:
-        """All steps at once."""
+        """Read the whole prompt at once."""
         while not self.step(ALL_ROWS):
             pass
         return self.session

@@ -31,7 +31,7 @@ class TokenGrammar:
         self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """The tokens [V] that may follow; raises UserError where these are against the grammar."""
+        """The tokens [V] that may follow an answer; raises UserError where it breaks the grammar."""
         allowed: Allowed
         if answer and answer[-1] == self._end:
             allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do
@@ -59,13 +59,13 @@ class TokenGrammar:
         return matcher, mask
 
     def _unusable(self, matcher: LLMatcher) -> UserError:
-        """Why there is no next token."""
+        """The error of a grammar under which no token may follow."""
         why = first_line(matcher.get_error()) or "no token of the tokenizer can follow"
         return UserError(f"the answer cannot go on in its grammar: {why}")
 
 
 def first_line(text: str) -> str:
-    """What an error of llguidance says before it shows the grammar and the parser's state."""
+    """The first line of an error of llguidance, without the grammar and the parser's state."""
     return (text.splitlines() or [""])[0][:200]
 
 

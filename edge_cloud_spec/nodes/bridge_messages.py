@@ -65,7 +65,7 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
 
 
 def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
-    """What the cloud sent, or the link reports, for the topic ``verdict`` or ``prediction``."""
+    """A cloud's message or a link event for the topic ``verdict`` or ``prediction``."""
     message: Verdict | Prediction
     if isinstance(item, LinkLost):
         message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)

@@ -80,7 +80,7 @@ class CloudBridge(ManagedNode):
         self._link_state = self.create_publisher(String, "link_state", LATCHED)
 
     def begin(self) -> None:
-        """Relay from now on."""
+        """Begin to relay."""
         self._client = VerifierClient(self._client_settings)
         config = self._config.value
         first_s = max(config.startup, config.reply_deadline)
@@ -175,7 +175,7 @@ class CloudBridge(ManagedNode):
             self._link_state.publish(String(data=text))
 
     def diagnose(self) -> Health:
-        """How good the link is, what to do about it, and what went over it."""
+        """The link's state, the advice, and figures of its traffic."""
         monitor, offset = self._monitor, self._client.clock_offset
         counts = dict(self._counts)
         up_bytes, down_bytes = counts.pop("up_bytes"), counts.pop("down_bytes")

@@ -79,7 +79,7 @@ class RecentProblem:
         self._last: tuple[str, float] | None = None  # replaced as one: threads share it
 
     def report(self, text: str, now: float) -> None:
-        """Something failed at ``now`` (steady seconds)."""
+        """Note a failure at ``now`` (steady seconds)."""
         self._last = (text, now)
 
     def clear(self) -> None:
@@ -87,7 +87,7 @@ class RecentProblem:
         self._last = None
 
     def text(self, now: float) -> str:
-        """The problem; empty where there is none any more."""
+        """The last problem while it is recent, else empty."""
         last = self._last
         return last[0] if last is not None and now - last[1] < self._lifetime else ""
 

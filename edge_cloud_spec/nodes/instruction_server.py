@@ -159,7 +159,7 @@ class InstructionServer(Node):
 
     @property
     def _is_up(self) -> bool:
-        """Whether a drafter hears instructions."""
+        """Whether a drafter subscribes to instructions."""
         return self._hears_drafter and self._drafter not in ("", f"idle {INACTIVE}")
 
     @property

@@ -128,7 +128,7 @@ class Heartbeats:
     _looked: float | None = None
 
     def hear(self, name: str, instance: str, message: str, now: float) -> None:
-        """A status was published in the name of this node, by this ``instance`` of it."""
+        """Note a node's status message, from this ``instance`` of the node."""
         if name not in self.names:
             return
         heard = self._heard.setdefault(name, _Heard(now, message, now))

@@ -113,7 +113,7 @@ class NavigatorNode(ManagedNode):
         self._alone_until = self._listening_since + ALONE_S
 
     def load(self) -> None:
-        """Make what commands and reports go out on; raises UserError."""
+        """Create the publishers of commands and reports; raises UserError."""
         settings = self._config.value
         dialect = load_dialect(settings.dialect)
         self._base_frame = settings.base_frame
@@ -129,7 +129,7 @@ class NavigatorNode(ManagedNode):
             self._carry_out(Show(self._navigator.status))
 
     def begin(self) -> None:
-        """Hear words, odometry and instructions from now on."""
+        """Subscribe to words, odometry and instructions."""
         assert self._output is not None
         self._watchdog = Watchdog(self._output.stop, self._config.value.watchdog)
         self._watchdog.start()
@@ -166,7 +166,7 @@ class NavigatorNode(ManagedNode):
         self._instructions.close()
 
     def unload(self) -> None:
-        """Command nothing any more."""
+        """Destroy the publishers: nothing is commanded any more."""
         with self._lock:
             self._output = None
 
@@ -334,6 +334,28 @@ class NavigatorNode(ManagedNode):
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
         )
+
+
+class Reports:
+    """What the navigator reports: all of it counted, the last for the diagnostics, a few logged.
+
+    ``log`` writes a line; ``count`` is how many reports there were. Used under a lock."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self.count = 0
+        self._log, self._throttle, self._last = log, Throttle(LINES), RecentProblem(LIFETIME_S)
+
+    def add(self, text: str, now: float) -> None:
+        """Add a report made at ``now`` (steady seconds)."""
+        self.count += 1
+        self._last.report(text, now)
+        left_out = self._throttle.admit("", now)
+        if left_out is not None:
+            self._log(with_more(text, left_out))
+
+    def recent(self, now: float) -> str:
+        """The last report while it is recent, else empty."""
+        return self._last.text(now)
 
 
 def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:

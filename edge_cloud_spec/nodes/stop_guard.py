@@ -31,7 +31,7 @@ LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
 
 @dataclass(frozen=True)
 class GuardSettings(Bounded):
-    """When it stops the base, and how; ``output`` and ``base_frame`` are the navigator's."""
+    """When and how the guard stops the base; ``output`` and ``base_frame`` are the navigator's."""
 
     silence: float = bounded(0.1, 0.1, 0.5, "stop once the pulse is silent for so long, s", True)
     output: OutputSettings = field(default_factory=OutputSettings)

@@ -94,7 +94,7 @@ def server_head(data: bytes) -> Head:
 
 
 def _check_size(data: bytes, head: Struct, times: Struct) -> None:
-    """Refuse what is too short for its head, and for the times that it says to have."""
+    """Raise WireError for a frame too short for its head and times."""
     timed = data[1] if len(data) > 1 else 0
     if timed > 1 or len(data) < head.size + timed * times.size:
         raise WireError("not a message of this protocol: it has no whole head")
@@ -124,7 +124,7 @@ def server_kind_of(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Echo:
-    """What the cloud says of a stamped message: the robot's own time, and two of the cloud's."""
+    """The times of a stamped message: sent by the robot, received and answered by the cloud."""
 
     sent_ns: int
     received_ns: int
@@ -137,7 +137,7 @@ def with_sent(data: bytes, sent_ns: int) -> bytes:
 
 
 def sent_of(data: bytes) -> int:
-    """When the robot sent this frame, by its clock; 0: it does not say."""
+    """When the robot sent this frame, by its clock, ns; 0 where it has no time."""
     if len(data) < _CLIENT.size + _SENT.size or data[1] != 1:
         return 0
     return int(_SENT.unpack_from(data, _CLIENT.size)[0])

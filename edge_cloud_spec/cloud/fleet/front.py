@@ -66,7 +66,7 @@ class FrontService:
 
 
 async def _says_something(requests: AsyncIterator[bytes]) -> bool:
-    """Whether the robot sends a message; one that only looks (``probe``) does not."""
+    """Whether the robot sends a message; a probe (``doctor``) does not."""
     try:
         await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_S)
     except (StopAsyncIteration, asyncio.TimeoutError):
@@ -89,7 +89,7 @@ class FrontServer(HealthyServer):
             await self._server.stop(1.0)
 
     async def _watch(self) -> None:
-        """The front serves while any replica does."""
+        """Report that the front serves while any replica does."""
         while True:
             await self._report(bool(self._roster.loads))
             await asyncio.sleep(HEALTH_S)

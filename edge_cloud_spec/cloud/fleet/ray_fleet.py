@@ -74,7 +74,7 @@ class RayReplicas:
         return list(self._actors)
 
     def start(self, name: str) -> None:
-        """Have one more; it reports once its models are loaded."""
+        """Start a replica; it reports once its models are loaded."""
         actor = self._ray.remote(**self._options, max_concurrency=CALLS)(ReplicaActor)
         self._actors[name] = actor.remote(
             self._make, self._settings, name, self._key, far=self._far
@@ -96,11 +96,11 @@ class RayReplicas:
         return found
 
     def drain(self, name: str) -> None:
-        """Let it send its robots elsewhere."""
+        """Let the replica send its robots elsewhere."""
         self._actors[name].drain.remote()
 
     def end(self, name: str) -> None:
-        """End it now."""
+        """End the replica now."""
         self._ray.kill(self._actors.pop(name))
 
     def lost(self) -> str:
@@ -148,7 +148,7 @@ class Controller:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Hear from all, then start and drain as is wanted."""
+        """Collect all reports, then start and drain replicas as wanted."""
         await asyncio.gather(*(self._hear(name) for name in self._replicas.names))
         loads = self._roster.loads
         wanted = self._scaling.look(list(loads.values()), self._clock())
@@ -159,7 +159,7 @@ class Controller:
             self.drain(min(staying, key=lambda name: loads[name].sessions if name in loads else 0))
 
     def drain(self, name: str) -> None:
-        """Let this one leave; another is started where it is wanted."""
+        """Let this replica leave; a wanted one is replaced."""
         self._leaving[name] = self._clock()
         self._roster.drain(name)
         self._replicas.drain(name)

@@ -87,7 +87,7 @@ class ReplicaService(DecodeService):
 
 
 def _send_last(queue: SendQueue, data: bytes | None) -> None:
-    """Send this, and the robot elsewhere where its round ends with it."""
+    """Send this message; if it ends a round, send the robot elsewhere."""
     queue.put(data)
     if data is None:
         return
@@ -155,7 +155,7 @@ class Replica:
         self._loop.call_soon_threadsafe(self._service.drain)
 
     def stop(self) -> None:
-        """End it; robots that are here lose their streams."""
+        """End the replica; its robots lose their streams."""
         self._run(self._server.stop())
         self._worker.stop()
         self._worker.join(timeout=TIMEOUT_S)
@@ -167,7 +167,7 @@ class Replica:
 
 
 class ReplicaActor(Replica):
-    """What Ray runs: a replica that loads its models itself."""
+    """The Ray actor: a replica that loads its models itself."""
 
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, name: str, key: bytes, *, far: bool

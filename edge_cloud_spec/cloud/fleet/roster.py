@@ -25,7 +25,7 @@ MISSES = 2  # reports in a row that did not come, after which a replica is late
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """What a replica holds: ``waiting`` passes are queued, ``memory`` is the share of its KV."""
+    """A replica's load: ``waiting`` passes are queued, ``memory`` is the used share of its KV."""
 
     sessions: int = 0
     waiting: int = 0
@@ -33,7 +33,7 @@ class ReplicaLoad:
 
 
 def weight(client: str, replica: str) -> int:
-    """The random weight of this pair, the same for ever."""
+    """The pseudo-random weight of a client and a replica; always the same."""
     said = f"{len(client)}:{client}{replica}".encode()
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big")
 
@@ -49,7 +49,7 @@ def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
 
 
 def _bound(loads: Iterable[ReplicaLoad]) -> float:
-    """How many sessions a replica may have, with one more among them all."""
+    """The most sessions that a replica may have, once one more is placed."""
     sessions = [load.sessions for load in loads]
     return math.ceil(ABOVE_MEAN * (sum(sessions) + 1) / len(sessions)) if sessions else 0.0
 
@@ -73,7 +73,7 @@ class Roster:
 
     @property
     def loads(self) -> dict[str, ReplicaLoad]:
-        """What the replicas hold that take clients, with those that were placed just now."""
+        """The loads of replicas that take clients, with clients that were placed just now."""
         return self._loads(late=False)
 
     def _loads(self, *, late: bool) -> dict[str, ReplicaLoad]:
@@ -85,7 +85,7 @@ class Roster:
         }
 
     def ahead_s(self, name: str) -> float:
-        """How far its clock is ahead of the front's, s; KeyError where it is gone."""
+        """How far a replica's clock is ahead of the front's, s; KeyError where it is gone."""
         return self._entries[name].ahead_s
 
     def reported(self, name: str, address: str, load: ReplicaLoad, ahead_s: float = 0.0) -> None:
@@ -97,7 +97,7 @@ class Roster:
         self._since_report[name] = 0
 
     def missed(self, name: str) -> None:
-        """A report was due."""
+        """Note that a report is overdue."""
         if name in self._entries:
             self._entries[name].missed += 1
 

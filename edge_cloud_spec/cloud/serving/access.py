@@ -99,7 +99,7 @@ class TokenBucket:
         self._left, self._at = burst, now
 
     def take(self, amount: float, now: float) -> float:
-        """Use this much; 0, or the seconds after which to try again (nothing is used then)."""
+        """Use this much; returns 0, or the seconds to wait, when nothing was used."""
         self._left = min(self._burst, self._left + self._per_s * (now - self._at))
         self._at = now
         if self._left >= min(amount, self._burst):
@@ -109,7 +109,7 @@ class TokenBucket:
 
 
 class ClientRates:
-    """How much each client asks, by the name of its credential (``Gate.admit``)."""
+    """The token buckets of each client, by the name of its credential (``Gate.admit``)."""
 
     def __init__(self, settings: AccessSettings) -> None:
         # Per second, and in a burst.
@@ -133,7 +133,7 @@ class ClientRates:
 
 
 class Gate:
-    """Lets robots in that show a good token, and refuses what asks too much."""
+    """Admits robots with a valid token, and refuses those that ask too much."""
 
     def __init__(self, access: AccessSettings) -> None:
         """Raises UserError for a token file that cannot be used."""

@@ -23,7 +23,7 @@ class ByteBound:
         self.size = 0
 
     def add(self, size: int) -> bool:
-        """So many more wait, or fewer; whether that is within the bound."""
+        """Add so many waiting bytes (or fewer); returns whether they are within the bound."""
         with self._lock:
             self.size += size
             return self.size <= self._max_bytes
@@ -49,7 +49,7 @@ class SendQueue:
         self.unread = False  # since too much waited
 
     def put(self, data: bytes | None) -> None:
-        """Send this after what waits, None to end; from any thread."""
+        """Queue a message to send, None to end the stream; from any thread."""
         with self._lock:
             if self.over or self._closed:
                 return
@@ -70,7 +70,7 @@ class SendQueue:
         return data
 
     def close(self) -> None:
-        """The stream is over: nothing waits any more."""
+        """Drop what waits: the stream is over."""
         with self._lock:
             self._closed = True
             self._bound.add(-self.size)
@@ -114,7 +114,7 @@ class ClientStreams:
 
     @property
     def streams(self) -> dict[RobotStream, SendQueue]:
-        """All of them."""
+        """All open streams."""
         clients = list(self._clients.values())
         return {stream: queue for one in clients for stream, queue in list(one.queues.items())}
 
@@ -150,7 +150,7 @@ class ClientStreams:
         return stream, queue
 
     def remove(self, stream: RobotStream) -> None:
-        """A stream is over."""
+        """Forget a stream that is over."""
         own = self._clients.get(stream.client)
         queue = own.queues.pop(stream, None) if own is not None else None
         if own is None or queue is None:

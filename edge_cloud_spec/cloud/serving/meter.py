@@ -77,13 +77,13 @@ class Meter:
         self.verify_s = defaultdict[str, Histogram](Histogram)
 
     def received(self, stream: RobotStream, data: bytes) -> None:
-        """A message arrived."""
+        """Count a message that arrived."""
         self.received_bytes += len(data)
         if kind_of(data) == "open":
             self._progress[stream] = _Progress(asked=time.perf_counter())
 
     def sent(self, stream: RobotStream, message: ServerMessage) -> None:
-        """The worker sends this message."""
+        """Count a message that the worker sends."""
         match message:
             case Fault(code):
                 self.faults[code] += 1

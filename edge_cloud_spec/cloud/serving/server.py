@@ -70,7 +70,7 @@ def _refusal(address: str) -> UserError:
 
 
 class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
-    """``Check``, which holds nothing; no ``Watch``, whose streams strangers could open without end.
+    """gRPC's health service: ``Check`` only, since strangers could open ``Watch`` without end.
 
     A client that would watch takes UNIMPLEMENTED for "do not" (gRPC's health checking protocol).
     """
@@ -93,7 +93,7 @@ async def _refuse_earlier(_: object, context: grpc.aio.ServicerContext[Any, Any]
 
 
 class ModelWatch:
-    """``look`` some times within ``stuck_s``, the seconds that a step may last."""
+    """Notices a model's thread that is dead, or stuck in one step for ``stuck_s`` seconds."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ModelWatch:
         self._since = clock()  # when a step ended, or the thread was idle, for the last time
 
     def look(self) -> str:
-        """What is wrong with the thread; empty where nothing is."""
+        """What is wrong with the thread; empty where nothing is. To be called often."""
         worker, now = self._worker, self._clock()
         if not worker.is_alive():
             return "the model's thread has ended; start the verifier again"
@@ -159,10 +159,10 @@ class HealthyServer:
         return address
 
     def _prepare(self) -> None:
-        """What else it needs before it serves. Raises UserError."""
+        """Prepare what a subclass needs before it serves. Raises UserError."""
 
     async def _watch(self) -> None:
-        """Report its health again and again."""
+        """Report the server's health, again and again."""
         raise NotImplementedError
 
     async def _report(self, serving: bool) -> None:

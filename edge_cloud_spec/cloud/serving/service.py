@@ -87,11 +87,11 @@ class DecodeService:
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _takes(self, credential: str, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
-        """Whether this verifier takes a robot with this credential, whose token is good."""
+        """Whether this verifier serves a robot with this (valid) credential."""
         return True
 
     def _on_send(self, stream: RobotStream, message: ServerMessage) -> None:
-        """The worker sends this message; in its thread."""
+        """Queue a message of the worker's, in the worker's thread."""
         self.meter.sent(stream, message)
         if isinstance(message, Opened):
             about = {"client": stream.client, "session": message.session}

@@ -31,7 +31,7 @@ class Pulse:
         self._ident: int | None = None
 
     def beat(self) -> None:
-        """The thread goes on; another beat, or a rest, is due."""
+        """Report progress; another beat, or a rest, is due after this."""
         self._ident = threading.get_ident()
         self._rests = False
         self._beats += 1
@@ -50,7 +50,7 @@ class Pulse:
             self.beat()
 
     def look(self, seconds: float) -> float:
-        """A look, ``seconds`` after the last one; returns how long it hangs, 0: it does not."""
+        """Check the thread, ``seconds`` after the last check; returns how long it hangs, 0: not."""
         alive = self._rests or self._beats != self._seen
         self._seen = self._beats
         self._silent_s = 0.0 if alive else self._silent_s + seconds
