@@ -514,7 +514,7 @@ class Prefill:
         return True
 
     def _compute(self, end: int, nodes: TokenTree, on_layer: OnLayer | None) -> Tensor:
-        """Hidden rows of the rows up to `end` that are due, and of the nodes after them."""
+        """Hidden states of the tokens up to `end` that are not computed, and of the nodes."""
         transformer, start = self._transformer, self._done
         count = end - start + len(nodes)
         positions = self._positions[:, start:end]

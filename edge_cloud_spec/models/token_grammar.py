@@ -31,7 +31,7 @@ class TokenGrammar:
         self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """The tokens [V] that may follow an answer; raises UserError where it breaks the grammar."""
+        """The tokens [V] that may follow an answer; UserError: it breaks the grammar."""
         allowed: Allowed
         if answer and answer[-1] == self._end:
             allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do

@@ -131,7 +131,7 @@ class Decision:
         return len(self.tokens) + self.missed
 
     def miss(self, position: int) -> ShownRound:
-        """The tokens up to ``position`` were not received: a round in their place."""
+        """Add a round in place of the tokens up to ``position``, which were not received."""
         round_ = self.round_after(self.length)
         round_.missed = position - self.length
         round_.accepted, round_.settled = round_.accepted or 0, ""

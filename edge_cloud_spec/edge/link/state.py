@@ -180,7 +180,7 @@ class ReplyWatch:
         return None if asked is None else now - asked
 
     def misses(self, now: float) -> int:
-        """How many deadlines passed since the last look; one that goes on passes again."""
+        """How many replies became overdue since the last call; one still overdue counts again."""
         late = [request for request, due in self._due.items() if now >= due]
         for request in late:
             self._due[request] = now + self._deadline_s

@@ -73,7 +73,7 @@ class InjectedFaults(Impairments):
         self._up_free = self._down_free = 0.0  # when the last message that is in order arrives
 
     def start(self, link: VirtualLink) -> None:
-        """Plan the next cut, unless there were enough."""
+        """Plan the next cut of the link, up to the number of cuts."""
         self._link = link
         if self._conditions.cuts and self.cuts < self._conditions.max_cuts:
             link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut_anywhere)

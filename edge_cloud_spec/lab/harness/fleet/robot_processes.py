@@ -34,7 +34,7 @@ class Answers(Protocol):
 
 @dataclass(frozen=True)
 class RobotPlan:
-    """One robot; ``make_answers`` is picklable. The link's delay is none where there is no profile.
+    """One robot; ``make_answers`` is picklable. Without a profile its link has no delay.
 
     ``max_tokens``: 0 leaves the length of answers to the server.
     """

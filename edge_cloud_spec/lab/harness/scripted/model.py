@@ -487,7 +487,7 @@ class CostedVlm(FakeVlm):
 
 
 def ignore_pass(kind: str, ms: float, drafted: int) -> None:
-    """Nobody wants to know of passes."""
+    """A callback for passes that does nothing."""
 
 
 class DraftVlm(CostedVlm):
