@@ -193,8 +193,8 @@ class OpenAiModels(ModelRunner):
                 raise UserError(f"this verifier's target is behind an API{text}")
         super().check(opening)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
-        """A function that sends the request, called where others read the prompt."""
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        """The request, which is sent at once."""
         if opening.verified:
             raise UserError(
                 "a target behind an API cannot go on with an answer that another verifier, or an "
@@ -210,9 +210,11 @@ class OpenAiModels(ModelRunner):
         """None: nothing is scored ahead."""
         return []
 
-    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
-        """For each session the words since its last verdict, or NotArrived."""
-        return [self._forward(due.session) for due in batch]
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        """For each session what has been said since its last verdict, or NotArrived."""
+        return [self._forward(session) for session in batch]
 
     def _forward(self, session: HeldSession) -> SaidTokens | Exception:
         completion = session.target

@@ -143,16 +143,18 @@ class VllmModels(ModelRunner):
             )
         super().check(opening)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Any]:
-        """A function that sends the prompt, so that the server reads it while the robot drafts."""
+    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+        """The prompt is sent at once: the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
         session = VllmSession(opening, prompt, self.target.image_id, credential)
         session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
         return session
 
-    def forward(self, batch: Sequence[DuePass], on_predicted: OnPredicted) -> list[Any]:
-        """For each session its logits, or NotArrived until the server has sent them all."""
-        return [self._forward(due) for due in batch]
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        """For each session its rows, or NotArrived until the server has sent them all."""
+        return [self._forward(session) for session in batch]
 
     def _forward(self, held: HeldSession) -> TargetRows | Exception:
         session, due = held.target, held.due

@@ -336,28 +336,6 @@ class NavigatorNode(ManagedNode):
         )
 
 
-class Reports:
-    """What the navigator reports: all of it counted, the last for the diagnostics, a few logged.
-
-    ``log`` writes a line; ``count`` is how many reports there were. Used under a lock."""
-
-    def __init__(self, log: Callable[[str], object]) -> None:
-        self.count = 0
-        self._log, self._throttle, self._last = log, Throttle(LINES), RecentProblem(LIFETIME_S)
-
-    def add(self, text: str, now: float) -> None:
-        """Add a report made at ``now`` (steady seconds)."""
-        self.count += 1
-        self._last.report(text, now)
-        left_out = self._throttle.admit("", now)
-        if left_out is not None:
-            self._log(with_more(text, left_out))
-
-    def recent(self, now: float) -> str:
-        """The last report while it is recent, else empty."""
-        return self._last.text(now)
-
-
 def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
     """Arrow and text of the action that begins ``now``, in the frame of the base."""
     if goal.angle:

@@ -127,11 +127,11 @@ class Engine:
             self._fail(session, result)
         return None
 
-    def go_on(self, session: CloudSession) -> None:
-        """Queue the session's pass that waited: what it needed has arrived."""
-        due, session.waiting_pass = session.waiting_pass, None
-        if due is not None:
-            self._queue_pass(due)
+    def go_on(self, session: HeldSession) -> None:
+        """What the pass of this session waited for has arrived."""
+        if session in self._sessions and session.status is Status.BLOCKED:
+            session.turn(Trigger.PASS_UNBLOCKED)
+            self._queue_pass(session)
 
     def settle(self, session: HeldSession, scored: Scored, ended: float) -> None:
         """Make the verdict, after drafts that were pushed during the pass: one may come next."""
@@ -311,10 +311,10 @@ class Engine:
         """Queue the reading of a session, ahead of its first draft or for the pass that waits."""
         self._scheduler.of(session.client).jobs[Job(session)] = None
 
-    def _prefill(self, session: CloudSession) -> None:
-        """Read a chunk of the session's prompt, unless its robot has left without a draft.
+    def _prefill(self, session: HeldSession) -> None:
+        """Read a chunk, unless the robot has left before it sent a draft.
 
-        If that robot comes back and drafts, reading goes on.
+        A robot that comes back and drafts has it read then.
         """
         target, waits = session.target, session.status is Status.BLOCKED
         is_heard = session.stream is not None and not session.stream.gone

@@ -93,8 +93,10 @@ class ModelRunner(ABC):
         return instruction_tokens(self.speaker, opening.instruction)
 
     def actions(self) -> list[tuple[int, ...]]:
-        """Every action as an answer begins with it, as the target writes it; of those that it
-        cannot write none. An answer that is no clause ends there."""
+        """The first tokens of an answer, for every action that the vocabulary can write.
+
+        In a dialect other than clauses, the end token follows.
+        """
         end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
         written = [instruction_tokens(self.speaker, words) for words in self._dialect.answers]
         known = self.spec.vocabulary
@@ -184,12 +186,11 @@ class LocalModels(ModelRunner):
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
         return CachedTarget(self.target, prompt, opening.verified)
 
-    def begin(self, opening: Open, prompt: Prompt, credential: str) -> Callable[[], Prefill]:
-        """A function that begins to compute this prompt for a robot with this credential.
-
-        Raises UserError where the robot may not ask for one now.
-        """
-        return lambda: self.target.prefill(prompt)
+    def forward(
+        self, batch: Sequence[HeldSession], on_predicted: OnPredicted
+    ) -> list[TargetRows | Exception]:
+        from ...models.passes.target_rows import target_rows
+        from ...models.session import PassRequest  # torch
 
         requests = []
         for session in batch:
@@ -203,27 +204,7 @@ class LocalModels(ModelRunner):
             for session, each in zip(batch, results, strict=True)
         ]
 
-    def grammar(self, opening: Open) -> Grammar | None:
-        """The grammar of a request, in the target's tokens; raises UserError."""
-        return _grammar(self.target, opening, self.spec)
-
-    def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
-        """The instruction's own tokens, as the target writes them."""
-        return instruction_tokens(self.target, opening.instruction)
-
-    def actions(self) -> list[tuple[int, ...]]:
-        """The first tokens of an answer, for every action that the vocabulary can write.
-
-        In a dialect other than clauses, the end token follows.
-        """
-        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
-        written = [instruction_tokens(self.target, words) for words in self._dialect.answers]
-        known = self.spec.vocabulary
-        return [(*each, *end) for each in written if each and max(each) < known]
-
-    def predictor(
-        self, session: CloudSession, draft: Draft, on_predicted: Callable[[Predicted], None]
-    ) -> ExitPredictor | None:
+    def predictor(self, session: HeldSession, on_predicted: OnPredicted) -> ExitPredictor | None:
         """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
         opening, due = session.opening, session.due
         if self._exits is None or not opening.predictions or not due.exits:
