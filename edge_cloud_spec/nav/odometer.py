@@ -19,10 +19,10 @@ LATE = 0.5  # s; no message is taken to be later than that beyond the least late
 
 
 class Odometer:
-    """A track by this computer's clock, and how far the base's clock is from that.
+    """The track of poses by this computer's clock, and the offset of the base's clock.
 
-    Each pose counts for when its message came, less what the message was later than others: for
-    that the stamps must only tell one message from the next.
+    A pose is dated by its message's arrival, less the delay beyond the quickest messages. So the
+    stamps need only tell one message from the next.
     """
 
     def __init__(self) -> None:

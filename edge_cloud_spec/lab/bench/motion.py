@@ -553,7 +553,7 @@ class _Episode:
         return self._random.uniform(0.7, 1.3) * PERIOD
 
     def _decide(self, now: bool) -> None:
-        """A quick drafter's decisions: each on what was known when it began."""
+        """Make a quick drafter's decisions, each from what was known when it began."""
         random, decision, state = self._random, self._decision, self._navigator.status.state
         if not now:
             return

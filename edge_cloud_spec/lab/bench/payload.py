@@ -58,7 +58,7 @@ class PowerLaw(FakeVlm):
         ]
 
     def start(self, prompt: int) -> int:
-        """The prompt is a number."""
+        """The state after the prompt, which is a number."""
         return mix(prompt, 0)
 
     def after(self, state: int, token: int) -> int:

@@ -100,7 +100,7 @@ class Odometer:
         self.pose = np.zeros(3)
 
     def add(self, before: np.ndarray, moved: np.ndarray) -> None:
-        """It moved by (x, y, yaw) from there, in the room's frame."""
+        """Add a motion by (x, y, yaw) from the pose ``before``, in the room's frame."""
         cos, sin = math.cos(before[2]), math.sin(before[2])
         ahead, aside = cos * moved[0] + sin * moved[1], cos * moved[1] - sin * moved[0]
         ahead, aside = ahead * (1 + self._scale), aside * (1 + self._scale)
