@@ -13,6 +13,8 @@ import pytest
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 MAKEFILE = """
 WORKERS ?= 1
+lint:
+	@echo linted; {lint}
 test:
 	@echo run >> runs
 	@{python} -m pytest -q -p xdist -p pytest_timeout --numprocesses $(WORKERS) $(ARGS)
@@ -28,11 +30,12 @@ FAILS = "def test_it(): assert ALONE, 'how it failed'"
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 
 
-def ci(folder: Path, tests: str) -> tuple[int, str, int]:
+def ci(folder: Path, tests: str, lint: str = "true") -> tuple[int, str, int]:
     """Status and output of the script for these tests, and how often it ran them."""
+    (folder / "runs").touch()
     (folder / ".ci").mkdir()
     shutil.copy(RUN, folder / ".ci")
-    (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
+    (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable, lint=lint))
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_some.py").write_text(HEAD + tests)
     path = f"{Path(sys.executable).parent}:{os.defpath}"
@@ -63,6 +66,11 @@ def test_where_all_pass_nothing_is_run_again(tmp_path: Path) -> None:
     status, said, runs = ci(tmp_path, "")
     assert (status, runs) == (0, 1)
     assert said.splitlines()[-1].startswith("1 passed in ") and "FLAKY" not in said
+
+
+def test_what_the_lint_refuses_is_not_tested(tmp_path: Path) -> None:
+    status, said, runs = ci(tmp_path, "", lint="false")
+    assert status != 0 and runs == 0 and "linted" in said
 
 
 @pytest.mark.parametrize(
