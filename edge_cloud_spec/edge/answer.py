@@ -1,4 +1,4 @@
-"""The answer of one decode: its verified tokens, the open request, and what a verdict settles."""
+"""What is asked of the cloud, and what a verdict settles."""
 
 from __future__ import annotations
 
@@ -16,106 +16,25 @@ from ..decoding.split import (
     residual_error,
 )
 from ..decoding.token_distribution import TokenDistribution
-from ..wire.messages import DraftMessage, Generate, Residual, Resume, RowRequest, Verdict
-from .events import Action, PromptReady, Send
+from ..decoding.verified_answer import VerifiedAnswer
+from ..wire.messages import DraftMessage, Generate, Residual, RowRequest, Verdict
 
 MAX_EARLY = 64  # verdicts that overtook an earlier one
-MAX_TOKENS = 2**32  # of an answer whose limit nobody said
 
 Prefix = tuple[int, ...]  # verified tokens, and perhaps those that a verdict would add
 
 
-class VerifiedPrefix:
-    """The verified tokens, their digest as either side has it, and what may follow them.
-
-    ``session`` names the cloud's session that has them too. ``max_tokens``: the robot's limit on
-    the answer; 0: the prompt's limit alone.
-    """
-
-    def __init__(self, max_tokens: int) -> None:
-        self.tokens: list[int] = []
-        self.session = ""  # empty until the cloud has opened one
-        self.digest: PrefixDigest | None = None  # None until both digest and prompt are known
-        self.shared: PrefixDigest | None = None  # without a resampled token: the cloud has it too
-        self.resampled: int | None = None  # the robot's own token after the last verdict
-        self._max_tokens = max_tokens
-        self._prompt: PromptReady | None = None
-
-    @property
-    def verified(self) -> Prefix:
-        """The verified tokens."""
-        return tuple(self.tokens)
-
-    def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
-        """The empty answer has this digest; the prompt is known where the robot drafts."""
-        self._prompt = prompt
-        self.digest = self.shared = base
-
-    def invalidate(self) -> None:
-        """The prompt is replaced: there is no digest until ``begin``."""
-        self._prompt = self.digest = self.shared = None
-
-    def settle(self, tokens: Prefix) -> None:
-        """A verdict's tokens are the next ones."""
-        self._extend(tokens)
-        self.shared, self.resampled = self.digest, None
-
-    def resample(self, token: int) -> None:
-        """The robot's own token is the next one; the next message carries it to the cloud."""
-        self._extend((token,))
-        self.resampled = token
-
-    def hand_over(self) -> None:
-        """Another verifier takes all tokens from the robot, a resampled one among them."""
-        self.shared, self.resampled = self.digest, None
-
-    def resume(self) -> list[Action]:
-        """Send the verified prefix to the session; nothing before both sides have begun."""
-        if self.shared is None or not self.session:
-            return []
-        return [Send(Resume(self.session, self.shared))]
-
-    def append_unverified(self, tokens: Prefix) -> None:
-        """Append the draft model's own tokens, where no cloud verifies; without a digest."""
-        self.tokens += tokens
-
-    def after(self, tokens: Prefix) -> PrefixDigest:
-        """The digest of the answer with these tokens after it."""
-        assert self.digest is not None
-        return self.digest.extend(tokens)
-
-    def _extend(self, tokens: Prefix) -> None:
-        self.digest = self.after(tokens)
-        self.tokens += tokens
-
-    @property
-    def room(self) -> int:
-        """How many tokens the answer may still get; a robot that makes no prompt knows its own
-        limit alone."""
-        limit = MAX_TOKENS if self._prompt is None else self._prompt.max_tokens
-        return min(self._max_tokens or limit, limit) - len(self.tokens)
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens are below this."""
-        return 2**32 if self._prompt is None else self._prompt.vocabulary
-
-    def ends_with(self, token: int) -> bool:
-        """Whether nothing follows this token."""
-        assert self._prompt is not None
-        return token in self._prompt.end_tokens
-
-    def verdict_error(self, verdict: Verdict, tokens: Prefix | None) -> str:
-        """Why this verdict, which settles these tokens, cannot be the next one; else empty."""
-        if tokens is None:
-            return "the cloud accepted tokens that were not drafted"
-        if not (tokens or verdict.finish or verdict.residual):
-            return "the cloud's verdict settles nothing"
-        if any(token >= self.vocabulary for token in tokens):
-            return f"the cloud said a token outside the vocabulary of {self.vocabulary}"
-        if len(tokens) > self.room:
-            return "the cloud said more tokens than the answer has room for"
-        return ""
+def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | None) -> str:
+    """Why this verdict, which settles these tokens, cannot be the next one; else empty."""
+    if tokens is None:
+        return "the cloud accepted tokens that were not drafted"
+    if not (tokens or verdict.finish or verdict.residual):
+        return "the cloud's verdict settles nothing"
+    if any(token >= answer.vocabulary for token in tokens):
+        return f"the cloud said a token outside the vocabulary of {answer.vocabulary}"
+    if len(tokens) > answer.room:
+        return "the cloud said more tokens than the answer has room for"
+    return ""
 
 
 def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | None]:
@@ -144,12 +63,11 @@ class EarlyVerdicts:
     def __init__(self) -> None:
         self._kept: dict[PrefixDigest, Verdict] = {}
 
-    def keep(self, verdict: Verdict, here: PrefixDigest | None) -> bool:
-        """Keep a verdict beyond ``here`` (None: the robot does not know where it is yet).
+    def keep(self, verdict: Verdict, passed: int) -> bool:
+        """Keep a verdict on what follows more tokens than the robot has ``passed``.
 
         False: one is kept for its prefix, or MAX_EARLY are.
         """
-        passed = 0 if here is None else here.length
         for old in [old for old in self._kept if old.length < passed]:
             del self._kept[old]
         if verdict.base in self._kept or len(self._kept) >= MAX_EARLY:
@@ -193,11 +111,11 @@ class PendingRequest:
         """The draft whose verdict is awaited, as it was sent."""
         return self.message.draft if isinstance(self.message, DraftMessage) else None
 
-    def handed_over(self, here: PrefixDigest | None) -> PendingRequest:
+    def handed_over(self, here: PrefixDigest) -> PendingRequest:
         """This request for another verifier, which knows only the prefix ``here``."""
         if isinstance(self.message, DraftMessage):
             return replace(self, message=replace(self.message, resampled=None))
-        if self.rejection is not None and here is not None:
+        if self.rejection is not None:
             return row_request(replace(self.rejection, base=here))
         return self
 

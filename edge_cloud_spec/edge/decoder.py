@@ -90,12 +90,11 @@ class EdgeDecoder:
             self.stats,
             self._deadline,
         )
-        self._answer = self._rounds.answer
 
     @property
     def tokens(self) -> list[int]:
         """The answer's tokens so far."""
-        return self._answer.tokens
+        return self._rounds.answer.tokens
 
     @property
     def mode(self) -> Mode:
@@ -177,7 +176,7 @@ class EdgeDecoder:
             return self._reopen(now)
         if self._deadline.retry_at is not None:
             return []  # the verifier has no room before then
-        return self._answer.resume() or self._reopen(now)
+        return self._rounds.resume() or self._reopen(now)
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
         match message:
@@ -189,9 +188,9 @@ class EdgeDecoder:
                 return self._rounds.on_prediction(message)
             case Opened():
                 return self._on_opened(message, now)
-            case Fault("overloaded", text, retry_s) if retry_s and not self._answer.session:
+            case Fault("overloaded", text, retry_s) if retry_s and not self._rounds.session:
                 return self._on_refused(text, retry_s, now)
-            case Fault("unknown_session") if not self._answer.session:
+            case Fault("unknown_session") if not self._rounds.session:
                 return []  # of a Resume before the Open that is under way
             case Fault("unknown_session", text):
                 return self._lose_session(text, now)
@@ -216,7 +215,7 @@ class EdgeDecoder:
         actions = self._compare_bases()
         if not actions and self._opening.generation is not None:
             if self._is_anew:  # verdicts may have been dropped meanwhile
-                actions = self._answer.resume()
+                actions = self._rounds.resume()
             actions = [*actions, *self._rounds.follow(now)]
         ended = any(isinstance(action, Finish) for action in actions)
         if ended or not prompt.prefilled:
@@ -235,7 +234,7 @@ class EdgeDecoder:
 
     def _on_opened(self, opened: Opened, now: float) -> list[Action]:
         """The cloud has opened the session, or resumed it."""
-        resumed = bool(self._answer.session)
+        resumed = bool(self._rounds.session)
         if not resumed and (opened.base.length or not opened.protocol):
             return []  # of a Resume before the Open that is under way
         if not resumed and opened.protocol != PROTOCOL:
@@ -243,9 +242,9 @@ class EdgeDecoder:
         if not opened.session:
             text = "the cloud did not name the session; update it"
             return self._rounds.close("bad_opened", text)
-        if resumed and opened.session != self._answer.session:
+        if resumed and opened.session != self._rounds.session:
             return self._lose_session("the cloud says another session each time; update it", now)
-        self._answer.session = opened.session
+        self._rounds.session = opened.session
         if self._cloud_base is None or self._rounds.request is None:
             self._deadline.answered()
         if resumed:
@@ -316,7 +315,7 @@ class EdgeDecoder:
 
     def _reopen(self, now: float) -> list[Action]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
-        self._answer.session = ""
+        self._rounds.session = ""
         self._deadline.asked_again()
         self._deadline.owed(now)
         self._handed_over = len(self.tokens)

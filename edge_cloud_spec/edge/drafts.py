@@ -18,8 +18,9 @@ from ..decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, Draft
 from ..decoding.preset import Preset, Speculation
 from ..decoding.propose import FinishedDraft
 from ..decoding.shape import Branch, Shape, chain
+from ..decoding.verified_answer import VerifiedAnswer
 from ..wire.messages import DraftMessage
-from .answer import PendingRequest, Prefix, VerifiedPrefix
+from .answer import PendingRequest, Prefix
 from .events import Work
 from .measures import Measures
 
@@ -35,14 +36,13 @@ class Drafts:
     """
 
     def __init__(
-        self, answer: VerifiedPrefix, payload: str, preset: Preset, measures: Measures
+        self, answer: VerifiedAnswer, payload: str, preset: Preset, measures: Measures
     ) -> None:
         self.speculation = preset.speculation
         self.shape: Shape | None = None  # of the drafts that are wanted now
         self._answer, self._payload, self._preset = answer, payload, preset
         self._measures = measures
         self._working: Work | None = None  # the draft model's last Work
-        self._ends: frozenset[int] = frozenset()
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
         self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
         self._verified: Prefix = ()  # when drafts were dropped last
@@ -54,9 +54,8 @@ class Drafts:
         self._hints: set[Prefix] = set()  # prefixes that hints were sent for
         self._round = 0
 
-    def begin(self, end_tokens: tuple[int, ...]) -> None:
-        """A prompt is ready: forget drafts under another. Nothing is drafted after an end token."""
-        self._ends = frozenset(end_tokens)
+    def begin(self) -> None:
+        """A prompt is ready: forget drafts under another."""
         for kept in (self._made, self._parts, self._bonuses, self._predicted):
             kept.clear()
 
@@ -128,7 +127,7 @@ class Drafts:
             left = room - len(predicted)
             if confidence < self.speculation.least or left < 1:
                 continue
-            if predicted and predicted[-1] in self._ends:
+            if predicted and predicted[-1] in self._answer.end_tokens:
                 continue
             branch = Branch(prefix, chain(1) if bonus else shape.within(max(1, left - 1)))
             if bonus:
@@ -216,9 +215,9 @@ class Drafts:
         self._pushed.clear()
         self._hints.clear()
 
-    def pushed_at(self, base: PrefixDigest | None) -> Draft | None:
+    def pushed_at(self, base: PrefixDigest) -> Draft | None:
         """The draft that was pushed for this prefix, if any: the cloud may judge it unasked."""
-        pushed = None if base is None else self._pushed.get(base)
+        pushed = self._pushed.get(base)
         return None if pushed is None else pushed[0].draft
 
     def make_request(
@@ -231,7 +230,6 @@ class Drafts:
         ``exits``: whether the cloud's pass is to predict the verdict.
         """
         here = self._answer.digest
-        assert here is not None
         one_way = self._measures.one_way.value
         # A pushed draft does not carry the token that the robot resampled; the cloud needs it.
         pushed = self._pushed.get(here) if self._answer.resampled is None else None
@@ -279,10 +277,10 @@ class Drafts:
             draft = Draft(draft.tokens, values=values)
         predicted = prefix[len(answer.tokens) :]
         left = answer.room - len(predicted) - len(finished.best)
-        continues = left > 1 and not answer.ends_with(finished.best[-1])
+        continues = left > 1 and finished.best[-1] not in answer.end_tokens
         open_at = finished.leaf if self._preset.speculation.open and continues else None
         return DraftMessage(
-            answer.after(predicted),
+            answer.digest.extend(predicted),
             draft,
             self._round,
             None if predicted else answer.resampled,

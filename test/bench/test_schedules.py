@@ -117,7 +117,7 @@ def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
 
 
 def remembers(self: EdgeDecoder, now: float) -> list[Action]:
-    LEFT[self] = self._answer.session or LEFT.get(self, "")
+    LEFT[self] = self._rounds.session or LEFT.get(self, "")
     return REOPEN(self, now)
 
 

@@ -296,23 +296,23 @@ def test_a_verdict_is_kept_for_its_place_until_the_answer_has_passed_it(
         if keeps:
             base = place(here + ahead, other)
             verdict = Verdict(base, (), ahead)
-            assert early.keep(verdict, place(here)) == (base not in kept)
+            assert early.keep(verdict, here) == (base not in kept)
             kept.setdefault(base, verdict)
         else:
             assert early.take(place(here, other)) is kept.pop(place(here, other), None)
             here += on
             kept = {base: each for base, each in kept.items() if base.length >= here}
-            early.keep(Verdict(place(here + 99), (), 1), place(here))  # as one does that comes
+            early.keep(Verdict(place(here + 99), (), 1), here)  # as one does that comes
             early.take(place(here + 99))
 
 
 def test_so_many_are_kept_and_those_that_were_passed_make_room() -> None:
     early = EarlyVerdicts()
     for n in range(MAX_EARLY):
-        assert early.keep(Verdict(place(3, n), (), 1), PLACE)
-    assert not early.keep(Verdict(place(9), (), 1), PLACE)
-    assert not early.keep(Verdict(place(9), (), 1), place(3, 7))  # not passed: one of them is next
-    assert early.keep(Verdict(place(9), (), 1), place(4))
+        assert early.keep(Verdict(place(3, n), (), 1), PLACE.length)
+    assert not early.keep(Verdict(place(9), (), 1), PLACE.length)
+    assert not early.keep(Verdict(place(9), (), 1), 3)  # not passed: one of them is next
+    assert early.keep(Verdict(place(9), (), 1), 4)
     assert early.take(place(3, 1)) is None
     assert early.take(place(9)) is not None
     assert early.take(place(9)) is None

@@ -17,10 +17,11 @@ from edge_cloud_spec.decoding.preset import Speculation
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.edge.answer import Prefix, VerifiedPrefix
+from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
+from edge_cloud_spec.edge.answer import Prefix
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
-from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp, PromptReady
+from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 
@@ -41,19 +42,19 @@ class Waiting:
     """Drafts after an answer of 20 tokens at most, which ends with the token 9."""
 
     def __init__(self, speculation: Speculation = ALL) -> None:
-        self.answer = VerifiedPrefix(0)
+        self.answer = VerifiedAnswer()
         self.limit(20)
         self.drafts = Drafts(self.answer, "ids", load_preset("picospec"), Measures())
         self.drafts.want(None, speculation)
-        self.drafts.begin((9,))
+        self.drafts.begin()
 
     def limit(self, tokens: int) -> None:
         """The answer gets so many tokens at most."""
-        self.answer.begin(PrefixDigest(0, 42), PromptReady(b"prompt", b"spec", (9,), tokens))
+        self.answer.begin(PrefixDigest(0, 42), (9,), tokens)
 
     def verify(self, *tokens: int) -> None:
         """These tokens are verified."""
-        self.answer.settle(tokens)
+        self.answer.extend(tokens)
         self.drafts.drop_unverified()
 
 
@@ -233,8 +234,8 @@ def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
 
 def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
     """Or it would wait for the verdict on one that the cloud has dropped."""
-    answer, counters = VerifiedPrefix(0), Counters()
-    answer.begin(BASE, PROMPT)
+    answer, counters = VerifiedAnswer(), Counters()
+    answer.begin(BASE, PROMPT.end_tokens, PROMPT.max_tokens)
     robot = Drafts(answer, "ids", load_preset("picospec"), Measures())
     kept = PushedDrafts(counters)
     draft = FinishedDraft(Draft((1,)), (1,), 0)
@@ -246,8 +247,8 @@ def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
 
 
 def test_a_robot_pushes_as_many_bytes_as_the_cloud_keeps() -> None:
-    answer = VerifiedPrefix(0)
-    answer.begin(BASE, PROMPT)
+    answer = VerifiedAnswer()
+    answer.begin(BASE, PROMPT.end_tokens, PROMPT.max_tokens)
     robot, kept = Drafts(answer, "dense", load_preset("picospec"), Measures()), 0
     row = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
     draft = FinishedDraft(Draft((1,), rows=(row,)), (1,), 0)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fuzz.decoder import Broken, run
 
-from edge_cloud_spec.edge.answer import VerifiedPrefix, settled_by
+from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
+from edge_cloud_spec.edge.answer import settled_by
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.rounds import Mode, Rounds
 from edge_cloud_spec.wire.messages import Opened, Verdict
@@ -30,9 +31,10 @@ def _takes_what_leads_elsewhere(patch: Patch) -> None:
     on_verdict = Rounds.on_verdict
 
     def believing(self: Rounds, verdict: Verdict, now: float) -> Any:
-        tokens = settled_by(verdict, self._judged)[1]
-        if verdict.base == self.answer.digest and tokens is not None:
-            verdict = replace(verdict, leads_to=self.answer.after(tokens).short)
+        here = self.answer.is_at(verdict.base)
+        tokens = settled_by(verdict, self._judged)[1] if here else None
+        if tokens is not None:
+            verdict = replace(verdict, leads_to=self.answer.digest.extend(tokens).short)
         return on_verdict(self, verdict, now)
 
     patch.setattr(Rounds, "on_verdict", believing)
@@ -43,16 +45,15 @@ def _takes_verdicts_on_other_prefixes(patch: Patch) -> None:
     believing = Rounds.on_verdict
 
     def anywhere(self: Rounds, verdict: Verdict, now: float) -> Any:
-        here = self.answer.digest
-        if here is not None and verdict.base.length == here.length:
-            verdict = replace(verdict, base=here)
+        if self.answer.begun and verdict.base.length == len(self.answer.tokens):
+            verdict = replace(verdict, base=self.answer.digest)
         return believing(self, verdict, now)
 
     patch.setattr(Rounds, "on_verdict", anywhere)
 
 
 def _takes_any_number(patch: Patch) -> None:
-    patch.setattr(VerifiedPrefix, "room", 100)
+    patch.setattr(VerifiedAnswer, "room", 100)
 
 
 def _prompts_anew_after_an_answer(patch: Patch) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, WorkerLimits
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.edge.answer import VerifiedPrefix
+from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
@@ -201,7 +201,7 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
 
 def test_what_is_held_on_is_counted() -> None:
     before = decode_objects()
-    held = Drafts(VerifiedPrefix(0), "ids", load_preset("dsd"), Measures())
+    held = Drafts(VerifiedAnswer(), "ids", load_preset("dsd"), Measures())
     assert decode_objects() == before + 1, held
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_PUSHED, MAX_PUSHED_BYTES, BadDraft, Draft
+from ...decoding.grammar import Grammar, forced_tokens
 from ...decoding.mean import PassYield
+from ...decoding.verified_answer import VerifiedAnswer
 from ...lookup import AnswerLookup
 from ...wire.messages import DraftMessage, Generation, Open
 from .counters import Counters
 from .events import EMPTY, DuePass, Propose, Proposed
 from .validation import DraftRules
-from .verified_answer import VerifiedAnswer
 
 OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
 MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
@@ -118,8 +119,10 @@ class DraftChoice:
         counters: Counters,
         lookup: AnswerLookup | None,
         own: OwnDrafting | None,
+        grammar: Grammar | None,
     ) -> None:
         """lookup: None where nothing is to be looked up. own: the cloud's draft model, or None."""
+        self._grammar = grammar
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._own = counters, lookup, own
         self._pushed = PushedDrafts(counters)
@@ -238,9 +241,12 @@ class DraftChoice:
         At first only where the draft waits for the prompt, whose last pass then scores it, too:
         else the row after the prompt is known, and the first token costs no pass.
         """
-        forced = self._answer.forced(MAX_OWN_TOKENS)
-        if len(forced):
-            return DuePass(self._with_looked_up(forced), given=len(forced), source="grammar")
+        if self._grammar is not None:
+            answer, count = self._answer, min(MAX_OWN_TOKENS, self._answer.room - 1)
+            forced = forced_tokens(self._grammar, answer.tokens, answer.end_tokens, count)
+            if forced:
+                both = self._with_looked_up(Draft(forced))
+                return DuePass(both, given=len(forced), source="grammar")
         known = not self._answer.tokens and self._opening.generation is None
         if self._lookup is None or not self._useful or known:
             return DuePass(EMPTY)

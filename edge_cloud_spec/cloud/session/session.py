@@ -20,6 +20,7 @@ from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
 from ...decoding.transitions import Transitions, follow_table
+from ...decoding.verified_answer import VerifiedAnswer
 from ...lookup import AnswerLookup
 from ...wire.messages import (
     Close,
@@ -51,7 +52,6 @@ from .events import (
     Scored,
 )
 from .validation import DraftRules
-from .verified_answer import VerifiedAnswer
 
 
 class Status(Enum):
@@ -139,12 +139,15 @@ class CloudSession:
         self.status = Status.WAITING
         self.due = DuePass(EMPTY)
         self.counters = counters or Counters()
-        self._answer = VerifiedAnswer(base, end_tokens, max_tokens, grammar)
+        self._answer = VerifiedAnswer()
+        self._answer.begin(base, end_tokens, max_tokens, vocabulary)
         self._answer.extend(opening.verified)
         self._rules = DraftRules(opening, vocabulary, draft_tokens)
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._history = VerdictHistory()
-        self._drafts = DraftChoice(opening, self._answer, self._rules, self.counters, lookup, own)
+        self._drafts = DraftChoice(
+            opening, self._answer, self._rules, self.counters, lookup, own, grammar
+        )
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._generation: Generation | None = None  # how it goes on by itself after each verdict
 

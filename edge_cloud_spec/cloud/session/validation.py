@@ -8,9 +8,9 @@ from ...decoding.draft import BadDraft, check_distinct, check_draft
 from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_TOLD, RESIDUALS
+from ...decoding.verified_answer import VerifiedAnswer
 from ...errors import UserError
 from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
-from .verified_answer import VerifiedAnswer
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:

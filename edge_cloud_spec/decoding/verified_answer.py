@@ -1,0 +1,112 @@
+"""The verified answer of one decode as it grows; robot and cloud have one each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .digest import PrefixDigest
+from .draft import Draft
+
+UNBOUNDED = 2**32  # tokens of an answer whose limit nobody said, and ids of an unknown vocabulary
+
+
+class VerifiedAnswer:
+    """The verified tokens, the digests of all their prefixes, and where the answer ends.
+
+    At most ``max_tokens`` tokens, which are below ``vocabulary``; nothing follows one of
+    ``end_tokens``. ``resampled`` is the last token where the robot drew it and the cloud has not
+    heard of it yet.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        """limit: of its tokens, whatever the prompt allows (0: none)."""
+        self.tokens: list[int] = []
+        self.resampled: int | None = None
+        self.end_tokens: Sequence[int] = ()
+        self.max_tokens, self.vocabulary = limit or UNBOUNDED, UNBOUNDED
+        self._limit = self.max_tokens
+        self._places: list[PrefixDigest] = []  # digests of all prefixes, by their lengths
+
+    def begin(
+        self,
+        base: PrefixDigest,
+        end_tokens: Sequence[int] = (),
+        max_tokens: int = UNBOUNDED,
+        vocabulary: int = UNBOUNDED,
+    ) -> None:
+        """The prompt is known; ``base`` is the digest of the empty answer."""
+        self._places = [base]
+        self.end_tokens, self.vocabulary = end_tokens, vocabulary
+        self.max_tokens = min(self._limit, max_tokens)
+
+    def forget_prompt(self) -> None:
+        """The prompt is replaced: there are no digests until ``begin``."""
+        self._places = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the prompt is known, and so are digests."""
+        return bool(self._places)
+
+    @property
+    def digest(self) -> PrefixDigest:
+        """The digest of all verified tokens."""
+        return self._places[-1]
+
+    @property
+    def shared(self) -> PrefixDigest:
+        """The same without a resampled token: the cloud has it, too."""
+        return self._places[-1 if self.resampled is None else -2]
+
+    @property
+    def verified(self) -> tuple[int, ...]:
+        """The verified tokens."""
+        return tuple(self.tokens)
+
+    @property
+    def room(self) -> int:
+        """How many tokens the answer may still get."""
+        return self.max_tokens - len(self.tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens that were verified."""
+        for token in tokens:
+            self._places.append(self.digest.extend((token,)))
+        self.tokens += tokens
+        self.resampled = None
+
+    def resample(self, token: int) -> None:
+        """Append the robot's own token; its next message carries it to the cloud."""
+        self.extend((token,))
+        self.resampled = token
+
+    def is_at(self, place: PrefixDigest) -> bool:
+        """Whether this is the digest of all verified tokens."""
+        return self._places[-1:] == [place]
+
+    def was_at(self, place: PrefixDigest) -> bool:
+        """Whether this is the digest of the answer so far, or of a prefix of it."""
+        return place.length < len(self._places) and self._places[place.length] == place
+
+    def rest_of(self, place: PrefixDigest, draft: Draft) -> Draft | None:
+        """The part of a draft, made at this place of the answer, that follows the answer.
+
+        None if there is none, or the answer went elsewhere; see ``Draft.below``.
+        """
+        return draft.below(self.tokens[place.length :]) if self.was_at(place) else None
+
+    def until_end(
+        self, draft: Draft, path: tuple[int, ...], token: int | None
+    ) -> tuple[tuple[int, ...], int | None, str]:
+        """An accepted path and the token after it, up to an end token or the length limit.
+
+        Returns the path, the token, and how the answer ends there: "end", "length" or empty.
+        """
+        for depth, node in enumerate(path, start=1):
+            if draft.tokens[node] in self.end_tokens:
+                return path[:depth], None, "end"
+            if depth == self.room:
+                return path[:depth], None, "length"
+        if token in self.end_tokens:
+            return path, token, "end"
+        return path, token, "length" if token is not None and len(path) + 1 == self.room else ""
