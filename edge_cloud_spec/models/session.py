@@ -15,9 +15,9 @@ from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
 from ..errors import MemoryFull
 from .cache import SPARE, KeyValueCache
-from .passes.attention import Segment
+from .passes.attention import OnLayer, PassItem
 from .passes.target_rows import DeviceRows, on_device, on_host, stacked
-from .passes.transformer import Deepstack, OnLayer, Transformer
+from .passes.transformer import Deepstack, Transformer
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,27 +34,12 @@ class PassRequest:
     grows: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class PassRows:
-    """Rows of one session in a pass: token ids and rotary positions [n].
-
-    Logits are wanted from row ``first_logits`` on; ``on_layer`` receives the hidden rows that they
-    are computed from.
-    """
-
-    tokens: list[int]
-    positions: list[int]
-    segment: Segment
-    first_logits: int
-    on_layer: OnLayer | None = None
-
-
 class _NobodyLeft(Exception):
     """Raised inside a pass when no part of it is wanted any more."""
 
 
 def run_pass(
-    transformer: Transformer, parts: Sequence[PassRows], vocabulary: int
+    transformer: Transformer, parts: Sequence[PassItem], vocabulary: int
 ) -> list[DeviceRows | Exception]:
     """Logits [m, vocabulary] of each part's rows from ``first_logits`` on.
 
@@ -62,9 +47,9 @@ def run_pass(
     the pass goes on while others want it. Nothing is padded: the rows of all parts go through the
     matrices together, and each part attends to its own cache.
     """
-    ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
+    ends = np.cumsum([part.count for part in parts]).tolist()
     wanted = [
-        slice(end - len(part.tokens) + part.first_logits, end)
+        slice(end - part.count + part.first_logits, end)
         for part, end in zip(parts, ends, strict=True)
     ]
     raised: dict[int, Exception] = {}
@@ -85,7 +70,7 @@ def run_pass(
             hidden = transformer.forward(
                 transformer.embed([token for part in parts for token in part.tokens]),
                 [position for part in parts for position in part.positions],
-                [part.segment for part in parts],
+                parts,
                 on_layer=on_layer if any(part.on_layer for part in parts) else None,
             )
         except _NobodyLeft:
@@ -107,7 +92,7 @@ def forward_together(
     has nodes. All are of this model; a session may be in one request only.
     """
     begun = [request.session.begin(request) for request in requests]
-    parts = {index: part for index, part in enumerate(begun) if isinstance(part, PassRows)}
+    parts = {index: part for index, part in enumerate(begun) if isinstance(part, PassItem)}
     try:
         logits = run_pass(transformer, list(parts.values()), vocabulary) if parts else []
     except BaseException:
@@ -328,17 +313,17 @@ class Session:
 
     # A pass: ``begin``, and then ``end``, or ``undo`` where it raised
 
-    def begin(self, request: PassRequest) -> PassRows | Exception | None:
-        """The tokens that a pass has to compute; None for none, or the reason why it cannot."""
+    def begin(self, request: PassRequest) -> PassItem | Exception | None:
+        """The rows that a pass has to compute; None for none, or the reason why it cannot."""
         if self._in_pass:
             return ValueError("this session is in this pass already")
         try:
-            return self._pass_rows(request)
+            return self._item(request)
         except Exception as error:
             self._in_pass = False
             return error
 
-    def _pass_rows(self, request: PassRequest) -> PassRows | None:
+    def _item(self, request: PassRequest) -> PassItem | None:
         """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
         scored, logits = self._nodes, self._logits
         known = self._with_prompt and request.on_layer is None
@@ -373,8 +358,9 @@ class Session:
             self.spare = SPARE + count  # evicted, it can come back with room for them
             raise
         self._before, self._nodes = self._nodes, asked
-        segment = self._transformer.segment(cache, start, count, asked, len(new))
-        return PassRows(tail + new, positions, segment, max(len(tail) - 1, 0), request.on_layer)
+        mask = self._transformer.mask(start, count, asked, len(new))
+        wanted = max(len(tail) - 1, 0)
+        return PassItem(cache, start, tail + new, mask, positions, wanted, request.on_layer)
 
     def end(
         self, request: PassRequest, logits: DeviceRows | Exception | None
@@ -523,11 +509,17 @@ class Prefill:
             positions = np.concatenate([positions, after], axis=1)
             self._cache.reserve(start + count, start)
         with torch.inference_mode():
-            hidden = transformer.embed([*self._ids[start:end].tolist(), *nodes.tokens])
+            item = PassItem(
+                self._cache,
+                start,
+                [*self._ids[start:end].tolist(), *nodes.tokens],
+                transformer.mask(start, count, nodes, len(nodes)),
+            )
+            hidden = transformer.embed(item.tokens)
             return transformer.forward(
                 hidden,
                 torch.from_numpy(positions),
-                (transformer.segment(self._cache, start, count, nodes, len(nodes)),),
+                [item],
                 self._place_image(hidden, start, end),
                 on_layer,
             )

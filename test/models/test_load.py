@@ -28,7 +28,7 @@ from edge_cloud_spec.lab.bench.models import crop_alike
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import choose, identity, load
-from edge_cloud_spec.models.passes.attention import Segment
+from edge_cloud_spec.models.passes.attention import PassItem
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
@@ -153,8 +153,8 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
         transformer = Transformer(model.model.language_model, model.lm_head, quantize)
         hidden = torch.randn(3, transformer.hidden_size, generator=torch.Generator().manual_seed(1))
         cache = KeyValueCache(transformer.cache_layout, 3, KvMemory())
-        segments = [Segment(cache, 0, 3)]
-        return transformer.forward(hidden.bfloat16(), [0, 1, 2], segments).float().numpy()
+        items = [PassItem(cache, 0, [1, 2, 3])]
+        return transformer.forward(hidden.bfloat16(), [0, 1, 2], items).float().numpy()
 
     with torch.inference_mode(), _Int4OnCpu() as kernel:
         exact = rows("none")

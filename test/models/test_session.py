@@ -19,7 +19,7 @@ from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.passes import attention as attention_module
-from edge_cloud_spec.models.passes.attention import PaddedAttention, Segment
+from edge_cloud_spec.models.passes.attention import PaddedAttention, PassItem
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.session import PassRequest, Session
@@ -345,6 +345,10 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
     layout = model.transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
     monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
+
+    def rows(start: int, count: int) -> PassItem:
+        return PassItem(cache, start, [0] * count)
+
     for pays, sizes in (
         (True, ((90, 5), (100, 5), (70, 3))),
         (False, ((90, 5),)),  # one alone
@@ -352,7 +356,7 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
         (False, ((180, 5), (9, 5), (9, 5))),  # one is long
         (False, ((90, 90), (90, 2), (90, 2), (90, 2))),
     ):
-        assert PaddedAttention.pays([Segment(cache, *size) for size in sizes], layout) == pays
+        assert PaddedAttention.pays([rows(*size) for size in sizes], layout) == pays
 
 
 # Memory that is short

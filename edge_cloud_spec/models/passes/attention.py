@@ -6,7 +6,7 @@ compute; a copy of the caches for the pass, side by side and padded alike, costs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,46 +16,57 @@ from torch import Tensor
 from ..cache import CacheLayout, KeyValueCache
 from ..kv_memory import MB
 
+OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
+
 
 @dataclass(frozen=True, eq=False)
-class Segment:
-    """`count` rows of one session in a pass; they are written to `cache` from row `start` on.
+class PassItem:
+    """One session's rows [n] in a pass; they are written to its ``cache`` from row ``start`` on.
 
-    mask: additive float [count, start + count], or None: causal from row 0, or a single row.
+    Logits are wanted from row ``first_logits`` on; ``on_layer`` receives the hidden rows that they
+    are computed from.
     """
 
     cache: KeyValueCache
     start: int
-    count: int
-    mask: Tensor | None = None
+    tokens: Sequence[int]  # [n]
+    mask: Tensor | None = None  # additive [n, start + n]; None: causal from row 0, or a single row
+    positions: Sequence[int] = ()  # [n], rotary; the rows of a prompt have theirs beside it
+    first_logits: int = 0
+    on_layer: OnLayer | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.tokens)
 
 
-def attend(index: int, qk: Tensor, values: Tensor, segment: Segment, heads: int) -> Tensor:
+def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -> Tensor:
     """[n, heads * dim] of the layer ``index``; writes keys and values into the cache.
 
     qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim]. The query heads of one key head are
     folded into the query rows, so that keys are not repeated.
     """
-    count, end = segment.count, segment.start + segment.count
+    count, end = item.count, item.start + item.count
     kv_heads, dim = values.shape[1:]
-    keys_before = segment.cache.keys[index].narrow(1, 0, end)
-    values_before = segment.cache.values[index].narrow(1, 0, end)
-    keys_before.narrow(1, segment.start, count).copy_(qk[:, heads:].transpose(0, 1))
-    values_before.narrow(1, segment.start, count).copy_(values.transpose(0, 1))
+    keys_before = item.cache.keys[index].narrow(1, 0, end)
+    values_before = item.cache.values[index].narrow(1, 0, end)
+    keys_before.narrow(1, item.start, count).copy_(qk[:, heads:].transpose(0, 1))
+    values_before.narrow(1, item.start, count).copy_(values.transpose(0, 1))
     key, value = keys_before.unsqueeze(0), values_before.unsqueeze(0)
     query, group = qk[:, :heads], heads // kv_heads
     if count == 1:
         folded = query.view(1, kv_heads, group, dim)
-        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=segment.mask)
+        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=item.mask)
         return out.view(1, -1)
-    if segment.mask is None:
+    if item.mask is None:
         whole = query.transpose(0, 1).unsqueeze(0)  # [1, heads, n, dim]
         out = F.scaled_dot_product_attention(
             whole, key, value, is_causal=True, enable_gqa=heads != kv_heads
         )
     else:
         folded = query.transpose(0, 1).reshape(1, kv_heads, group * count, dim)
-        mask = segment.mask.expand(group, count, end).reshape(group * count, end)
+        mask = item.mask.expand(group, count, end).reshape(group * count, end)
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask)
     return out.view(heads, count, dim).transpose(0, 1).reshape(count, -1)
 
@@ -78,25 +89,25 @@ class PaddedAttention:
     pass's own rows.
     """
 
-    def __init__(self, segments: Sequence[Segment], layout: CacheLayout, heads: int) -> None:
+    def __init__(self, items: Sequence[PassItem], layout: CacheLayout, heads: int) -> None:
         """heads: the number of query heads, a multiple of the layout's KV heads."""
-        self._segments, self._heads = segments, heads
-        self._sessions = len(segments)
-        self._before = before = max(segment.start for segment in segments)
-        self._count = count = max(segment.count for segment in segments)
+        self._items, self._heads = items, heads
+        self._sessions = len(items)
+        self._before = before = max(item.start for item in items)
+        self._count = count = max(item.count for item in items)
         self._dim, self._kv_heads = layout.size, layout.heads
         device, dtype = layout.device, layout.dtype
-        shape = (layout.layers, 2, len(segments), layout.heads, before + count, layout.size)
+        shape = (layout.layers, 2, len(items), layout.heads, before + count, layout.size)
         self._copy = torch.empty(shape, dtype=dtype, device=device)
         group = heads // layout.heads
-        attention = (len(segments), group, count, before + count)
+        attention = (len(items), group, count, before + count)
         mask = torch.full(attention, float("-inf"), dtype=dtype, device=device)
         places: list[int] = []  # of the rows in the padded pass
-        for place, segment in enumerate(segments):
-            start, rows = segment.start, segment.count
-            self._copy[:, :, place, :, :start] = segment.cache.rows(0, start)
+        for place, item in enumerate(items):
+            start, rows = item.start, item.count
+            self._copy[:, :, place, :, :start] = item.cache.rows(0, start)
             self._copy[:, :, place, :, start:before] = 0  # masked, but 0 * nan is nan
-            attends = segment.mask
+            attends = item.mask
             if attends is None:
                 where = torch.arange(start, start + rows, device=device)
                 attends = causal(where, start + rows, dtype)
@@ -104,26 +115,26 @@ class PaddedAttention:
             mask[place, :, :rows, before : before + rows] = attends[:, start:]
             mask[place, :, rows:, before : before + rows] = 0  # padding sees all of them
             places += range(place * count, place * count + rows)
-        self._mask = mask.view(len(segments), 1, group * count, before + count)
+        self._mask = mask.view(len(items), 1, group * count, before + count)
         self._own = self._padded = None
-        if len(places) < len(segments) * count:
+        if len(places) < len(items) * count:
             self._own = torch.tensor(places, device=device)
             # Padding is the first row again: what it attends to is a number, and nobody reads it.
-            self._padded = torch.zeros(len(segments) * count, dtype=torch.long, device=device)
+            self._padded = torch.zeros(len(items) * count, dtype=torch.long, device=device)
             self._padded[self._own] = torch.arange(len(places), device=device)
         self._layers = [(layer[0], layer[1]) for layer in self._copy]
 
     @staticmethod
-    def pays(segments: Sequence[Segment], layout: CacheLayout) -> bool:
+    def pays(items: Sequence[PassItem], layout: CacheLayout) -> bool:
         """Whether these are several, small, and of about equal sizes."""
-        if len(segments) < 2:
+        if len(items) < 2:
             return False
-        starts, counts = [one.start for one in segments], [one.count for one in segments]
+        starts, counts = [one.start for one in items], [one.count for one in items]
         padded = max(starts) + max(counts)
         return (
             padded * layout.row_bytes <= SMALL
-            and padded * len(segments) <= PADDED * (sum(starts) + sum(counts))
-            and max(counts) * len(segments) <= PADDED * sum(counts)
+            and padded * len(items) <= PADDED * (sum(starts) + sum(counts))
+            and max(counts) * len(items) <= PADDED * sum(counts)
         )
 
     def attend(self, index: int, qk: Tensor, values: Tensor) -> Tensor:
@@ -146,7 +157,7 @@ class PaddedAttention:
 
     def keep(self) -> None:
         """Write the pass's keys and values, of all layers, into the caches of their sessions."""
-        for place, segment in enumerate(self._segments):
-            start, end = segment.start, segment.start + segment.count
-            new = self._copy[:, :, place, :, self._before : self._before + segment.count]
-            segment.cache.rows(start, end).copy_(new)
+        for place, item in enumerate(self._items):
+            start, end = item.start, item.start + item.count
+            new = self._copy[:, :, place, :, self._before : self._before + item.count]
+            item.cache.rows(start, end).copy_(new)

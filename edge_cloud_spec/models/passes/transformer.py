@@ -9,7 +9,7 @@ session by session over its own cache, or, where caches are small, in one call o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,11 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...decoding.token_tree import TokenTree
-from ..cache import CacheLayout, KeyValueCache
-from .attention import PaddedAttention, Segment, attend, causal
+from ..cache import CacheLayout
+from .attention import OnLayer, PaddedAttention, PassItem, attend, causal
 from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
-
-OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,23 +63,20 @@ class Transformer:
         """Input rows [n, hidden_size] of token ids [n]."""
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
-    def segment(
-        self, cache: KeyValueCache, start: int, count: int, nodes: TokenTree, new: int
-    ) -> Segment:
-        """`count` rows after `start`, of which the last `new` are the last of these nodes."""
-        mask = None
+    def mask(self, start: int, count: int, nodes: TokenTree, new: int) -> Tensor | None:
+        """Of `count` rows after `start`, of which the last `new` are the last of these nodes."""
         if nodes.parents is not None:
-            mask = torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
-        elif count > 1 and start > 0:
-            places = torch.arange(start, start + count, device=self.device)
-            mask = causal(places, start + count, self.dtype)
-        return Segment(cache, start, count, mask)
+            return torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
+        if count == 1 or start == 0:
+            return None
+        places = torch.arange(start, start + count, device=self.device)
+        return causal(places, start + count, self.dtype)
 
     def forward(
         self,
         hidden: Tensor,
         positions: Tensor | Sequence[int],
-        segments: Sequence[Segment],
+        items: Sequence[PassItem],
         deepstack: Deepstack | None = None,
         on_layer: OnLayer | None = None,
     ) -> Tensor:
@@ -93,9 +88,9 @@ class Transformer:
         cos, sin = self._rotary(positions)
         features = deepstack.features if deepstack is not None else ()
         padded: PaddedAttention | None = None
-        if PaddedAttention.pays(segments, self.cache_layout):
-            padded = PaddedAttention(segments, self.cache_layout, self.heads)
-        attention = partial(self._attend, segments) if padded is None else padded.attend
+        if PaddedAttention.pays(items, self.cache_layout):
+            padded = PaddedAttention(items, self.cache_layout, self.heads)
+        attention = partial(self._attend, items) if padded is None else padded.attend
         for index, layer in enumerate(self.layers):
             qk, values = layer.project(hidden, cos, sin)
             hidden = layer.finish(hidden, attention(index, qk, values))
@@ -107,11 +102,9 @@ class Transformer:
             padded.keep()
         return hidden
 
-    def _attend(
-        self, segments: Sequence[Segment], index: int, qk: Tensor, values: Tensor
-    ) -> Tensor:
-        counts = [segment.count for segment in segments]
-        parts = zip(torch.split(qk, counts), torch.split(values, counts), segments, strict=True)
+    def _attend(self, items: Sequence[PassItem], index: int, qk: Tensor, values: Tensor) -> Tensor:
+        counts = [item.count for item in items]
+        parts = zip(torch.split(qk, counts), torch.split(values, counts), items, strict=True)
         each = [attend(index, *part, self.heads) for part in parts]
         return each[0] if len(each) == 1 else torch.cat(each)
 
