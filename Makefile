@@ -16,7 +16,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm figures parameters test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm figures diagrams parameters test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -51,6 +51,10 @@ vllm: setup
 # docs/parameters.md, from the declarations in the code.
 parameters: setup
 	PYTHONPATH=test $(BIN)/python -m helpers.parameters_page docs/parameters.md
+
+# The state diagrams of docs/architecture.md, from the tables in the code.
+diagrams: setup
+	PYTHONPATH=test $(BIN)/python -m helpers.state_diagrams docs/architecture.md
 
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup

@@ -1,4 +1,4 @@
-"""Tables of transitions as law, as in h11: what is not listed is refused; diagrams show them."""
+"""Tables of transitions as law, as in h11: what is not listed is refused."""
 
 from __future__ import annotations
 
@@ -20,14 +20,3 @@ def follow_table(table: Transitions[State, Trigger], state: State, trigger: Trig
     if trigger not in table[state]:
         raise OutOfTurn(f"{trigger.value}, while {state.value}")
     return table[state][trigger]
-
-
-def diagram(table: Transitions[State, Trigger]) -> str:
-    """The table as a state diagram of mermaid; it begins in the first state."""
-    arrows = [
-        f"    {state.name} --> {then.name}: {trigger.name.lower()}"
-        for state, row in table.items()
-        for trigger, then in row.items()
-    ]
-    first = next(iter(table)).name
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows])

@@ -20,6 +20,7 @@ from helpers.documents import (
     mention_error,
 )
 from helpers.parameters_page import NODES, page
+from helpers.state_diagrams import with_diagrams
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -164,6 +165,13 @@ def test_the_page_of_parameters_is_what_the_code_declares() -> None:
     sources = [file.read_text() for file in (ROOT / "edge_cloud_spec").rglob("*.py")]
     declared = re.findall(r"\b[Pp]arameters\((?:self, )?(\w+)\(\)", "\n".join(sources))
     assert len(declared) > 5 and {type(each).__name__ for each in NODES.values()} == set(declared)
+
+
+def test_the_state_diagrams_are_those_of_the_tables() -> None:
+    written = (DOCS / "architecture.md").read_text()
+    assert written == with_diagrams(written), "run: make diagrams"
+    with pytest.raises(ValueError, match="0 diagrams"):
+        with_diagrams(written.replace("<!-- from edge", "<!-- of edge"))
 
 
 def spoken() -> str:
