@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
@@ -50,7 +49,6 @@ from .decision_loop import (
 from .own_base import OnVelocity, OwnBase
 
 _log = logging.getLogger(__name__)
-TICKS_A_SECOND = round(1 / PERIOD)
 POLL_S = 0.2  # s at most until a decision begins that is due because time went on
 LINK_LOST = "the link is lost; the drafter decides alone"
 REFUSED_ALONE = (
@@ -196,7 +194,7 @@ class Pilot:
             self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
 
     def tick(self, blind: str = "") -> None:
-        """Once a second. ``blind``: why there is no picture to decide on."""
+        """Once a second, or more often. ``blind``: why there is no picture to decide on."""
         self._loop.blind = blind
         self.hear(Tick())
 
@@ -222,6 +220,7 @@ class Pilot:
         """The decision that is due, which begins, and is to be made; None: none is."""
         with self._changed:
             now, loop = self._clock(), self._loop
+            loop.settings = self.settings.loop
             if self.runner is None or loop.deciding or not loop.is_due(now):
                 return None
             self._inbox = self._make_inbox()
@@ -287,7 +286,7 @@ class Pilot:
             with OwnBase(drive, self.hear, settings, self.settings.loop.dialect) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
-                for number in count():
+                while True:
                     now = time.time_ns()
                     self.see(now, camera())
                     if odometry is not None:
@@ -301,15 +300,13 @@ class Pilot:
                         elif isinstance(output, End):
                             return output
                     base.hear(Tick())
-                    if number % TICKS_A_SECOND == 0:
-                        self.tick()
+                    self.tick()
                     time.sleep(PERIOD)
         finally:
             self.pause("navigate has ended")
             self.use(None, known)
             model.join()
             self.use(runner, known)
-        raise AssertionError("count has no end")
 
     def _make_all(self) -> None:
         for decide in iter(self.wait, None):

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import io
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import rclpy
-from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
 from helpers.graph.peer import PATIENCE, Peer
 from helpers.navigator_bench import Bench
-from helpers.scripted_runner import ScriptedRunner
 from PIL import Image as Picture
-from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import Bool, Header, String
+from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.msg import NavStatus
 from edge_cloud_spec.nav.events import Report
 from edge_cloud_spec.nav.mission import STARTED
@@ -34,62 +28,23 @@ from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
-from edge_cloud_spec.pilot import decision_loop
-from edge_cloud_spec.pilot.decision_loop import FULL, NONE, UNTIL_NEXT
 
 CUP = "find the blue box"
 
 
-class ScriptedDrafter(DrafterNode):
-    """The real node with another runner, whose callbacks the test calls."""
-
-    def load(self) -> None:
-        super().load()
-        assert self._pilot.runner is not None
-        self.model = self._pilot.runner.draft_model
-        self.runner = ScriptedRunner(self.model, self.tokens("action: search;"))
-        self._pilot.runner = self.runner  # type: ignore[assignment]
-
-    def tokens(self, text: str) -> tuple[int, ...]:
-        return tuple(self.model.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def frame(self) -> None:
-        self._on_compressed(CompressedImage(header=Header(stamp=Time(sec=1)), data=b"x"))
-
-    def status(self, state: str, request: str = "-") -> None:
-        self._on_status(NavStatus(**Status(state, request, stops=7).fields))
-
-    def begin_decision(self) -> str:
-        """A decision is under way, and has said its action; its request."""
-        self._on_instruction(String(data=CUP))
-        self.status("idle")
-        self.frame()
-        assert self.runner.said.acquire(timeout=PATIENCE)
-        return self._pilot._loop._request
-
-
 @pytest.fixture
-def node(domain: int, request: pytest.FixtureRequest) -> Iterator[ScriptedDrafter]:
+def node(domain: int) -> Iterator[DrafterNode]:
     rclpy.init()
-    node = ScriptedDrafter()
-    node.set_parameters([Parameter("explain", value=request.param)])
+    node = DrafterNode()
     node.bring_up()
     yield node
-    node.runner.go_on.set()
     node.close()
     node.destroy_node()
     rclpy.shutdown()
 
 
-def ended(node: ScriptedDrafter) -> list[str]:
-    """How decodes ended, once the one under way has."""
-    assert node._pilot.idle.wait(PATIENCE)
-    return node.runner.ends
-
-
-@pytest.mark.parametrize("node", [NONE], indirect=True)
 def test_what_fails_in_each_decision_is_logged_once_and_counted(
-    node: ScriptedDrafter, capfd: pytest.CaptureFixture[str]
+    node: DrafterNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before, a wrong token was an ERROR a second for as long as it was wrong."""
     for number in range(50):
@@ -102,9 +57,8 @@ def test_what_fails_in_each_decision_is_logged_once_and_counted(
     assert "in 0 s" in logged[0] and "something else" in logged[-1]
 
 
-@pytest.mark.parametrize("node", [NONE], indirect=True)
 def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
-    node: ScriptedDrafter, monkeypatch: pytest.MonkeyPatch
+    node: DrafterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says at once that an action was done and that it goes on, and a search is counted by it;
     a queue of one kept the last only."""
@@ -126,70 +80,6 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
         assert time.monotonic() < late
         rclpy.spin_once(node, timeout_sec=0.1)
     assert heard == said
-
-
-@pytest.mark.parametrize("node", [NONE], indirect=True)
-def test_without_explanations_a_decode_ends_at_its_action(node: ScriptedDrafter) -> None:
-    node.begin_decision()
-    assert ended(node) == ["cut"]
-
-
-@pytest.mark.parametrize("node", [UNTIL_NEXT], indirect=True)
-def test_an_explanation_is_cut_off_when_the_next_decision_has_its_frame(
-    node: ScriptedDrafter,
-) -> None:
-    request = node.begin_decision()
-    node.status("ready", request)
-    assert not node.runner.ends, "there is no frame from after that"
-    node.frame()
-    assert node.runner.said.acquire(timeout=PATIENCE), "the next one begins"
-    assert node.runner.ends == ["cut"]
-
-
-@pytest.mark.parametrize("node", [FULL], indirect=True)
-def test_what_the_operator_says_ends_a_decode_that_explains_itself(node: ScriptedDrafter) -> None:
-    request = node.begin_decision()
-    node.status("ready", request)
-    node.frame()
-    assert not node.runner.ends, "the explanation is wanted"
-    node._on_instruction(String(data="stop"))
-    assert ended(node) == ["aborted"]
-
-
-@pytest.mark.parametrize("node", [FULL], indirect=True)
-def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
-    node: ScriptedDrafter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check, threads = decision_loop.check_instruction, list[threading.Thread]()
-
-    def check_meanwhile(*given: Any) -> str:
-        threads.append(threading.Thread(target=node._on_e_stop, args=(Bool(data=True),)))
-        threads[0].start()
-        threads[0].join(0.2)
-        return check(*given)
-
-    monkeypatch.setattr(decision_loop, "check_instruction", check_meanwhile)
-    node._on_instruction(String(data=CUP))
-    threads[0].join()
-    node.status("idle")
-    node.frame()
-    assert not node._pilot.instruction and not node.runner.begun
-
-
-@pytest.mark.parametrize("node", [NONE], indirect=True)
-@pytest.mark.parametrize("reason", ["end", "length"])
-def test_a_bare_word_is_an_action_once_its_answer_has_ended(
-    node: ScriptedDrafter, reason: str
-) -> None:
-    settings = node._pilot.settings
-    loop = replace(settings.loop, dialect=load_dialect("uni_navid"))
-    node._pilot.settings = replace(settings, loop=loop)
-    node.runner.tokens, node.runner.by_itself = node.tokens("stop"), reason
-    node.begin_decision()
-    assert node._pilot.instruction == CUP and not node.runner.ends, "it may go on"
-    node.runner.go_on.set()
-    assert ended(node) == [reason]
-    assert node._pilot.instruction == ("" if reason == "end" else CUP), "a stop, or none"
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR

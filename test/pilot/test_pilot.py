@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.pilot.decision_loop import Decide, Say
+from edge_cloud_spec.pilot import decision_loop
+from edge_cloud_spec.pilot.decision_loop import (
+    FULL,
+    NONE,
+    UNTIL_NEXT,
+    Decide,
+    Event,
+    LoopSettings,
+    Say,
+)
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 
@@ -30,7 +41,6 @@ class Flight:
 
     def __init__(self, settings: PilotSettings = STOPS, text: str = "action: search;") -> None:
         self.said, self.lost, self.now = list[Output](), False, 100.0
-        self.thread = threading.Thread()
         tokens = vlm().tokenizer(text, add_special_tokens=False)["input_ids"]
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
         self.pilot = Pilot(
@@ -43,10 +53,13 @@ class Flight:
         )
         self.pilot.use(self.runner)  # type: ignore[arg-type]
 
-    def take(self) -> Decide:
-        self.pilot.hear(Instruction(IT))
+    def see(self) -> None:
         self.now += 1.0
         self.pilot.see(round(self.now * 1e9), b"picture")
+
+    def take(self) -> Decide:
+        self.pilot.hear(Instruction(IT))
+        self.see()
         decide = self.pilot.take()
         assert decide is not None
         return decide
@@ -152,55 +165,130 @@ def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
     assert decided.ended.words == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
 
 
+# While a decision is under way
+
+
+class Flying(Flight):
+    """Decisions are made in a thread of their own; one begins, and has said its action."""
+
+    def __init__(self, settings: PilotSettings = STOPS, lost: bool = False, **given: str) -> None:
+        super().__init__(settings, **given)
+        self.lost = lost
+        self._thread = threading.Thread(target=self._make_all)
+
+    def __enter__(self) -> Flying:
+        self._thread.start()
+        self.pilot.hear(Instruction(IT))
+        self.pilot.hear(Status("idle", stops=7))
+        self.see()
+        self.begun()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runner.go_on.set()
+        self.pilot.use(None)
+        self._thread.join(PATIENCE)
+
+    def _make_all(self) -> None:
+        for decide in iter(self.pilot.wait, None):
+            self.pilot.make(decide)
+
+    def begun(self) -> str:
+        assert self.runner.said.acquire(timeout=PATIENCE)
+        request: str = self.of(Words)[-1].request
+        return request
+
+    def ended(self) -> list[str]:
+        """How decodes ended, once nothing is under way."""
+        assert self.pilot.idle.wait(PATIENCE)
+        return self.runner.ends
+
+
+def explaining(explain: str) -> PilotSettings:
+    return replace(STOPS, loop=LoopSettings(explain))
+
+
+def test_without_explanations_a_decode_ends_at_its_action() -> None:
+    with Flying(explaining(NONE)) as flying:
+        assert flying.ended() == ["cut"]
+
+
+def test_an_explanation_is_cut_off_when_the_next_decision_has_its_frame() -> None:
+    with Flying(explaining(UNTIL_NEXT)) as flying:
+        flying.pilot.hear(Status("ready", flying.of(Words)[-1].request, stops=7))
+        assert not flying.runner.ends, "there is no frame from after that"
+        flying.see()
+        flying.begun()
+        assert flying.runner.ends == ["cut"]
+
+
+@pytest.mark.parametrize("event", [Instruction("stop"), EStop(True)], ids=str)
+def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event) -> None:
+    with Flying(explaining(FULL)) as flying:
+        flying.pilot.hear(Status("ready", flying.of(Words)[-1].request, stops=7))
+        flying.see()
+        assert not flying.runner.ends, "the explanation is wanted"
+        flying.pilot.hear(event)
+        assert flying.ended() == ["aborted"]
+        assert flying.of(Say)[-1].line.startswith("idle")
+
+
+def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flight, threads = Flight(), list[threading.Thread]()
+
+    def check_meanwhile(*given: Any) -> str:
+        threads.append(threading.Thread(target=flight.pilot.hear, args=(EStop(True),)))
+        threads[0].start()
+        threads[0].join(0.2)
+        return check_instruction(*given)
+
+    monkeypatch.setattr(decision_loop, "check_instruction", check_meanwhile)
+    flight.pilot.hear(Instruction(IT))
+    threads[0].join()
+    flight.pilot.hear(Status("idle", stops=7))
+    flight.see()
+    assert not flight.pilot.instruction and flight.pilot.take() is None
+
+
+@pytest.mark.parametrize(("reason", "follows"), [("end", ""), ("length", IT)])
+def test_a_bare_word_is_an_action_once_its_answer_has_ended(reason: str, follows: str) -> None:
+    dialect = load_dialect("uni_navid")
+    settings = replace(STOPS, loop=LoopSettings(NONE, dialect=dialect))
+    with Flying(settings, text="stop") as flying:
+        flying.runner.by_itself = reason
+        assert flying.pilot.instruction == IT and not flying.runner.ends, "it may go on"
+        flying.runner.go_on.set()
+        assert flying.ended() == [reason]
+        assert flying.pilot.instruction == follows, "a stop, or none"
+
+
 # While the link is lost
 
 
-@pytest.fixture
-def flying(request: pytest.FixtureRequest) -> Iterator[Flight]:
-    """A decision is under way in another thread."""
-    flight = Flight(request.param[0])
-    flight.lost = request.param[1]
-    decide = flight.take()
-    flight.thread = threading.Thread(target=flight.pilot.make, args=(decide,))
-    flight.thread.start()
-    assert flight.runner.said.acquire(timeout=PATIENCE)
-    yield flight
-    flight.runner.go_on.set()
-    flight.thread.join(PATIENCE)
-
-
-@pytest.mark.parametrize("flying", [(STOPS, False), (CREEPS, True)], indirect=True)
+@pytest.mark.parametrize(("settings", "lost"), [(STOPS, False), (CREEPS, True)])
 def test_a_decision_that_waits_for_the_link_or_needs_none_goes_on_without_it(
-    flying: Flight,
+    settings: PilotSettings, lost: bool
 ) -> None:
-    flying.lost = True
-    flying.pilot.lose_link()
-    flying.runner.go_on.set()
-    flying.thread.join(PATIENCE)
-    assert flying.runner.ends == ["end"]
-    assert flying.of(Decided)[0].alone is (flying.pilot.settings is CREEPS)
+    with Flying(settings, lost) as flying:
+        flying.lost = True
+        flying.pilot.lose_link()
+        flying.runner.go_on.set()
+        assert flying.ended() == ["end"]
+        assert flying.of(Decided)[0].alone is lost
 
 
-@pytest.mark.parametrize("flying", [(CREEPS, False)], indirect=True)
-def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link(flying: Flight) -> None:
-    flying.lost = True
-    flying.pilot.lose_link()
-    flying.thread.join(PATIENCE)
-    assert flying.runner.ends == ["aborted"]
-    assert not flying.of(Report), "it is decided anew"
-    flying.now += 1.0
+def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None:
+    with Flying(CREEPS) as flying:
+        flying.lost = True
+        flying.pilot.lose_link()
+        assert flying.ended() == ["aborted"]
+        assert not flying.of(Report), "it is decided anew"
+    flying = Flying(CREEPS, lost=True)
     assert flying.decided().alone
-    flying.lost = False
-    flying.now += 1.0
+    flying.lost, flying.now = False, flying.now + 10.0
     assert not flying.decided().alone, "and in the cloud again once it is back"
-
-
-@pytest.mark.parametrize("flying", [(STOPS, False)], indirect=True)
-def test_what_the_operator_says_ends_the_decision_under_way(flying: Flight) -> None:
-    flying.pilot.hear(EStop(True))
-    flying.thread.join(PATIENCE)
-    assert flying.runner.ends == ["aborted"]
-    assert flying.of(Say)[-1].line.startswith("idle e_stop")
 
 
 def test_by_default_no_lost_link_makes_a_decision_local() -> None:
