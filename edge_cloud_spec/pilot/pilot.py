@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
@@ -31,7 +30,6 @@ from ..nav.mission import End
 from ..nav.motion import PERIOD
 from ..nav.pose import Pose
 from ..nav.settings import Settings
-from ..nav.status import Status
 from .decision_loop import (
     UNTIL_NEXT,
     Abandon,
@@ -51,10 +49,6 @@ from .own_base import OnVelocity, OwnBase
 _log = logging.getLogger(__name__)
 POLL_S = 0.2  # s at most until a decision begins that is due because time went on
 LINK_LOST = "the link is lost; the drafter decides alone"
-REFUSED_ALONE = (
-    "when_lost is creep, but the navigator does not move on unverified words; set its "
-    "parameter allow_unverified too, or when_lost to stop"
-)
 
 
 @dataclass(frozen=True)
@@ -180,9 +174,6 @@ class Pilot:
                 else:
                     self._publish(action)
             self._changed.notify()
-        refused = isinstance(event, Status) and "allow_unverified" in event.detail
-        if refused and self.decides_alone:
-            self._publish(Report(REFUSED_ALONE))
 
     def see(self, stamp: int, jpeg: bytes | None) -> None:
         """A camera frame arrived, by its driver's ``stamp`` (ns); None: nobody needs it."""
@@ -315,11 +306,25 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner = self.settings, self.runner
-        words = _SettledWords(decide, runner.draft_model.tokenizer, self._publish)
+        stream, said = TextStream(runner.draft_model.tokenizer), _first_words(decide)
+
+        def say(tokens: tuple[int, ...], verified: bool, finish_reason: str = "") -> None:
+            nonlocal said
+            said = replace(
+                said,
+                position=said.position + len(said.tokens),
+                tokens=tokens,
+                text=stream.add(tokens, ended=finish_reason == ENDED),
+                answer=stream.text,
+                verified=verified,
+                finished=bool(finish_reason),
+                finish_reason=finish_reason,
+            )
+            self._publish(said)
 
         def on_emit(emit: Emit) -> None:
-            words.emit(emit)
-            self.hear(Answered(words.answer))
+            say(emit.tokens, emit.verified)
+            self.hear(Answered(said.answer))
 
         reason = "failed"
         try:
@@ -334,10 +339,26 @@ class Pilot:
             reason = outcome.reason
         finally:
             self._inbox, self._in_cloud = None, False
-            words.finish(reason)
-        ended = _ended(decide, outcome, words.answer)
+            say((), said.verified, reason)
+        ended = _ended(decide, outcome, said.answer)
         action = settings.loop.dialect.action_of(ended.words, ended.whole)
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed)
+
+
+def _first_words(decide: Decide) -> Words:
+    """Words of this decision that say nothing yet."""
+    return Words(
+        request=decide.request,
+        position=0,
+        tokens=(),
+        text="",
+        verified=True,
+        finished=False,
+        stamp=decide.frame.stamp,
+        instruction=decide.instruction,
+        stops=decide.stops,
+        camera_offset=decide.frame.clock_offset,
+    )
 
 
 def _ended(decide: Decide, outcome: Outcome, answer: str) -> Ended:
@@ -347,46 +368,3 @@ def _ended(decide: Decide, outcome: Outcome, answer: str) -> Ended:
     if not outcome.completed:
         problem = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
     return Ended(answer, problem, outcome.out_of_reach, outcome.retry_after_s, whole=whole)
-
-
-class _SettledWords:
-    """Publishes each piece of an answer as soon as its tokens are settled."""
-
-    def __init__(self, decide: Decide, tokenizer: Any, publish: Callable[[Words], object]) -> None:
-        self._decide, self._publish = decide, publish
-        self._stream = TextStream(tokenizer)
-        self._count, self._verified = 0, True
-
-    @property
-    def answer(self) -> str:
-        """All words so far."""
-        return self._stream.text
-
-    def emit(self, emit: Emit) -> None:
-        """Publish the tokens that a verdict settled, with their text."""
-        self._verified = emit.verified
-        self._say(emit.tokens, self._stream.add(emit.tokens))
-
-    def finish(self, reason: str) -> None:
-        """Publish that nothing follows, and why."""
-        self._say((), self._stream.add((), ended=reason == ENDED), reason)
-
-    def _say(self, tokens: tuple[int, ...], text: str, finish_reason: str = "") -> None:
-        decide, position = self._decide, self._count
-        self._count += len(tokens)
-        self._publish(
-            Words(
-                request=decide.request,
-                position=position,
-                tokens=tokens,
-                text=text,
-                verified=self._verified,
-                finished=bool(finish_reason),
-                stamp=decide.frame.stamp,
-                instruction=decide.instruction,
-                stops=decide.stops,
-                camera_offset=decide.frame.clock_offset,
-                finish_reason=finish_reason,
-                answer=self.answer,
-            )
-        )

@@ -26,6 +26,8 @@ from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, engine_options
 from ..harness.server import VerifierProcess
 from ..sim.bases import BASES, IDEAL
+from ..sim.episode import Episode, EpisodeOutcome
+from ..sim.room import make_room
 from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Options, Row
 from .options import finite
@@ -56,17 +58,14 @@ class RoomRun:
     engine: str
     preset: str
     rule: str
-    success: bool
-    steps: int
-    tokens: int
-    seconds: float  # of decoding
-    accepted: Share  # of the drafted tokens that were judged
-    answers: tuple[tuple[int, ...], ...]
-    contacts: int
-    blocked: int  # motions that took the base to be held
-    driven_s: float  # of simulated time
-    hits: Share  # rounds whose draft was ready before the verdict
+    end: EpisodeOutcome
+    decisions: tuple[Outcome, ...]
     choices: ChoiceShares
+
+    @property
+    def answers(self) -> list[tuple[int, ...]]:
+        """The tokens of each decision."""
+        return [each.tokens for each in self.decisions]
 
 
 def _runs(names: str) -> list[tuple[Preset, str]]:
@@ -113,7 +112,7 @@ def drive_rooms(args: argparse.Namespace) -> list[RoomRun]:
             jobs = [(args, room) for room in rooms]
             for done, result in enumerate(workers.imap_unordered(_drive_room, jobs), start=1):
                 drives += result
-                reached = sum(d.success for d in result)
+                reached = sum(d.end.success for d in result)
                 print(f"room {done}/{len(rooms)}: {reached} of {len(result)} runs", flush=True)
     return drives
 
@@ -123,21 +122,24 @@ def _row(drives: Sequence[RoomRun], engine: str, preset: Preset, rule: str) -> R
     own = ("", "cloud_ar", rule)
     alone = {d.room: d.answers for d in drives if (d.engine, d.preset, d.rule) == own}
     same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
-    accepted = sum((d.accepted for d in runs), Share())
-    hits = sum((d.hits for d in runs), Share())
+    decisions = [each for d in runs for each in d.decisions]
+    accepted = Share(
+        sum(each.stats.accepted for each in decisions), sum(each.stats.tested for each in decisions)
+    )
+    hits = sum((cache_hits(each.stats.rounds) for each in decisions), Share())
     choices = sum((d.choices for d in runs), ChoiceShares())
     return {
         "engine": engine or "ours",
         "preset": preset.name,
         "rule": rule,
         "scenes": len(runs),
-        "success": sum(d.success for d in runs) / len(runs),
-        "steps": sum(d.steps for d in runs),
-        "contacts": sum(d.contacts for d in runs),
-        "blocked": sum(d.blocked for d in runs),
-        "driven_s": sum(d.driven_s for d in runs) / len(runs),
-        "tokens": sum(d.tokens for d in runs),
-        "seconds": round(sum(d.seconds for d in runs), 2),
+        "success": sum(d.end.success for d in runs) / len(runs),
+        "steps": len(decisions),
+        "contacts": sum(d.end.contacts for d in runs),
+        "blocked": sum(d.end.blocked for d in runs),
+        "driven_s": sum(d.end.seconds for d in runs) / len(runs),
+        "tokens": sum(len(each.tokens) for each in decisions),
+        "seconds": round(sum(each.seconds for each in decisions), 2),
         "same_decisions_as_cloud_ar": same,
         "acceptance": accepted.value or 0.0,
         "cache_hit": hits.value if preset.speculation.predicts else None,
@@ -172,9 +174,6 @@ def _drive(
     rule: str,
     robot: GrpcRobot,
 ) -> RoomRun:
-    from ..sim.episode import Episode
-    from ..sim.room import make_room
-
     policy = SamplingPolicy(temperature_of(rule, args.temperature), seed=number % 2**32)
     loop = LoopSettings(retry=0.0, mission=MissionSettings(failed_after=MAX_DECISIONS))
     pilot = Pilot(
@@ -197,22 +196,6 @@ def _drive(
             outcomes.append(decided.outcome)
             if decided.action is not None:  # else no motion; the next frame may give one
                 episode.perform(decided.action)
-        result = episode.outcome()
-    stats = [outcome.stats for outcome in outcomes]
-    return RoomRun(
-        number,
-        engine,
-        preset.name,
-        rule,
-        result.success,
-        len(outcomes),
-        sum(len(outcome.tokens) for outcome in outcomes),
-        sum(outcome.seconds for outcome in outcomes),
-        Share(sum(one.accepted for one in stats), sum(one.tested for one in stats)),
-        tuple(outcome.tokens for outcome in outcomes),
-        result.contacts,
-        result.blocked,
-        result.seconds,
-        sum((cache_hits(one.rounds) for one in stats), Share()),
-        ChoiceShares.of(robot.runner.measures) - before,
-    )
+        end = episode.outcome()
+    choices = ChoiceShares.of(robot.runner.measures) - before
+    return RoomRun(number, engine, preset.name, rule, end, tuple(outcomes), choices)
