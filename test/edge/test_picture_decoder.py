@@ -112,21 +112,6 @@ def test_an_instruction_that_cannot_be_used_is_refused_and_nothing_is_left_over(
     assert decoder.decode(jpeg(1), IT).text
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"preset": "warp"}, "no preset 'warp'"),
-        ({"rule": "maybe"}, "maybe"),
-        ({"rule": "coupled", "temperature": 101.0}, "between 0 and 100"),
-        ({"dialect": "klingon"}, "no dialect 'klingon'"),
-        ({"grammar": "verse"}, "grammar 'verse'"),
-    ],
-)
-def test_what_cannot_be_used_is_a_user_error(options: dict[str, str], complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
-        PictureDecoder("127.0.0.1:1", str(checkpoint("qwen3_vl", 2, 384)), **options)  # type: ignore[arg-type]
-
-
 # The names
 
 
