@@ -58,7 +58,7 @@ diagrams: setup
 
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup
-	$(BIN)/python -m edge_cloud_spec.lab.bench.figures docs/figures
+	$(BIN)/python docs/figures/draw.py docs/figures
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)

@@ -22,7 +22,6 @@ _OPTIONAL = {
     "imageio": "imageio>=2.37",
     "llguidance": "llguidance>=1.3",
     "lz4": "rosbags>=0.11.9",  # which brings it
-    "matplotlib": "matplotlib>=3.9",
     "mujoco": "mujoco>=3.5",
     "openai": "openai>=2",
     "prometheus_client": "prometheus-client>=0.20",

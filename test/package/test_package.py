@@ -377,7 +377,6 @@ COMMANDS = {  # and what each needs, of what not every machine has
     "serve --replicas 2": ("ray",),
     "serve --target openai:http://127.0.0.1:9/v1 --model m": ("openai",),
     "bench stop": ("rclpy", "edge_cloud_spec.msg"),
-    "bench pipelines --out REPORT": ("matplotlib",),
     "bench fleet": ("greenlet",),
     "commission --bag BAG": ("rosbags",),
     "make_bag.py BAG": ("rosbags", "mujoco"),

@@ -18,6 +18,7 @@ OWNED = {  # their owners change them
     "Counters",
     "DecodeStats",
     "ClientShare",
+    "DuePass",
     "Stopwatch",
     "_Answer",
     "_Client",
