@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.suites import rows
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.edge.measures import Round
 from edge_cloud_spec.lab.bench.ablations import accepted
 from edge_cloud_spec.lab.bench.chi_square import compare, tail
+from edge_cloud_spec.lab.bench.decodes import cache_hits
 from edge_cloud_spec.presets import load_preset, preset_names
 
 PARTS = ("exits", "lookup", "grammar")
@@ -59,22 +67,20 @@ def test_the_same_rooms_are_driven_alike_with_and_without_a_drafter(tmp_path: Pa
     assert all(row["tokens"] > 0 and row["scenes"] == 1 for row in measured)
 
 
-def test_a_drive_says_how_pre_drafts_and_choices_did(tmp_path: Path) -> None:
+def test_a_drive_says_how_pre_drafts_did(tmp_path: Path) -> None:
     options = ["--scenes", "1", "--processes", "1", "--renderer", "rays"]
     dsd, fsd, auto = rows("drive", tmp_path, *options, "--presets", "dsd,fsd,auto:coupled")
     assert [row["rule"] for row in (dsd, fsd, auto)] == ["greedy", "greedy", "coupled"]
-    assert dsd["cache_hit"] is dsd["second_choice"] is None
-    assert 0 <= fsd["cache_hit"] <= 1
-    for row in (dsd, fsd):  # of chains, every drafted token is a first choice
-        assert row["first_choice"] == pytest.approx(row["acceptance"])
-        assert row["same_decisions_as_cloud_ar"] is None
+    assert dsd["cache_hit"] is None and 0 <= fsd["cache_hit"] <= 1
+    assert all(0 < row["acceptance"] <= 1 for row in (dsd, fsd))
+    assert dsd["same_decisions_as_cloud_ar"] is fsd["same_decisions_as_cloud_ar"] is None
 
 
 def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: Path) -> None:
     measured = rows(
         "pipelines",
         tmp_path,
-        *("--regime", "embedded", "--harness", "grpc", "--presets", "dsd,fsd"),
+        *("--regime", "embedded", "--presets", "dsd,fsd"),
         *("--rtt", "4", "30", "--jitter", "2", "--answers", "2"),
     )
     assert [(row["rtt_ms"], row["preset"]) for row in measured] == [
@@ -83,21 +89,20 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
     assert all(row["equal"] == row["answers"] == 2 and row["passed"] for row in measured)
     assert all(row["speedup"] == 1.0 for row in measured if row["preset"] == "cloud_ar")
     for row in measured:
-        assert 0 <= row["robot_idle"] <= 1 and row["cloud_idle"] < 1 and row["tokens_per_s"] > 0
+        assert row["tokens_per_s"] > 0
         assert (row["acceptance"] is None) == (row["preset"] == "cloud_ar")
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--rtt", "20"], "--harness grpc"),
-        (["--harness", "grpc"], "--rtt"),
-        (["--harness", "grpc", "--rtt", "-1"], "0 or more"),
-        (["--harness", "grpc", "--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
-        (["--harness", "grpc", "--rtt", "20", "--tokens", "9"], "--tokens"),
-        (["--harness", "grpc", "--rtt", "20", "--answers", "0"], "--answers"),
-        (["--harness", "grpc", "--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
-        (["--harness", "grpc", "--rtt", "20", "--presets", "edge_only"], "edge_only"),
+        ([], "--rtt"),
+        (["--rtt", "-1"], "0 or more"),
+        (["--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
+        (["--rtt", "20", "--tokens", "9"], "--tokens"),
+        (["--rtt", "20", "--answers", "0"], "--answers"),
+        (["--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
+        (["--rtt", "20", "--presets", "edge_only"], "edge_only"),
     ],
 )
 def test_what_does_not_go_with_the_embedded_pair_is_refused(
@@ -108,7 +113,7 @@ def test_what_does_not_go_with_the_embedded_pair_is_refused(
 
 
 def test_peers_decode_the_same_tokens(tmp_path: Path) -> None:
-    measured = rows("peers", tmp_path, "--shapes", "embedded", "--requests", "2")
+    measured = rows("peers", tmp_path, "--requests", "2")
     assert len(measured) == 7
     assert all(row["tokens_equal"] == 1.0 and row["tokens_per_s"] > 0 for row in measured)
 
@@ -141,7 +146,7 @@ def test_a_benchmark_refuses_what_it_cannot_do(
         ["pipelines", "--rtt", "nan"],
         ["ablations", "--requests", "0"],
         ["ablations", "--target", "/nowhere"],
-        ["peers", "--shapes", "7B"],
+        ["peers", "--requests", "0"],
     ],
 )
 def test_bad_options_are_refused_before_anything_is_measured(
@@ -172,3 +177,26 @@ def test_a_looked_up_draft_counts_up_to_its_first_wrong_token(
     tokens: list[int], count: int
 ) -> None:
     assert accepted(Draft(tuple(tokens)), [1, 2]) == count
+
+
+def test_each_picture_of_the_page_is_drawn_from_the_json_beside_it(tmp_path: Path) -> None:
+    for file in (DOCS / "figures").glob("*.json"):
+        shutil.copy(file, tmp_path)
+    subprocess.run([sys.executable, str(DOCS / "figures" / "draw.py"), str(tmp_path)], check=True)
+    drawn = {file.name for file in tmp_path.glob("*.png")}
+    assert drawn == {file.name for file in (DOCS / "figures").glob("*.png")}
+    page = (DOCS / "benchmarks.md").read_text()
+    assert all(f"](figures/{name})" in page for name in drawn)
+
+
+ROUND = Round(base=5, drafted=4, accepted=1, emitted=2, start=0.0, sent=0.0, settled=1.0)
+
+
+def test_a_cache_hit_is_a_draft_that_was_ready_before_the_verdict() -> None:
+    def answer(*rounds: Round) -> Any:
+        return SimpleNamespace(stats=SimpleNamespace(rounds=rounds))
+
+    ready = replace(ROUND, waited=False)
+    first, alone = replace(ROUND, base=0), replace(ready, drafted=0)
+    assert cache_hits([answer(first, ready, alone), answer(ROUND, ready)]) == 2 / 3
+    assert cache_hits([answer(first, alone)]) is None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.real_harness import RealHarness
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +25,9 @@ from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.options import HARNESSES
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile
 from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness
+from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.presets import load_preset, preset_names
 
@@ -81,7 +81,7 @@ def test_outages_come_at_their_times_or_never() -> None:
 @pytest.mark.parametrize("preset", VERIFIED)
 def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> None:
     with closing(
-        HARNESSES["grpc"](CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0), cloud_drafts=True)
+        RealHarness(CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0), cloud_drafts=True)
     ) as there:
         greedy = there.robot.decode(load_preset(preset), 40, seed=5)
         coupled = there.robot.decode(load_preset(preset), 40, 6, COUPLED)
@@ -94,34 +94,37 @@ def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> Non
 def test_both_harnesses_make_the_same_rounds() -> None:
     """Where nothing depends on what comes first, real time and virtual time differ in nothing."""
     done = {}
-    for name, harness in HARNESSES.items():
-        with closing(harness(CHEAP, LinkProfile(CHEAP.one_way_ms))) as there:
+    link = LinkProfile(CHEAP.one_way_ms)
+    with closing(RealHarness(CHEAP, link)) as real:
+        for there in (real, VirtualHarness(CHEAP, link)):
             stats = there.robot.decode(load_preset("dsd"), 60, seed=2).outcome.stats
-            done[name] = [(r.drafted, r.accepted, r.emitted) for r in stats.rounds]
-    assert done["virtual"] == done["grpc"]
+            done[there] = [(r.drafted, r.accepted, r.emitted) for r in stats.rounds]
+    virtual, over_grpc = done.values()
+    assert virtual == over_grpc
 
 
 @pytest.mark.parametrize(
-    ("harness", "preset", "every", "jitter", "tokens"),
-    [
-        *(
-            ("virtual", preset, every, 5.0, 500)
-            for preset in ("cloud_ar", "cloud_sd", "cloud_lookup", "dsd", "picospec", "auto")
-            for every in (0.35, 1.7, 5.0)
-        ),
-        *(("grpc", preset, 1.0, 0.0, 120) for preset in ("cloud_ar", "auto")),
-    ],
+    "preset", ["cloud_ar", "cloud_sd", "cloud_lookup", "dsd", "picospec", "auto"]
 )
-def test_outages_are_resumed_from(
-    harness: str, preset: str, every: float, jitter: float, tokens: int
-) -> None:
-    lasts = 0.3 if harness == "virtual" else 0.1
-    profile = LinkProfile(SLOW.one_way_ms, jitter, outage_every_s=every, outage_s=lasts)
-    with closing(HARNESSES[harness](SLOW, profile, cloud_drafts=True)) as there:
-        answer = there.robot.decode(load_preset(preset), tokens, seed=1)
+@pytest.mark.parametrize("every", [0.35, 1.7, 5.0])
+def test_outages_are_resumed_from(preset: str, every: float) -> None:
+    profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=every, outage_s=0.3)
+    there = VirtualHarness(SLOW, profile, cloud_drafts=True)
+    resumed(there.robot.decode(load_preset(preset), 500, seed=1))
+
+
+@pytest.mark.parametrize("preset", ["cloud_ar", "auto"])
+def test_outages_over_grpc_are_resumed_from(preset: str) -> None:
+    profile = LinkProfile(SLOW.one_way_ms, outage_every_s=1.0, outage_s=0.1)
+    with closing(RealHarness(SLOW, profile, cloud_drafts=True)) as there:
+        resumed(there.robot.decode(load_preset(preset), 120, seed=1))
+
+
+def resumed(answer: DecodedAnswer) -> None:
+    """It was resumed, and has each of its tokens once."""
     assert answer.equal, answer.outcome.text
     assert answer.outcome.stats.resumed > 0
-    assert sum(r.emitted for r in answer.outcome.stats.rounds) == tokens
+    assert sum(r.emitted for r in answer.outcome.stats.rounds) == len(answer.own)
 
 
 def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
@@ -141,7 +144,7 @@ def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
 def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
     def decode() -> None:
         profile = LinkProfile(5.0, outage_every_s=0.5, outage_s=0.4)
-        with closing(HARNESSES["grpc"](CHEAP, profile, cloud_drafts=True)) as there:
+        with closing(RealHarness(CHEAP, profile, cloud_drafts=True)) as there:
             there.robot.decode(load_preset("dsd"), 5, seed=1)
             time.sleep(0.6)
 
@@ -222,19 +225,6 @@ def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
 
 
 # The command line
-
-
-def test_over_grpc_the_virtual_speed_is_told_beside_the_real_one(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    costs = "--draft-ms 1 --verify-ms 4 --ar-ms 4 --alpha 0.8 --rtt 4 --gamma 3"
-    options = f"--harness grpc --presets dsd,auto --tokens 40 {costs} --json {path}"
-    assert main(["bench", "pipelines", *options.split()]) == 0
-    dsd, auto, split = json.loads(path.read_text())["rows"]
-    for row in (dsd, auto):
-        assert (row["regime"], row["harness"], row["equal"]) == ("custom", "grpc", 1)
-        assert row["real_over_virtual"] == row["tokens_per_s"] / row["virtual_tokens_per_s"]
-    assert dsd["tokens_per_round"] <= 4.0
-    assert split["harness"] == "formula"
 
 
 @pytest.mark.parametrize(

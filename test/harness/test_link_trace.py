@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.real_harness import RealHarness
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import links
-from edge_cloud_spec.lab.bench.options import HARNESSES
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile, LinkTrace, read_trace
 from edge_cloud_spec.lab.harness.regimes import custom_regime
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness
@@ -146,7 +146,7 @@ def test_a_decode_in_virtual_time_goes_on_after_each_outage_of_a_trace(file: Pat
 
 def test_a_decode_through_the_proxy_goes_on_after_an_outage_of_a_trace(file: Path) -> None:
     link = traced(file, "0,4\n.4,\n.5,4\n.9,60,20")
-    with closing(HARNESSES["grpc"](CHEAP, link)) as there:
+    with closing(RealHarness(CHEAP, link)) as there:
         done = there.robot.decode(load_preset("cloud_ar"), 400, seed=1)
     assert done.equal and done.outcome.stats.resumed > 0
 

@@ -60,6 +60,16 @@ def acceptance(done: Iterable[Outcome]) -> float | None:
     return sum(each.accepted for each in stats) / tested if tested else None
 
 
+def cache_hits(done: Iterable[Outcome]) -> float | None:
+    """The share of the rounds whose draft was ready at the verdict before them; None without any.
+
+    An answer's first round has no verdict before it.
+    """
+    rounds = (each for outcome in done for each in outcome.stats.rounds)
+    ready = [not each.waited for each in rounds if each.drafted and each.base]
+    return sum(ready) / len(ready) if ready else None
+
+
 @dataclass(frozen=True)
 class LocalRound:
     """A draft, how many of its tokens were accepted, and what the round emitted."""

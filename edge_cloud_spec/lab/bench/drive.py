@@ -28,8 +28,8 @@ from ..harness.server import VerifierProcess
 from ..sim.bases import BASES, IDEAL
 from ..sim.episode import Episode, EpisodeOutcome
 from ..sim.room import make_room
-from .acceptance import ChoiceShares, Share, cache_hits
 from .command import Options, Row
+from .decodes import acceptance, cache_hits
 from .options import finite
 
 MAX_DECISIONS = 40
@@ -60,7 +60,6 @@ class RoomRun:
     rule: str
     end: EpisodeOutcome
     decisions: tuple[Outcome, ...]
-    choices: ChoiceShares
 
     @property
     def answers(self) -> list[tuple[int, ...]]:
@@ -123,11 +122,6 @@ def _row(drives: Sequence[RoomRun], engine: str, preset: Preset, rule: str) -> R
     alone = {d.room: d.answers for d in drives if (d.engine, d.preset, d.rule) == own}
     same = sum(d.answers == alone[d.room] for d in runs) / len(runs) if alone else None
     decisions = [each for d in runs for each in d.decisions]
-    accepted = Share(
-        sum(each.stats.accepted for each in decisions), sum(each.stats.tested for each in decisions)
-    )
-    hits = sum((cache_hits(each.stats.rounds) for each in decisions), Share())
-    choices = sum((d.choices for d in runs), ChoiceShares())
     return {
         "engine": engine or "ours",
         "preset": preset.name,
@@ -141,10 +135,8 @@ def _row(drives: Sequence[RoomRun], engine: str, preset: Preset, rule: str) -> R
         "tokens": sum(len(each.tokens) for each in decisions),
         "seconds": round(sum(each.seconds for each in decisions), 2),
         "same_decisions_as_cloud_ar": same,
-        "acceptance": accepted.value or 0.0,
-        "cache_hit": hits.value if preset.speculation.predicts else None,
-        "first_choice": choices.first.value,
-        "second_choice": choices.second.value,
+        "acceptance": acceptance(decisions) or 0.0,
+        "cache_hit": cache_hits(decisions) if preset.speculation.predicts else None,
     }
 
 
@@ -183,7 +175,6 @@ def _drive(
     )
     pilot.use(robot.runner)
     outcomes: list[Outcome] = []
-    before = ChoiceShares.of(robot.runner.measures)
     with Episode(make_room(number), args.renderer, base=args.base) as episode:
         pilot.hear(Instruction(episode.room.instruction))
         while pilot.instruction and len(outcomes) < MAX_DECISIONS:
@@ -197,5 +188,4 @@ def _drive(
             if decided.action is not None:  # else no motion; the next frame may give one
                 episode.perform(decided.action)
         end = episode.outcome()
-    choices = ChoiceShares.of(robot.runner.measures) - before
-    return RoomRun(number, engine, preset.name, rule, end, tuple(outcomes), choices)
+    return RoomRun(number, engine, preset.name, rule, end, tuple(outcomes))

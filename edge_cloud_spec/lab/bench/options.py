@@ -18,10 +18,8 @@ from ..harness.regimes import (
     load_regime,
     regime_names,
 )
-from ..harness.virtual import RealHarness, VirtualHarness
 from .command import Options
 
-HARNESSES = {"virtual": VirtualHarness, "grpc": RealHarness}
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
 
 

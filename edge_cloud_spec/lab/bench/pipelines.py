@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
@@ -28,15 +29,13 @@ from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
 from ..harness.regimes import Regime
 from ..harness.server import VerifierProcess
-from ..harness.virtual import PATIENCE, seeded_rule
+from ..harness.virtual import PATIENCE, VirtualHarness, seeded_rule
 from . import formulas
-from .acceptance import ChoiceShares, cache_hits
 from .command import Options, Row
-from .decodes import acceptance, in_turn, sample_cases
+from .decodes import Case, acceptance, cache_hits, in_turn, sample_cases
 from .options import (
     CHANGES,
     COST_OPTIONS,
-    HARNESSES,
     check_counts,
     finite,
     profile_of,
@@ -47,15 +46,10 @@ from .options import (
 
 @dataclass(frozen=True)
 class MeasuredAnswers:
-    """Answers of one preset; ``equal`` of them are token by token the target's.
-
-    Idle is the share of the time in which that side's model computed nothing.
-    """
+    """Answers of one preset; ``equal`` of them are token by token the target's."""
 
     outcomes: Sequence[Outcome]
     equal: int
-    robot_idle: float | None
-    cloud_idle: float | None
 
     @property
     def seconds(self) -> float:
@@ -76,14 +70,12 @@ class MeasuredAnswers:
     def row(self) -> Row:
         """The fields of a row that need no other preset's answers."""
         rounds, stats = len(self.rounds), [outcome.stats for outcome in self.outcomes]
-        hit = cache_hits(self.rounds).value
+        hit = cache_hits(self.outcomes)
         return {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_round": self.tokens / rounds,
             "acceptance": acceptance(self.outcomes),
             "cache_miss": None if hit is None else 1 - hit,
-            "robot_idle": self.robot_idle,
-            "cloud_idle": self.cloud_idle,
             "up_bytes_mean": sum(one.up_bytes for one in stats) / rounds,
             "down_bytes_mean": sum(one.down_bytes for one in stats) / rounds,
             "resumed": sum(one.resumed for one in stats),
@@ -136,27 +128,41 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
     rows: list[Row] = []
     with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud:
         for profile in links:
-            with closing(Proxy(cloud.address, profile, args.seed)) as proxy, ExitStack() as stack:
-                robots = [
-                    EmbeddedRobot(preset, drafter, proxy.address, profile) for preset in presets
-                ]
-                for robot in robots:
-                    stack.callback(robot.close)
-                found = in_turn({robot.preset.name: robot.answer for robot in robots}, cases)
-            own = found[BASELINE]
-            rows += [
-                _embedded_row(name, done, own, profile.rtt_ms, args.temperature)
-                for name, done in found.items()
-            ]
+            with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
+                found = _embedded_answers(proxy.address, profile, presets, drafter, cases)
+            for name, done in found.items():
+                row = _embedded_row(name, done, found[BASELINE])
+                rows.append({**row, "rtt_ms": profile.rtt_ms})
+                print(_progress(rows[-1]), file=sys.stderr)
     return rows
+
+
+def _embedded_answers(
+    address: str,
+    profile: LinkProfile,
+    presets: Sequence[Preset],
+    drafter: Vlm,
+    cases: Sequence[Case],
+) -> dict[str, list[Outcome]]:
+    """Each preset's answers, by a robot of its own that keeps what it measures of the link."""
+    spec, patience = drafter.spec(rules_text(), MAX_TOKENS), PATIENCE + profile.longest_outage_s
+    with ExitStack() as stack:
+        robots = {
+            preset: stack.enter_context(GrpcRobot(address, drafter, spec)) for preset in presets
+        }
+
+        def decode(preset: Preset, request: Request, policy: SamplingPolicy) -> Outcome:
+            rule = seeded_rule(policy.temperature)
+            settings = DecodeSettings(preset, rule, policy, patience=patience)
+            return robots[preset].decode(request, settings)
+
+        return in_turn({each.name: partial(decode, each) for each in presets}, cases)
 
 
 def _check_embedded(args: argparse.Namespace) -> None:
     """UserError where an option does not apply to real models."""
     if args.regime != "embedded":
         raise UserError("--regime embedded goes alone: the others are scripted")
-    if args.harness != "grpc":
-        raise UserError("--regime embedded computes, which takes real time; add --harness grpc")
     if not args.rtt:
         raise UserError("--regime embedded has no link of its own; give --rtt MS or --link")
     if given := [name for name in (*CHANGES, "tokens") if getattr(args, name) is not None]:
@@ -166,75 +172,16 @@ def _check_embedded(args: argparse.Namespace) -> None:
     check_counts(args, "answers")
 
 
-@dataclass(frozen=True)
-class EmbeddedAnswer:
-    """An answer, and how long the models were busy from its first to its last verdict.
-
-    ``window_s`` is that time; before it both prefill, for a time that no message carries.
-    """
-
-    outcome: Outcome
-    choices: ChoiceShares
-    window_s: float
-    robot_s: float
-    cloud_s: float
-
-
-class EmbeddedRobot(GrpcRobot):
-    """Decodes under one preset, over a channel of its own, and measures its idle time."""
-
-    def __init__(self, preset: Preset, model: Vlm, address: str, profile: LinkProfile) -> None:
-        self.preset = preset
-        self._passes: list[tuple[float, float]] = []  # begin and end, of the draft model's
-        self._patience = PATIENCE + profile.longest_outage_s
-        super().__init__(address, model, model.spec(rules_text(), MAX_TOKENS))
-        self.runner.on_pass = lambda begin, end, *_: self._passes.append((begin, end))
-
-    def answer(self, request: Request, policy: SamplingPolicy) -> EmbeddedAnswer:
-        """The next one; measurements of link and models are kept."""
-        rule, before = seeded_rule(policy.temperature), ChoiceShares.of(self.runner.measures)
-        self._passes.clear()
-        settings = DecodeSettings(self.preset, rule, policy, patience=self._patience)
-        outcome = self.decode(request, settings)
-        verdicts = [r.settled for r in outcome.stats.rounds] or [0.0]
-        begin, end = verdicts[0], verdicts[-1]
-        return EmbeddedAnswer(
-            outcome,
-            ChoiceShares.of(self.runner.measures) - before,
-            end - begin,
-            sum(max(0.0, min(b, end) - max(a, begin)) for a, b in self._passes),
-            sum(r.verify_s for r in outcome.stats.rounds[1:]),
-        )
-
-
-def _embedded_row(
-    name: str,
-    done: Sequence[EmbeddedAnswer],
-    own: Sequence[EmbeddedAnswer],
-    rtt_ms: float,
-    temperature: float,
-) -> Row:
+def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) -> Row:
     """own: the answers of the baseline to the same requests."""
-    outcomes, expected = ([each.outcome for each in answers] for answers in (done, own))
-    pairs = zip(outcomes, expected, strict=True)
+    pairs = zip(done, own, strict=True)
     equal = sum(ours.completed and ours.tokens == theirs.tokens for ours, theirs in pairs)
-    window = sum(each.window_s for each in done)
-    busy = sum(each.robot_s for each in done), sum(each.cloud_s for each in done)
-    idle = [1 - seconds / window if window else None for seconds in busy]
-    answers = MeasuredAnswers(outcomes, equal, *idle)
-    speed = MeasuredAnswers(expected, len(own), None, None).tokens_per_s
-    choices = sum((each.choices for each in done), ChoiceShares())
-    print(f"{name} at {rtt_ms:g} ms: {answers.tokens_per_s / speed:.2f}", file=sys.stderr)
+    answers, baseline = MeasuredAnswers(done, equal), MeasuredAnswers(own, len(own))
     return {
         "regime": "embedded",
         "preset": name,
-        "rule": seeded_rule(temperature),
-        "rtt_ms": rtt_ms,
-        "harness": "grpc",
         **answers.row(),
-        "speedup": answers.tokens_per_s / speed,
-        "first_choice": choices.first.value,
-        "second_choice": choices.second.value,
+        "speedup": answers.tokens_per_s / baseline.tokens_per_s,
         "answers": len(own),
         "passed": equal == len(own),
     }
@@ -242,7 +189,7 @@ def _embedded_row(
 
 EMBEDDED_PAIR = "embedded"  # in place of a regime's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
-SIZES = {"virtual": (1_000, 3), "grpc": (150, 1)}  # tokens of an answer, answers
+TOKENS, ANSWERS = 1_000, 3  # of an answer; of each preset
 # The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
     "regime": "regime",
@@ -253,28 +200,20 @@ COLUMNS = {
     "formula_speedup": "formula",
     "published": "published",
     "cache_miss": "miss",
-    "first_choice": "1st choice",
-    "second_choice": "2nd choice",
     "passed": "equal",
-    "real_over_virtual": "real/virtual",
 }
 
 
 OPTIONS: Options = {
     "--regime": {
         "help": "names with commas, custom (custom if its costs are given, else all), or embedded: "
-        "not scripted, but the embedded pair's own passes; with --harness grpc and --rtt"
+        "not scripted, but the embedded pair's own passes in real time; with --rtt"
     },
     "--presets": {"default": PRESETS, "help": "(%(default)s)"},
     "--rtt": {"type": finite, "nargs": "*", "default": [], "help": "ms, in place of its own"},
-    "--tokens": {"type": int, "help": "of an answer (1000; over gRPC 150)"},
-    "--answers": {"type": int, "help": "of each preset (3; over gRPC 1; embedded 10)"},
+    "--tokens": {"type": int, "help": "of an answer (1000)"},
+    "--answers": {"type": int, "help": "of each preset (3; embedded 10)"},
     "--temperature": {"type": float, "default": 0.0, "help": "above 0: rule coupled"},
-    "--harness": {
-        "choices": list(HARNESSES),
-        "default": "virtual",
-        "help": "virtual time, or real time over gRPC on this machine (%(default)s)",
-    },
     **COST_OPTIONS,
     "--jitter": {"type": finite, "metavar": "MS", "help": "of each way"},
     "--rate": {"type": finite, "metavar": "MBIT", "help": "of each way, a s"},
@@ -291,9 +230,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     if args.regime and EMBEDDED_PAIR in args.regime.split(","):
         return embedded_rows(args, presets)
-    tokens, answers = SIZES[args.harness]
-    args.tokens = tokens if args.tokens is None else args.tokens
-    args.answers = answers if args.answers is None else args.answers
+    args.tokens = TOKENS if args.tokens is None else args.tokens
+    args.answers = ANSWERS if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
         row
@@ -311,48 +249,28 @@ def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -
     return rows
 
 
-def measure(
-    harness_name: str, regime: Regime, preset: Preset, args: argparse.Namespace
-) -> MeasuredAnswers:
-    """One answer after another; the robot keeps its measurements from one to the next."""
-    answers = []
-    drafts = preset.drafter == "cloud"
-    make, profile = HARNESSES[harness_name], profile_of(args, regime.one_way_ms)
-    with closing(make(regime, profile, args.seed, cloud_drafts=drafts)) as harness:
-        for seed in range(args.seed, args.seed + args.answers):
-            policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
-            answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
-        seconds = sum(answer.outcome.seconds for answer in answers)
-        return MeasuredAnswers(
-            [answer.outcome for answer in answers],
-            sum(answer.equal for answer in answers),
-            1 - harness.robot.busy.total / seconds,
-            1 - harness.cloud_busy.total / seconds,
-        )
-
-
 def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
-    done = measure(args.harness, regime, preset, args)
-    row: Row = {
+    """One answer after another; the robot keeps its measurements from one to the next."""
+    answers, drafts = [], preset.drafter == "cloud"
+    profile = profile_of(args, regime.one_way_ms)
+    harness = VirtualHarness(regime, profile, args.seed, cloud_drafts=drafts)
+    for seed in range(args.seed, args.seed + args.answers):
+        policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
+        answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
+    done = MeasuredAnswers([each.outcome for each in answers], sum(each.equal for each in answers))
+    return {
         "regime": regime.name,
         "preset": preset.name,
         "rule": seeded_rule(args.temperature),
         "rtt_ms": regime.rtt_ms,
-        "harness": args.harness,
         **done.row(),
+        "robot_idle": 1 - harness.robot.busy.total / done.seconds,
+        "cloud_idle": 1 - harness.cloud_busy.total / done.seconds,
         "speedup": done.tokens_per_s * regime.ar_ms / 1e3,
         "formula_speedup": formula_speedup(regime, preset.name),
         "published": published_speedup(regime, preset.name),
     }
-    if args.harness != "virtual":
-        virtual = measure("virtual", regime, preset, args).tokens_per_s
-        row["virtual_tokens_per_s"] = virtual
-        row["real_over_virtual"] = done.tokens_per_s / virtual
-    return row
 
 
 def _progress(row: Row) -> str:
-    text = f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
-    if "real_over_virtual" in row:
-        text += f", {row['real_over_virtual']:.3f} of the speed in virtual time"
-    return text
+    return f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"

@@ -1,4 +1,4 @@
-"""A scripted robot, cloud and link: in virtual time, or in real time over gRPC and a proxy.
+"""A scripted robot, cloud and link in virtual time.
 
 Runner, worker and codec are the real ones. In virtual time only the waiting is left out: the
 robot's thread moves the clock, and while it drafts or waits, everything else that is due happens.
@@ -6,7 +6,6 @@ robot's thread moves the clock, and while it drafts or waits, everything else th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +15,9 @@ from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
-from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Connect, Inbox
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from .emulated_link import LinkProfile
-from .proxy import Proxy
 from .regimes import Regime
 from .scripted.model import (
     SPEC,
@@ -32,7 +29,6 @@ from .scripted.model import (
     request_of,
     scripted_worker,
 )
-from .server import InProcessServer
 from .trace import Trace, record_passes
 from .virtual_time import (
     ProfileImpairments,
@@ -107,52 +103,6 @@ class ScriptedRobot:
         return DecodedAnswer(outcome, own_answer(seed, policy, tokens))
 
 
-MAX_LATE = 0.01  # seconds
-
-
-class PunctualSleep:
-    """``time.sleep``, shortened by as much as the call before it was late."""
-
-    def __init__(self) -> None:
-        self._late = 0.0
-
-    def __call__(self, seconds: float) -> None:
-        due = time.perf_counter() + seconds - self._late
-        time.sleep(max(0.0, due - time.perf_counter()))
-        self._late = min(MAX_LATE, time.perf_counter() - due)
-
-
-class RealHarness:
-    """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
-
-    def __init__(
-        self,
-        regime: Regime,
-        profile: LinkProfile,
-        seed: int = 0,
-        limits: WorkerLimits | None = None,
-        cloud_drafts: bool = False,
-    ) -> None:
-        """cloud_drafts: it has a draft model, too."""
-        self.cloud_busy = BusyTime(PunctualSleep())
-        self.worker = scripted_worker(
-            regime, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
-        )
-        self._cloud = InProcessServer(self.worker)
-        self._proxy = Proxy(self._cloud.address, profile, seed)
-        self._client = VerifierClient(ClientSettings(self._proxy.address))
-        patience = PATIENCE + profile.longest_outage_s
-        self.robot = ScriptedRobot(
-            regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
-        )
-
-    def close(self) -> None:
-        """End everything; no thread stays."""
-        self._client.close()
-        self._proxy.close()
-        self._cloud.stop()
-
-
 class VirtualHarness:
     """A robot and a cloud of a regime on an emulated link, in virtual time."""
 
@@ -188,6 +138,3 @@ class VirtualHarness:
     def rest(self, seconds: float) -> None:
         """Let this much time pass."""
         self.timeline.sleep(seconds)
-
-    def close(self) -> None:
-        """There is nothing to end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -88,8 +87,8 @@ def test_a_fleet_of_one_decodes_in_the_times_of_the_harness_for_one() -> None:
     load = FleetLoad(tokens=60, seconds=0.2)
     fleet = VirtualFleet(CHEAP, 1, DSD, load)
     (activity,) = fleet.run()
-    with closing(VirtualHarness(CHEAP, load.link(CHEAP, 0))) as harness:
-        alone = harness.robot.decode(DSD, 60, load.answer_seed(0, 0))
+    harness = VirtualHarness(CHEAP, load.link(CHEAP, 0))
+    alone = harness.robot.decode(DSD, 60, load.answer_seed(0, 0))
     times = [one.settled - one.start for one in alone.outcome.stats.rounds]
     assert [one.seconds for one in activity.rounds] == pytest.approx(times, abs=1e-6)
     assert activity.answers == 1 and not activity.wrong + activity.lost

@@ -39,7 +39,7 @@ from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
 from ..regimes import Regime
-from ..scripted.model import BusyTime, DraftVlm, Sleep, scripted_worker
+from ..scripted.model import DraftVlm, Sleep, scripted_worker
 from ..trace import ModelPass, record_passes
 from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualInbox, VirtualLink
 from .embedded_pair import EmbeddedPair
@@ -164,8 +164,6 @@ class MissionRecord:
     not_arrived: int = 0  # motions
     decisions: list[DecisionRecord] = field(default_factory=list)
     target_passes: int = 0
-    target_busy_s: float = 0.0
-    draft_busy_s: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
 
@@ -256,8 +254,7 @@ class VirtualRobot:
         self._cloud = VirtualCloud(timeline, make_worker)
         impairments = ProfileImpairments(variant.link, 0)
         self._link = VirtualLink(timeline, self._cloud, impairments)
-        self._busy = BusyTime(timeline.sleep)
-        drafter: Any = DraftVlm(regime, self._busy, pair.drafter_that_keeps(variant.look))
+        drafter: Any = DraftVlm(regime, timeline.sleep, pair.drafter_that_keeps(variant.look))
         self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
         self._runner.remember(pair.spec.to_bytes())  # as after any first decode
         self._requests = map("{:x}".format, count(1))
@@ -282,7 +279,7 @@ class VirtualRobot:
         pilot.use(self._runner)
         self._end: End | None = None
         self._request = ""
-        begun = len(self._passes), self._cloud.busy.total, self._busy.total
+        begun = len(self._passes)
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -314,10 +311,8 @@ class VirtualRobot:
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
-        passes = self._passes[begun[0] :]
+        passes = self._passes[begun:]
         record.target_passes = sum(one.kind == "verify" for one in passes)
-        record.target_busy_s = self._cloud.busy.total - begun[1]
-        record.draft_busy_s = self._busy.total - begun[2]
         return record
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:
