@@ -95,8 +95,8 @@ def encode_server(message: ServerMessage) -> bytes:
             pass_us = _microseconds(message.verify_s)
             head = Head("verdict", message.base, message.finish, len(message.path), pass_us)
             return server_frame(head, _write_verdict(message).SerializeToString())
-        case Prediction(base, path, token, confidence, layer):
-            body = pb.Prediction(path=_write_path(path), token=token, layer=layer)
+        case Prediction(base, path, token, confidence):
+            body = pb.Prediction(path=_write_path(path), token=token)
             head = Head("prediction", base, "", len(path), round(confidence * 1e6))
             return server_frame(head, body.SerializeToString())
         case RowMessage(base, row):
@@ -253,15 +253,11 @@ def _read_draft(base: PrefixDigest, message: pb.Draft) -> DraftMessage:
 
 
 def _write_generation(generation: Generation) -> pb.Generate:
-    return pb.Generate(
-        speculative=generation.speculative,
-        until=generation.until,
-        may_speculate=generation.may_speculate,
-    )
+    return pb.Generate(speculative=generation.speculative, may_speculate=generation.may_speculate)
 
 
 def _read_generation(generate: pb.Generate) -> Generation:
-    return Generation(generate.speculative, generate.until, generate.may_speculate)
+    return Generation(generate.speculative, generate.may_speculate)
 
 
 # What the cloud sends
@@ -304,7 +300,7 @@ def _read_prediction(head: Head, prediction: pb.Prediction) -> Prediction:
     if head.millionths > 10**6:
         raise WireError("a prediction that is surer than certain")
     path, confidence = _read_path(head, prediction), head.millionths * 1e-6
-    return Prediction(head.base, path, prediction.token, confidence, prediction.layer)
+    return Prediction(head.base, path, prediction.token, confidence)
 
 
 def _write_opened(opened: Opened) -> pb.Opened:

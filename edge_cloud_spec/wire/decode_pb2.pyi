@@ -107,14 +107,12 @@ class Draft(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., patience_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("speculative", "until", "may_speculate")
+    __slots__ = ("speculative", "may_speculate")
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
     MAY_SPECULATE_FIELD_NUMBER: _ClassVar[int]
     speculative: bool
-    until: int
     may_speculate: bool
-    def __init__(self, speculative: bool = ..., until: _Optional[int] = ..., may_speculate: bool = ...) -> None: ...
+    def __init__(self, speculative: bool = ..., may_speculate: bool = ...) -> None: ...
 
 class Resume(_message.Message):
     __slots__ = ("session", "secret")
@@ -175,14 +173,12 @@ class Residual(_message.Message):
     def __init__(self, top: _Optional[_Union[Rows, _Mapping]] = ..., tail_mass: _Optional[float] = ..., tail: _Optional[_Union[Rows, _Mapping]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("path", "token", "layer")
+    __slots__ = ("path", "token")
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    LAYER_FIELD_NUMBER: _ClassVar[int]
     path: _containers.RepeatedScalarFieldContainer[int]
     token: int
-    layer: int
-    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ..., layer: _Optional[int] = ...) -> None: ...
+    def __init__(self, path: _Optional[_Iterable[int]] = ..., token: _Optional[int] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("code", "text", "retry_after_ms", "address", "lease", "lease_ms")

@@ -27,12 +27,10 @@ def versions_differ(robot: int, cloud: int) -> str:
 class Generation:
     """How the cloud generates by itself: with its own draft model where ``speculative``.
 
-    It stops when the answer has ``until`` tokens (0: at its end). ``may_speculate``: its draft
-    model drafts where it has one and that pays, as it measures.
+    ``may_speculate``: its draft model drafts where it has one and that pays, as it measures.
     """
 
     speculative: bool = False
-    until: int = 0
     may_speculate: bool = False
 
 
@@ -179,14 +177,13 @@ class Verdict:
 class Prediction:
     """An early exit's prediction of the verdict on the draft at ``base``; never acted on.
 
-    ``layer`` is the number of layers before the exit; ``confidence`` from 0 to 1.
+    ``confidence`` is from 0 to 1.
     """
 
     base: PrefixDigest
     path: tuple[int, ...]
     token: int
     confidence: float
-    layer: int = 0
 
 
 @dataclass(frozen=True, eq=False)

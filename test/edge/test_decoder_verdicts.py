@@ -343,7 +343,7 @@ def wanted(actions: list[Action]) -> list[Branch]:
 
 def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() -> None:
     robot, _ = predicting()
-    actions = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8, 2)), 1.1)
+    actions = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8)), 1.1)
     prediction = (*TOKENS[:2], 9)
     branch = next(branch for branch in wanted(actions) if branch.prefix == prediction)
     assert not any(isinstance(action, (Emit, Send)) for action in actions)
@@ -363,7 +363,7 @@ def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() ->
 
 def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
     robot, _ = predicting()
-    robot.handle(Received(Prediction(BASE, (), 9, 0.8, 2)), 1.1)
+    robot.handle(Received(Prediction(BASE, (), 9, 0.8)), 1.1)
     arrived = (*TOKENS[:1], 8)
     verdict = Verdict(BASE, (0,), 8, leads_to=BASE.extend(arrived).short)
     actions = robot.handle(Received(verdict), 2.0)
@@ -375,9 +375,9 @@ def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
 @pytest.mark.parametrize(
     "prediction",
     [
-        Prediction(BASE, (1,), 9, 0.9, 2),  # no path of the draft
-        Prediction(BASE, (0, 4), 9, 0.9, 2),
-        Prediction(BASE, (0, 0), 9, 0.9, 2),
+        Prediction(BASE, (1,), 9, 0.9),  # no path of the draft
+        Prediction(BASE, (0, 4), 9, 0.9),
+        Prediction(BASE, (0, 0), 9, 0.9),
     ],
 )
 def test_a_guess_off_the_draft_is_nothing(prediction: Prediction) -> None:
@@ -391,7 +391,7 @@ def test_a_guess_at_nothing_that_was_sent_is_stale() -> None:
     robot.start(0.0, SPEC)
     robot.handle(Received(Opened("s", b"", BASE)), 0.0)
     robot.handle(PromptReady(b"prompt", spec_digest(SPEC), (0,), 20), 0.0)
-    assert robot.handle(Received(Prediction(BASE, (), 9, 0.9, 2)), 0.1) == []
+    assert robot.handle(Received(Prediction(BASE, (), 9, 0.9)), 0.1) == []
     assert (robot.stats.predictions, robot.stats.stale) == (0, 1)
 
 
@@ -399,15 +399,15 @@ def test_a_guess_at_nothing_that_was_sent_is_stale() -> None:
 def test_a_preset_without_exits_does_not_draft_after_them(preset: str) -> None:
     robot, _ = predicting(preset)
     assert not robot.measures.exits.count
-    assert robot.handle(Received(Prediction(BASE, (0,), 9, 0.9, 2)), 1.1) == []
+    assert robot.handle(Received(Prediction(BASE, (0,), 9, 0.9)), 1.1) == []
     assert robot.stats.predictions == 0
 
 
 def test_the_surer_guess_is_worked_on_first() -> None:
     robot, _ = predicting()
-    robot.handle(Received(Prediction(BASE, (), 8, 0.3, 1)), 1.1)
-    both = wanted(robot.handle(Received(Prediction(BASE, (0,), 9, 0.7, 2)), 1.2))
+    robot.handle(Received(Prediction(BASE, (), 8, 0.3)), 1.1)
+    both = wanted(robot.handle(Received(Prediction(BASE, (0,), 9, 0.7)), 1.2))
     places = [branch.prefix for branch in both]
     assert places.index((3, 9)) < places.index((8,))
-    again = wanted(robot.handle(Received(Prediction(BASE, (), 8, 0.9, 3)), 1.3))
+    again = wanted(robot.handle(Received(Prediction(BASE, (), 8, 0.9)), 1.3))
     assert again[0].prefix == (8,)

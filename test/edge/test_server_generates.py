@@ -51,14 +51,14 @@ def token_said(size: int, token: int) -> Received:
 def test_a_preset_that_leaves_all_to_the_cloud_asks_once_for_all(preset: str, own: bool) -> None:
     robot = EdgeDecoder(OPENING, load_preset(preset), 10.0)
     assert sent(robot.start(0.0, SPEC)) == [OPENING]
-    assert sent(robot.handle(OPENED, 1.0)) == [Generate(BASE, Generation(own, 0))]
+    assert sent(robot.handle(OPENED, 1.0)) == [Generate(BASE, Generation(own))]
     for size in range(3):
         assert sent(robot.handle(token_said(size, size + 1), 2.0 + size)) == []
     robot.handle(LinkLost("x"), 6.0)
     here = BASE.extend((1, 2, 3))
     assert sent(robot.handle(LinkUp(), 7.0)) == [Resume("s", here)]
     again = sent(robot.handle(Received(Opened("s", b"", here)), 8.0))
-    assert again == [Generate(here, Generation(own, 0))]
+    assert again == [Generate(here, Generation(own))]
 
 
 def test_a_cloud_that_is_not_told_otherwise_has_ten_seconds() -> None:

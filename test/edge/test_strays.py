@@ -85,7 +85,7 @@ class Watched(Decode):
         places = self._places()
         verdicts = [Verdict(base, (), 3) for base in places if base.length <= size]
         rows = [RowMessage(base, UNIFORM) for base in (*places, here) if base != self.asked]
-        return [*verdicts, *rows, *(Prediction(base, (), 3, 0.9, 1) for base in places)]
+        return [*verdicts, *rows, *(Prediction(base, (), 3, 0.9) for base in places)]
 
     def _read(self, message: ServerMessage) -> None:
         if isinstance(message, RowMessage) and message.base == self.asked:

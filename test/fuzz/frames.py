@@ -97,7 +97,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
         case 17:
             message.protocol = number
         case 19:
-            message.generate.until = number
+            message.generate.may_speculate = True
         case 20:
             message.generate.speculative = True
         case 21:

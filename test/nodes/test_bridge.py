@@ -56,7 +56,6 @@ from edge_cloud_spec.wire.messages import (
     DraftMessage,
     Fault,
     Generate,
-    Generation,
     Open,
     Opened,
     Resume,
@@ -96,14 +95,14 @@ class Recorder:
 
 
 def message_of(request: int, number: int, last: int) -> ClientMessage:
-    base = PrefixDigest(0, request)
+    base = PrefixDigest(number, request)
     if number == 0:
         return Open(request, "find", b"", "action first", GREEDY, "greedy")
     if number == last:
         return Close(request)
     if number % 3:
         return DraftMessage(base, TheDraft((1,)), number)
-    return Generate(base, Generation(until=number))
+    return Generate(base)
 
 
 def say(hearer: Hearer, request: int, number: int, last: int) -> None:
@@ -162,8 +161,8 @@ def kind_and_number(message: ClientMessage) -> tuple[str, int, int]:
             return "open", nonce, 0
         case DraftMessage(base, _, number):
             return "draft", base.hash, number
-        case Generate(base, Generation(until=number)):
-            return "generate", base.hash, number
+        case Generate(base):
+            return "generate", base.hash, base.length
         case Close(resampled):
             return "close", resampled or 0, 0
     raise AssertionError(message)

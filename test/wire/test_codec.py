@@ -89,7 +89,7 @@ opens = st.builds(
     key=st.binary(max_size=16),
     secret=st.binary(max_size=16),
     preset=text,
-    generation=st.none() | st.builds(Generation, st.booleans(), u32),
+    generation=st.none() | st.builds(Generation, st.booleans(), st.booleans()),
     lookup=st.booleans(),
 )
 float32s = st.floats(0, 1, width=32)
@@ -142,7 +142,7 @@ micro = st.integers(0, 2**32 - 1).map(lambda n: n * 1e-6)
 clients = st.one_of(
     opens,
     draft_messages(),
-    st.builds(Generate, digests, st.builds(Generation, st.booleans(), st.integers(0, 2**20))),
+    st.builds(Generate, digests, st.builds(Generation, st.booleans(), st.booleans())),
     st.builds(Resume, text, digests, st.binary(max_size=16)),
     st.builds(Close, st.none() | u32),
     st.builds(RowRequest, digests),
@@ -169,7 +169,6 @@ servers = st.one_of(
         st.lists(u32, max_size=9).map(tuple),
         u32,
         st.integers(0, 10**6).map(lambda n: n * 1e-6),
-        u32,
     ),
     st.builds(RowMessage, digests, dense_rows() | sparse_rows()),
     st.builds(Fault, text, text, st.integers(0, 30_000).map(lambda ms: ms / 1e3)),

@@ -213,7 +213,7 @@ class LocalModels(ModelRunner):
         def report(prediction: ExitPrediction) -> None:
             path, token = prediction.path, prediction.token
             if token is not None:
-                found = Predicted(path, token, prediction.confidence, prediction.layer)
+                found = Predicted(path, token, prediction.confidence)
                 on_predicted(session, found)
 
         return self._exits.predictor(

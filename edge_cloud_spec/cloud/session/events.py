@@ -120,7 +120,6 @@ class Predicted:
     path: tuple[int, ...]
     token: int
     confidence: float
-    layer: int
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,8 @@ class CloudSession:
     def turn(self, trigger: Trigger) -> None:
         """Take the status that follows; raises OutOfTurn where none does."""
         self.status = follow_table(TRANSITIONS, self.status, trigger)
+        if self.status in OVER:
+            self._generation = None
 
     def handle(self, event: Event) -> list[Action]:
         """The actions that follow from this event; for a message that cannot be used, a Fault."""
@@ -214,7 +216,7 @@ class CloudSession:
         if self.status is not Status.SCORING or not self.due.exits:
             return []
         path, token = self.due.as_drafted(event.path, event.token)
-        return [Reply(Prediction(self.digest, path, token, event.confidence, event.layer))]
+        return [Reply(Prediction(self.digest, path, token, event.confidence))]
 
     def _on_proposed(self, event: Proposed) -> list[Action]:
         self.turn(Trigger.DRAFT_RETURNED)
@@ -227,7 +229,7 @@ class CloudSession:
         if self._rejected is not None and self._rules.knows(message.resampled):
             self._adopt(message.resampled)
         self.turn(Trigger.ENDED)
-        self._generation = self._rejected = None
+        self._rejected = None
         self._drafts.end()
         return []
 
@@ -294,16 +296,8 @@ class CloudSession:
             self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._generation is None else ()
-        self._generation = message.generation
-        self._stop_where_due()
+        self._generation = None if self.status in OVER else message.generation
         return [*map(Reply, missed), *self._next(late=True)]
-
-    def _stop_where_due(self) -> None:
-        """Generate no more where the answer ended, the robot resamples, or it has all it asked."""
-        how = self._generation
-        has_all = how is not None and 0 < how.until <= len(self.tokens)
-        if self.status in OVER or has_all:
-            self._generation = None
 
     def _next(self, *, late: bool) -> list[Action]:
         """The next pass: over a draft that waits for its place, else what the server generates.
@@ -350,13 +344,11 @@ class CloudSession:
         self._answer.extend(settled)
         if finish:
             self._drafts.end()
-        self._stop_where_due()
         return [Reply(reply), Commit(path, last), *self._next(late=not due.awaited)]
 
     def _on_row(self, scored: Scored) -> list[Action]:
         """The row that a robot asked for, since it draws the next token itself."""
         self._rejected = scored.rows.row(-1, self.opening.policy).dense()
-        self._generation = None
         self.turn(Trigger.REJECTED)
         return [Reply(RowMessage(self.digest, self._rejected))]
 

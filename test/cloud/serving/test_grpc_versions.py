@@ -26,7 +26,6 @@ from edge_cloud_spec.wire.messages import (
     PROTOCOL,
     Fault,
     Generate,
-    Generation,
     Opened,
     Verdict,
 )
@@ -115,7 +114,7 @@ def test_a_kind_that_the_cloud_does_not_know_is_a_fault_and_the_session_goes_on(
         fault = robot.ask(LATER_KIND)
         assert (fault.code, "kind 9 " in fault.text) == ("bad_request", True)
         assert fault.text.endswith("update edge_cloud_spec on the cloud")
-        assert isinstance(robot.ask(Generate(opened.base, Generation(until=3))), Verdict)
+        assert isinstance(robot.ask(Generate(opened.base)), Verdict)
 
 
 def test_a_kind_that_the_robot_does_not_know_is_skipped_and_counted() -> None:

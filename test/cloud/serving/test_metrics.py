@@ -40,7 +40,7 @@ from edge_cloud_spec.presets import preset_names
 from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Generation, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Verdict
 
 BOARD = json.loads((Path(__file__).parents[3] / "config/grafana.json").read_text())
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
@@ -126,8 +126,8 @@ def test_the_embedded_targets_memory_is_told() -> None:
     target = load(EMBEDDED / "target", threads=1)
     worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_bytes=2**26))
     with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
-        opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b""))
-        assert isinstance(robot.ask(Generate(opened.base, Generation(until=2))), Verdict)
+        opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b"", max_tokens=2))
+        assert isinstance(robot.ask(Generate(opened.base)), Verdict)
         found = samples(scrape(cloud._server.metrics))
     assert 0 < found["kv_cache_usage_perc"][()] < 1
     assert found["kv_cache_bytes"][("in_use",)] > 0

@@ -74,7 +74,7 @@ proposing = partial(cloud_of, opening=replace(OPENING, draft_length=3))
 GENERATE = Generate(BASE), ()
 OWN = partial(Propose, length=OWN_TOKENS, needed=False)
 PROPOSES = [(Generate(BASE, MAY), ()), (says(1), OWN((1,)))]
-PREDICTED = Predicted((0,), 5, 0.75, 2)
+PREDICTED = Predicted((0,), 5, 0.75)
 # By the promise that each holds: a session, what it is told and what it scores then, and what is
 # true of it or of its counts at the end.
 SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict[str, Any]]] = {
@@ -90,35 +90,9 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         ],
         {"generating": False, "status": Status.FINISHED},
     ),
-    "it stops at the length that was asked for": (
+    "it ends at its limit": (
         session,
-        [
-            (Generate(BASE, Generation(until=3)), ()),
-            (says(4), ()),
-            (says(5), ()),
-            (says(6), None),
-            (Generate(after((4, 5, 6)), Generation(until=3)), None),  # it is that long already
-            (Generate(after((4, 5, 6)), Generation(until=4)), ()),
-            (says(7), None, {"token": 7}),
-        ],
-        {"generating": False},
-    ),
-    "no end is too far for it": (
-        session,
-        [
-            (Generate(BASE, Generation(until=2**32 - 1)), ()),
-            *[(says(1), ())] * 49,
-            (says(1), None, {"finish": "length"}),
-        ],
-        {"generating": False},
-    ),
-    "a draft of its own may go beyond the length that was asked for, and it stops there": (
-        session,
-        [
-            (Generate(BASE, Generation(True, 2)), Propose((), 3)),
-            (Proposed(Draft((1, 2, 3))), (1, 2, 3)),
-            (says(1, 2, 3, 4), None, verdict((0, 1, 2), (1, 2, 3), 4)),
-        ],
+        [GENERATE, *[(says(1), ())] * 49, (says(1), None, {"finish": "length"})],
         {"generating": False},
     ),
     "its own drafts carry their tokens even when nobody listened at the verdict": (
@@ -192,7 +166,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (PAUSE, None),
             (says(2), None),
             (draft(3, 4, base=after((1, 2))), (3, 4)),
-            (PREDICTED, Reply(Prediction(after((1, 2)), (0,), 5, 0.75, 2))),
+            (PREDICTED, Reply(Prediction(after((1, 2)), (0,), 5, 0.75))),
             (says(3, 5, 0), None),
             (PREDICTED, None),
         ],
@@ -205,7 +179,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (PREDICTED, None),
             (says(1, 2, 3), None),
             (draft(4, base=after((1, 2, 3))), (4,)),
-            (PREDICTED, Reply(Prediction(after((1, 2, 3)), (0,), 5, 0.75, 2))),
+            (PREDICTED, Reply(Prediction(after((1, 2, 3)), (0,), 5, 0.75))),
         ],
         {},
     ),
@@ -441,7 +415,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         [
             (draft(1, 5), Draft((1, 5, 2, 3, 4), (-1, 0, 0, 2, 3), looked_up=3)),
             # A prediction goes as far as the robot's nodes do.
-            (Predicted((0, 2), 3, 0.9, 1), Reply(Prediction(BASE, (0,), 2, 0.9, 1))),
+            (Predicted((0, 2), 3, 0.9), Reply(Prediction(BASE, (0,), 2, 0.9))),
             (
                 says(1, 2, 0, 3, 4, 6),
                 None,

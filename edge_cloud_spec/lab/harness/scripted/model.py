@@ -533,7 +533,6 @@ class ScriptedExits:
 
     def __init__(self, regime: Regime) -> None:
         self._hit = regime.exit_hit
-        self._layer = round(100 * regime.exit_depth)
 
     def predictor(
         self,
@@ -561,7 +560,7 @@ class ScriptedExits:
             if drawn / _SCALE >= self._hit:
                 vocabulary = logits.shape[-1]
                 token = (token + 1 + drawn % (vocabulary - 1)) % vocabulary
-            on_prediction(Predicted(taken.path, token, self._hit, self._layer))
+            on_prediction(Predicted(taken.path, token, self._hit))
 
         return predict
 
