@@ -193,11 +193,12 @@ def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> No
     assert not [action for action in actions if isinstance(action, Emit)]
 
 
-def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped() -> None:
+@pytest.mark.parametrize("generated", [False, True])
+def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped(generated: bool) -> None:
     """It settled nothing but a rejection, so that it is at the verified prefix still."""
     robot, base, _ = splitting("sparse", 1, 1)
     residual = SparseResidual(np.array([0]), np.array([0.05]), 0.95, (7,), (0.05,))
-    rejected = verdict(base, (), None, residual=residual)
+    rejected = verdict(base, (), None, residual=residual, generated=generated)
     assert sent(robot.handle(rejected, 1.0)) == [RowRequest(base)]
     assert robot.mode is Mode.RESAMPLING
     assert robot.handle(rejected, 1.1) == []

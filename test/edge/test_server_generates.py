@@ -10,11 +10,13 @@ from helpers.edge_decoder import BASE, OPENED, OPENING, PROMPT, SPEC, sent
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.propose import FinishedDraft
+from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import HINTED
 from edge_cloud_spec.edge.events import (
     Action,
     Drafted,
+    DrafterFailed,
     Emit,
     Finish,
     LinkLost,
@@ -24,8 +26,9 @@ from edge_cloud_spec.edge.events import (
     Send,
     Work,
 )
-from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.rounds import Mode
+from edge_cloud_spec.edge.measures import DecodeStats, Measures
+from edge_cloud_spec.edge.reply_deadline import ReplyDeadline
+from edge_cloud_spec.edge.rounds import Mode, Rounds
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
@@ -193,6 +196,24 @@ def test_a_robot_that_leads_lets_the_server_generate_where_drafting_pays_no_more
         drafted(robot, wanted(actions), (7, 8))
         actions = judged(robot, 2, generated=False, now=now)
     assert robot.mode is Mode.FOLLOWING
+
+
+def test_a_robot_whose_draft_model_fails_while_it_joins_leaves_the_server_to_generate() -> None:
+    robot = joining(known(1))
+    assert robot.handle(DrafterFailed("it is gone"), 1.0) == []  # a reply is due
+    (asked,) = sent(judged(robot, 6, generated=True))
+    assert isinstance(asked, Generate) and robot.mode is Mode.FOLLOWING
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_rounds_begin_anew_where_the_prompt_is_replaced(mode: Mode) -> None:
+    preset, measures, stats = load_preset("auto"), Measures(), DecodeStats()
+    source = SeededRandomSource(1)
+    rounds = Rounds(OPENING, preset, source, measures, stats, ReplyDeadline(10.0))
+    rounds.begin(BASE)
+    rounds.mode = mode
+    rounds.invalidate()
+    assert (rounds.mode, rounds.request, rounds.answer.begun) == (Mode.READING, None, False)
 
 
 def test_a_silent_robot_drafts_a_token_now_and_then_and_sends_none() -> None:
