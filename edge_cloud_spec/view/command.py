@@ -12,23 +12,18 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..bringup.processes import Processes, Program
 from ..errors import UserError, check_installed
-from ..signals import signals_as_event, signals_as_interrupt
-
-if TYPE_CHECKING:
-    from .sink import Sink
-
+from ..signals import signals_as_interrupt
 
 MEMORY = "1GiB"  # that the server keeps for browsers that come late; then the oldest goes
 STARTUP_TIMEOUT = 60.0  # s
-ANY = ("0.0.0.0", "::")  # addresses of all interfaces
+REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where all interfaces are reached from here
 
 
 @dataclass(frozen=True)
@@ -40,13 +35,17 @@ class ViewerAddress:
     data_port: int = 9876
 
     def __post_init__(self) -> None:
-        for option, port in (("--port", self.port), ("--data-port", self.data_port)):
-            if not 0 < port < 65536:
-                raise UserError(f"{option} must be from 1 to 65535, not {port}")
-        if self.port == self.data_port:
-            raise UserError("--port and --data-port must be two ports")
-        for port in (self.port, self.data_port):
-            _check_free(self.host, port)
+        if len({0, self.port, self.data_port}) < 3:
+            raise UserError("--port and --data-port must be two ports, from 1 to 65535")
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            for port in (self.port, self.data_port):
+                socket.create_server((self.host, port), family=family).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"{self.host}:{port} cannot be served ({error}): --host must be an address of this "
+                "machine, --port and --data-port free"
+            ) from None
 
     @property
     def is_loopback(self) -> bool:
@@ -56,19 +55,19 @@ class ViewerAddress:
     @property
     def data_url(self) -> str:
         """Where this process sends its entities to."""
-        return f"rerun+http://{_in_url(self._reached())}:{self.data_port}/proxy"
+        return _data_url(REACHED.get(self.host, self.host), self.data_port)
 
     @property
     def page(self) -> str:
         """What a person opens in a browser."""
-        name = socket.gethostname() if self.host in ANY else self.host
-        data = f"rerun+http://{_in_url(name)}:{self.data_port}/proxy"
-        return f"http://{_in_url(name)}:{self.port}/?url={quote(data, safe='')}"
+        name = socket.gethostname() if self.host in REACHED else self.host
+        data = quote(_data_url(name, self.data_port), safe="")
+        return f"http://{_in_url(name)}:{self.port}/?url={data}"
 
     @property
     def command(self) -> list[str]:
         """The server's command line."""
-        origin = f"http://{'*' if self.host in ANY else _in_url(self.host)}:{self.port}"
+        origin = f"http://{'*' if self.host in REACHED else _in_url(self.host)}:{self.port}"
         return [
             *(sys.executable, "-m", "rerun", "--serve-web", "--hide-welcome-screen"),
             *("--bind", "127.0.0.1" if self.host == "localhost" else self.host),
@@ -76,54 +75,44 @@ class ViewerAddress:
             *("--server-memory-limit", MEMORY, "--cors-allow-origin", origin),
         ]
 
-    def _reached(self) -> str:
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-
     def answers(self) -> bool:
         """Whether both ports are open."""
         try:
             for port in (self.port, self.data_port):
-                socket.create_connection((self._reached(), port), 1.0).close()
+                socket.create_connection((REACHED.get(self.host, self.host), port), 1.0).close()
         except OSError:
             return False
         return True
 
 
-@contextlib.contextmanager
-def serving(endpoint: ViewerAddress, logs: Path) -> Iterator[Processes]:
-    """The server, up; it ends with the context. Raises UserError."""
-    with Processes([Program("rerun", endpoint.command)], {}, logs) as processes:
-        end = time.monotonic() + STARTUP_TIMEOUT
-        while not endpoint.answers():
-            processes.check()
-            if time.monotonic() > end:
-                raise UserError(f"the viewer's server is not up: {processes.last_error('rerun')}")
-            time.sleep(0.1)
-        yield processes
-
-
-def _check_free(host: str, port: int) -> None:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise UserError(
-            f"{host}:{port} cannot be served ({error.strerror}): --host must be an address of this "
-            "machine, --port and --data-port free"
-        ) from None
+def _data_url(host: str, port: int) -> str:
+    return f"rerun+http://{_in_url(host)}:{port}/proxy"
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-SILENCE = 5.0  # s without a message after which it is said that none comes
-SLICE = 0.5  # s
-PERIOD = 0.1  # s between two looks at what came; browsers are sent no more often either
+@contextlib.contextmanager
+def serving(address: ViewerAddress) -> Iterator[Callable[[], None]]:
+    """The server, up; it ends with the context. Yields what raises UserError once it is gone."""
+    with (
+        tempfile.TemporaryDirectory(prefix="view-") as logs,
+        Processes([Program("rerun", address.command)], {}, Path(logs)) as processes,
+    ):
+        end = time.monotonic() + STARTUP_TIMEOUT
+        while not address.answers():
+            processes.check()
+            if time.monotonic() > end:
+                raise UserError(f"the viewer's server is not up: {processes.last_error('rerun')}")
+            time.sleep(0.1)
+        print(f"open {address.page} (Ctrl-C ends)", flush=True)
+        if not address.is_loopback:
+            print("whoever reaches these ports sees the robot's camera", flush=True)
+        yield processes.check
+
+
+SLICE = 0.5  # s between two looks whether the server is there
 
 
 def add_view_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,87 +134,41 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 def run_view(args: argparse.Namespace) -> int:
     """Show it until Ctrl-C; with ``--save`` and a bag, until the file is written."""
     check_installed("rerun", "view (of Python 3.11 or newer)")
-    from .sink import Sink
-
     if args.bag is not None and not args.bag.exists():
         raise UserError(f"there is no bag {args.bag}")
-    live = args.bag is None
-    with signals_as_interrupt(), tempfile.TemporaryDirectory(prefix="view-") as logs:
+    with signals_as_interrupt():
         if args.save is not None:
-            return _show(args, Sink(args.save, live), None)
-        endpoint = ViewerAddress(args.host, args.port, args.data_port)
-        with serving(endpoint, Path(logs)) as processes:
-            sink = Sink(endpoint.data_url, live)
-            print(f"open {endpoint.page} (Ctrl-C ends)", flush=True)
-            if not endpoint.is_loopback:
-                print("whoever reaches these ports sees the robot's camera", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                _show(args, sink, processes)
+            _show(args, args.save, lambda: None)
             return 0
+        address = ViewerAddress(args.host, args.port, args.data_port)
+        with serving(address) as check, contextlib.suppress(KeyboardInterrupt):
+            _show(args, address.data_url, check)
+            while args.bag is not None:
+                check()
+                time.sleep(SLICE)
+    return 0
 
 
-def _show(args: argparse.Namespace, sink: Sink, processes: Processes | None) -> int:
-    """``processes``: the server; None where a file is written."""
+def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -> None:
+    from .entities import Entities
+    from .sink import Sink
+
+    if args.bag is None:
+        from .live_messages import live_messages
+
+        messages = live_messages(args.namespace, check)
+    else:
+        from .bag_messages import bag_messages
+
+        messages = bag_messages(args.bag, args.namespace)
+    entities, sink, count, now = Entities(), Sink(to, live=args.bag is None), 0, 0.0
     try:
-        if args.bag is None:
-            return _show_graph(args, sink, processes)
-        count = _show_bag(args, sink)
+        sink.log(entities.begin())
+        for now, topic, message in messages:
+            sink.log(entities.on_message(topic, message, now))
+            count += 1
+        sink.log(entities.caption(now))
         sink.flush()
-        print(f"{args.bag}: {count} messages shown", flush=True)
-        while processes is not None:
-            processes.check()
-            time.sleep(SLICE)
-        return 0
+        print(f"{args.bag or args.save or 'the graph'}: {count} messages shown", flush=True)
     finally:
         sink.close()
-
-
-def _show_bag(args: argparse.Namespace, sink: Sink) -> int:
-    from .bag_messages import bag_messages
-    from .entities import Entities
-
-    entities, count = Entities(), 0
-    sink.log(entities.begin())
-    for now, topic, message in bag_messages(args.bag, args.namespace):
-        sink.log(entities.on_message(topic, message, now))
-        sink.log(entities.caption(now))
-        count += 1
-    return count
-
-
-def _show_graph(args: argparse.Namespace, sink: Sink, processes: Processes | None) -> int:
-    from .entities import Entities
-    from .live_messages import LiveMessages
-
-    entities = Entities()
-    sink.log(entities.begin())
-    # An interrupt within a message would leave half of it in what later ones build on.
-    with LiveMessages(args.namespace) as live, signals_as_event() as ended:
-        where = f"ROS domain {live.domain}, namespace {live.namespace}"
-        print(f"listening in {where}", flush=True)
-        missed, silent = 0, True
-        while True:
-            last = ended.wait(PERIOD)
-            if last:
-                time.sleep(SLICE)  # what was sent before the end is still on its way
-            for now, topic, message in live.take():
-                sink.log(entities.on_message(topic, message, now))
-            sink.log(entities.caption(live.now))
-            if live.backlog.missed > missed:
-                missed = live.backlog.missed
-                text = f"{missed} messages missed: they come faster than they can be shown"
-                sink.log(entities.missed(text, live.now))
-                print(text, flush=True)
-            if last:
-                break
-            if processes is not None:
-                processes.check()
-            if silent and not live.backlog.received and live.now > SILENCE:
-                print(f"nothing is published yet in {where}", flush=True)
-                silent = False
-        if args.save is not None:
-            backlog = live.backlog
-            shown = backlog.received - backlog.missed - backlog.left_out
-            older = f"; {backlog.left_out} pictures left out for newer ones"
-            print(f"{args.save}: {shown} messages{older * bool(backlog.left_out)}", flush=True)
-    return 0

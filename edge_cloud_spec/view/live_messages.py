@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rclpy.serialization import deserialize_message
@@ -20,20 +20,26 @@ from ..observe.topic_bag import (
     subscribe,
     subscribe_raw_camera,
 )
+from ..signals import signals_as_event
 from .bag_messages import Timed
 from .entities import TOPICS
+
+PERIOD = 0.1  # s between two looks at what came
+SILENCE = 5.0  # s without a message after which it is said that none comes
+LAST = 0.5  # s after the end, in which what was sent before it comes
+WAITING = 20_000  # messages, some minutes' worth; most have less than 1 kB
 
 
 class Backlog:
     """``put`` by the thread that receives, ``take`` by the one that draws; in order, and bounded.
 
-    Of a topic of ``pictures`` the newest message waits alone: ``left_out`` counts the ones before
-    it. Of all others each waits; those that come while ``size`` do are counted in ``missed``.
+    Of pictures the newest waits alone. Of all other topics each message waits; those that come
+    while ``size`` do are counted in ``missed``.
     """
 
-    def __init__(self, size: int, pictures: frozenset[str] = frozenset()) -> None:
-        self.received = self.missed = self.left_out = 0
-        self._size, self._pictures = size, pictures
+    def __init__(self, size: int) -> None:
+        self.received = self.missed = 0
+        self._size = size
         self._waiting: dict[Any, Timed] = {}  # by their number, pictures by their topic
         self._numbers, self._lock = itertools.count(), threading.Lock()
 
@@ -41,11 +47,11 @@ class Backlog:
         """A message of ``topic``, received at ``now`` (s)."""
         with self._lock:
             self.received += 1
-            if topic in self._pictures:
-                self.left_out += self._waiting.pop(topic, None) is not None
-                self._waiting[topic] = (now, topic, message)
-            elif len(self._waiting) < self._size:
-                self._waiting[next(self._numbers)] = (now, topic, message)
+            is_picture = topic in (COMPRESSED_CAMERA, RAW_CAMERA)
+            self._waiting.pop(topic, None)
+            if is_picture or len(self._waiting) < self._size:
+                key = topic if is_picture else next(self._numbers)
+                self._waiting[key] = (now, topic, message)
             else:
                 self.missed += 1
 
@@ -56,37 +62,38 @@ class Backlog:
         return list(waiting.values())
 
 
-WAITING = 20_000  # messages, some minutes' worth; most have less than 1 kB
+def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
+    """(seconds since the start, topic, message) as they come, until a signal ends it.
 
+    ``check`` is called between; it raises where nobody can look any more.
+    """
+    backlog, begun = Backlog(WAITING), time.monotonic()
+    thread = NodeThread("viewer", "/" + namespace.strip("/"))
 
-class LiveMessages:
-    """A context manager. Its thread only receives; who calls ``take`` reads them in their own."""
+    def receive(topic: str, cdr: bytes, _: int) -> None:
+        backlog.put(time.monotonic() - begun, topic, cdr)
 
-    def __init__(self, namespace: str = "") -> None:
-        self.namespace = "/" + namespace.strip("/")
-        self.domain = int(os.environ.get("ROS_DOMAIN_ID") or 0)
-        self.backlog = Backlog(WAITING, frozenset({COMPRESSED_CAMERA, RAW_CAMERA}))
-        self._begun = time.monotonic()
-
-    def __enter__(self) -> LiveMessages:
-        self._thread = NodeThread("viewer", self.namespace)
-        subscribe(self._thread.node, self._receive, sorted(TOPICS & GRAPH.keys()))
-        subscribe_raw_camera(self._thread.node, self._receive)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.close()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._begun
-
-    def _receive(self, topic: str, cdr: bytes, _: int) -> None:
-        self.backlog.put(self.now, topic, cdr)
-
-    def take(self) -> Iterator[Timed]:
-        """What came and was not taken yet: (seconds since the start, topic, message)."""
-        for now, topic, cdr in self.backlog.take():
-            yield now, topic, deserialize_message(cdr, ALL[topic][0])
+    subscribe(thread.node, receive, sorted(TOPICS & GRAPH.keys()))
+    subscribe_raw_camera(thread.node, receive)
+    thread.start()
+    domain = os.environ.get("ROS_DOMAIN_ID") or 0
+    where = f"ROS domain {domain}, namespace {thread.node.get_namespace()}"
+    print(f"listening in {where}", flush=True)
+    missed, silent, last = 0, True, False
+    try:
+        # An interrupt within a message would leave half of it in what later ones build on.
+        with signals_as_event() as ended:
+            while not last:
+                last = ended.is_set()
+                time.sleep(LAST if last else PERIOD)
+                check()
+                for at, topic, cdr in backlog.take():
+                    yield at, topic, deserialize_message(cdr, ALL[topic][0])
+                if backlog.missed > missed:
+                    missed = backlog.missed
+                    print(f"{missed} messages missed: they come faster than they can be shown")
+                if silent and not backlog.received and time.monotonic() - begun > SILENCE:
+                    print(f"nothing is published yet in {where}", flush=True)
+                    silent = False
+    finally:
+        thread.close()

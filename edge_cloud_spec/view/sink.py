@@ -15,6 +15,7 @@ from .entities import CAMERA, CAPTION, LOG, MAP, TIMELINE, TOKENS, Entity
 TIME = "run"  # the name of the time, seconds since the run began
 WINDOW = 8.0  # s before the cursor that the time line shows
 PLOTTED = 60.0  # s before the cursor that the plots show
+HEIGHT = 8.0  # m of the eye above the robot
 
 
 def layout(live: bool) -> rrb.Blueprint:
@@ -27,26 +28,30 @@ def layout(live: bool) -> rrb.Blueprint:
         rrb.Spatial2DView(origin=CAPTION, name="Decision"),
         row_shares=[1.45, 1.0],
     )
+    above_robot = rrb.EyeControls3D(
+        position=(0.0, 0.0, HEIGHT), look_target=(0.0, 0.0, 0.0), eye_up=(1.0, 0.0, 0.0)
+    )
+    plan = rrb.Spatial3DView(origin=MAP, name="Map", eye_controls=above_robot)
     link = rrb.Vertical(
-        rrb.TimeSeriesView(
-            origin="link/time", name="Link: time of a round", axis_x=_before(PLOTTED)
-        ),
-        rrb.TimeSeriesView(
-            origin="link/bytes", name="Link: bytes of a decision", axis_x=_before(PLOTTED)
-        ),
+        *(
+            rrb.TimeSeriesView(origin=f"link/{name}", name=title, axis_x=_before(PLOTTED))
+            for name, title in (
+                ("time", "Link: time of a round"),
+                ("bytes", "Link: bytes of a decision"),
+            )
+        )
     )
-    above = rrb.Horizontal(
-        seen, rrb.Spatial2DView(origin=MAP, name="Map"), link, column_shares=[1.0, 1.0, 1.0]
-    )
-    below = rrb.Horizontal(
-        rrb.TextLogView(origin=TOKENS, name="Tokens", columns=_columns()),
-        rrb.TextLogView(origin=LOG, name="Log", columns=_columns()),
+    hidden = rrb.encodings.TimelineColumn(TIME, visible=False)
+    columns = rrb.TextLogColumns(timeline_columns=[hidden], text_log_columns=["loglevel", "body"])
+    logs = rrb.Horizontal(
+        rrb.TextLogView(origin=TOKENS, name="Tokens", columns=columns),
+        rrb.TextLogView(origin=LOG, name="Log", columns=columns),
     )
     timeline = rrb.StateTimelineView(
         origin=TIMELINE, name="Time line of robot and cloud", time_view=_before(WINDOW)
     )
     return rrb.Blueprint(
-        rrb.Vertical(above, timeline, below, row_shares=[1.8, 1.5, 0.8]),
+        rrb.Vertical(rrb.Horizontal(seen, plan, link), timeline, logs, row_shares=[1.8, 1.5, 0.8]),
         rrb.TimePanel(
             state="collapsed", timeline=TIME, play_state="following" if live else "playing"
         ),
@@ -60,12 +65,6 @@ def _before(seconds: float) -> rrb.TimeAxis:
     return rrb.TimeAxis(view_range=rrb.TimeRange(start=start, end=end))
 
 
-def _columns() -> rrb.TextLogColumns:
-    hidden = rrb.encodings.TimelineColumn(TIME, visible=False)
-    return rrb.TextLogColumns(timeline_columns=[hidden], text_log_columns=["loglevel", "body"])
-
-
-APPLICATION = "edge_cloud_spec"
 # A browser takes in a few batches with each frame that it draws, be they small or large.
 LIVE, RECORDED = timedelta(seconds=0.5), timedelta(seconds=10)  # between two batches
 BATCH_BYTES, BATCH_ROWS = 4 * 2**20, 2**14  # bounds of a batch
@@ -83,7 +82,7 @@ class Sink:
             flush_num_bytes=BATCH_BYTES,
             chunk_max_rows_if_unsorted=BATCH_ROWS,
         )
-        self._stream = rr.RecordingStream(APPLICATION, batcher_config=batches)
+        self._stream = rr.RecordingStream("edge_cloud_spec", batcher_config=batches)
         if isinstance(to, Path):
             try:
                 to.open("ab").close()
@@ -97,11 +96,9 @@ class Sink:
     def log(self, entities: Iterable[Entity]) -> None:
         """Send these."""
         for path, shown, at in entities:
-            if at is None:
-                self._stream.log(path, shown, static=True)
-            else:
+            if at is not None:
                 self._stream.set_time(TIME, duration=at)
-                self._stream.log(path, shown)
+            self._stream.log(path, shown, static=at is None)
 
     def flush(self) -> None:
         """Send what waits."""

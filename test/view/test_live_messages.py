@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.view import live_messages
-from edge_cloud_spec.view.entities import Entities
-from edge_cloud_spec.view.live_messages import LiveMessages
+from edge_cloud_spec.view.live_messages import Backlog
 
 PATIENCE = 60.0  # s; only a hung test takes that long
 COUNT, BATCH = 5000, 50  # messages; a batch is less than the queue of a subscription
@@ -35,6 +36,19 @@ def words() -> Iterator[Publisher]:
         yield node.create_publisher(VerifiedTokens, "verified_tokens", TOPICS["verified_tokens"][1])
 
 
+@pytest.fixture
+def backlogs(monkeypatch: pytest.MonkeyPatch) -> list[Backlog]:
+    """Those that were made."""
+    made: list[Backlog] = []
+
+    def make(size: int) -> Backlog:
+        made.append(Backlog(size))
+        return made[-1]
+
+    monkeypatch.setattr(live_messages, "Backlog", make)
+    return made
+
+
 def until(what: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE
     while not what():
@@ -42,44 +56,62 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(words: Publisher) -> None:
-    with LiveMessages() as live:
+def publish_and_end(words: Publisher, ended: Callable[[], object]) -> threading.Thread:
+    """Publish until then, and end the program by a signal."""
+
+    def publish() -> None:
+        until(words.get_subscription_count)
+        while not ended():
+            words.publish(VerifiedTokens(text="left", tokens=[1], position=0))
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=publish, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(
+    words: Publisher, backlogs: list[Backlog]
+) -> None:
+    def publish() -> None:
         until(words.get_subscription_count)
         for position in range(COUNT):
             if position % BATCH == 0:
-                until(lambda p=position: live.backlog.received == p)
+                until(lambda p=position: backlogs[0].received == p)
             words.publish(VerifiedTokens(position=position))
-        until(lambda: live.backlog.received == COUNT)
-        taken = list(live.take())
+
+    thread = threading.Thread(target=publish, daemon=True)
+    thread.start()
+    with closing(live_messages.live_messages("", lambda: None)) as messages:
+        taken = [next(messages)]
+        thread.join(PATIENCE)  # meanwhile nothing is taken
+        until(lambda: backlogs[0].received == COUNT)
+        taken += islice(messages, COUNT - 1)
     assert [message.position for _, _, message in taken] == list(range(COUNT))
     assert {topic for _, topic, _ in taken} == {"verified_tokens"}
-    assert (live.backlog.missed, live.backlog.left_out) == (0, 0)
+    assert not backlogs[0].missed
 
 
-def test_what_was_missed_is_said_and_stands_in_the_log(
+def test_the_running_graph_is_saved_until_a_signal(
+    words: Publisher, backlogs: list[Backlog], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thread = publish_and_end(words, lambda: backlogs[0].received > 3)
+    assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
+    thread.join(PATIENCE)
+    assert set(lines(read_rows(tmp_path / "run.rrd")["/tokens"])) == {("not verified", "left")}
+    assert f"{backlogs[0].received} messages shown" in capsys.readouterr().out
+
+
+def test_what_was_missed_is_said(
     words: Publisher,
+    backlogs: list[Backlog],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said, missed = threading.Event(), Entities.missed
-
-    def tell(*arguments: object) -> object:
-        said.set()
-        return missed(*arguments)  # type: ignore[arg-type]
-
-    def publish() -> None:
-        until(words.get_subscription_count)
-        while not said.wait(0.01):
-            words.publish(VerifiedTokens())
-        os.kill(os.getpid(), signal.SIGINT)
-
     monkeypatch.setattr(live_messages, "WAITING", 0)
-    monkeypatch.setattr(Entities, "missed", tell)
-    thread = threading.Thread(target=publish, daemon=True)
-    thread.start()
+    thread = publish_and_end(words, lambda: backlogs[0].missed)
     assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
     thread.join(PATIENCE)
     assert "messages missed: they come faster than they can be shown" in capsys.readouterr().out
-    told = lines(read_rows(tmp_path / "run.rrd")["/log/viewer"])
-    assert told and all(level == "ERROR" and "missed" in text for level, text in told)
