@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..nav.pose import wrap, yaw_of
 from ..nodes.drafting.camera import encode_frame
-from ..observe.bag import Bag
+from ..observe.bag import Bag, topic_of
 from .camera import frame_of
 from .figures import SILENT, Recording, is_still
 
@@ -22,9 +22,14 @@ SILENCE = 0.3  # s without commands, after which it is told nothing
 def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = "") -> Recording:
     """The recording of a drive from a bag, topics found by their types. Raises UserError."""
     bag, recording = Bag(path), Recording()
-    odom = topic_of(bag, odom, ODOMETRY, "--odom")
-    camera = topic_of(bag, camera, CAMERA, "--camera", optional=True)
-    cmd_vel = topic_of(bag, cmd_vel, COMMANDS, "--cmd-vel", optional=True)
+    odom, camera, cmd_vel = (
+        topic_of(bag.topics, given, kinds, option).lstrip("/")
+        for given, kinds, option in (
+            (odom, ODOMETRY, "--odom"),
+            (camera, CAMERA, "--camera"),
+            (cmd_vel, COMMANDS, "--cmd-vel"),
+        )
+    )
     commanded, yaw = math.inf, 0.0
     for received, topic, _, message in bag.read([odom, camera, cmd_vel]):
         now = received / 1e9
@@ -44,23 +49,6 @@ def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = ""
     if len(recording.poses) < 2:
         raise UserError(f"{path} has too little odometry to measure anything by")
     return recording
-
-
-def topic_of(
-    bag: Bag, given: str, kinds: tuple[str, ...], option: str, optional: bool = False
-) -> str:
-    """The one topic of these kinds, or what was given, without its leading slash.
-
-    Empty where it is ``optional`` and there is none; else raises UserError naming the option.
-    """
-    wanted = (name for name, kind in bag.topics.items() if kind in kinds)
-    found = [name for name in bag.topics if name == given] if given else list(wanted)
-    if optional and not (found or given):
-        return ""
-    if len(found) != 1:
-        there = ", ".join(found or bag.topics) or "nothing"
-        raise UserError(f"{option} must name a topic of the bag, which has {there}")
-    return found[0].lstrip("/")
 
 
 def _stamp(message: Any) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,6 +90,52 @@ class Bag:
         lost = [topic for topic, count in left.items() if count]
         if lost:
             raise UserError(f"{bag} is damaged: its metadata.yaml does not fit {lost[0]}")
+
+
+def robot_topics(
+    types: Mapping[str, str], wanted: Mapping[str, str], namespace: str = ""
+) -> dict[str, str]:
+    """Full names by the graph's own: those of ``wanted`` that one robot has. Raises UserError.
+
+    ``types``: of the bag's topics. ``wanted``: the type of each, empty where any will do.
+    ``namespace``: of the robot, where the bag has several.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for full, name in product(types, wanted):
+        if full.endswith(f"/{name}"):
+            found.setdefault(full.removesuffix(name).strip("/"), {})[name] = full
+    robots = {space: names for space, names in found.items() if names.keys() & ROBOTS} or found
+    namespace = namespace.strip("/")
+    if not namespace and len(robots) > 1 and "" not in robots:
+        named = ", ".join(sorted(robots))
+        raise UserError(f"the bag has several robots, choose one: --namespace {named}")
+    if namespace and namespace not in robots:
+        raise UserError(f"the bag has none of the graph's topics under /{namespace}")
+    topics = robots.get(namespace) or next(iter(robots.values()), {})
+    for name, full in topics.items():
+        if wanted[name] not in ("", types[full]):
+            raise UserError(
+                f"the bag has {types[full]} on {full}, not {wanted[name]}: "
+                "use the edge_cloud_spec that recorded it"
+            )
+    return topics
+
+
+ROBOTS = {"instruction", "verified_tokens"}
+"""A namespace that has none of these is no robot's, where another has."""
+
+
+def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], option: str) -> str:
+    """The one topic of these kinds, or the one that was given; empty where there is none.
+
+    Raises UserError naming the option.
+    """
+    fitting = [topic for topic, kind in types.items() if kind in kinds]
+    found = [t for t in fitting if t.strip("/") == given.strip("/")] if given else fitting
+    if len(found) > 1 or (given and not found):
+        there = ", ".join(fitting) or "none"
+        raise UserError(f"{option} must name a topic of {' or '.join(kinds)}; the bag has {there}")
+    return found[0] if found else ""
 
 
 @contextmanager

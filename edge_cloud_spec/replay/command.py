@@ -44,6 +44,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="", help="target model (directory or hub name)")
     parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
     parser.add_argument("--preset", default="", help="another preset than the recorded one")
+    parser.add_argument("--namespace", default="", help="of the robot, where the bag has several")
     parser.add_argument("--camera", default="", metavar="TOPIC", help="the bag's camera")
     parser.add_argument("--instruction", default="", metavar="TOPIC", help="its instructions")
     parser.add_argument("--say", default="", metavar="TEXT", help="follow this, on all pictures")
@@ -86,7 +87,7 @@ def run_replay(args: argparse.Namespace) -> int:
     if args.json is not None:
         check_writable(args.json)
     recording = read_recording(
-        args.bag, Choice(args.camera, args.instruction, args.say, args.every)
+        args.bag, Choice(args.camera, args.instruction, args.say, args.every, args.namespace)
     )
     recording = replace(recording, tasks=tuple(_with_options(args, recording)))
     view = ConsoleView(Console(highlight=False))

@@ -17,114 +17,43 @@ from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
 from ..nodes.drafting.camera import encode_frame
-from ..observe.bag import Bag
+from ..observe.bag import Bag, robot_topics, topic_of
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
 from ..wire.codec import decode_client
 from ..wire.messages import Open, WireError
 
 COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
-TEXT = "std_msgs/msg/String"
 CAMERAS = {"camera/image_raw/compressed": COMPRESSED, "camera/image_raw": RAW}
-OURS = {
+RUN = {
+    "instruction": "std_msgs/msg/String",
     "decode_request": "edge_cloud_spec/msg/DecodeRequest",
     "draft": "edge_cloud_spec/msg/Draft",
     "verdict": "edge_cloud_spec/msg/Verdict",
     "verified_tokens": "edge_cloud_spec/msg/VerifiedTokens",
     "decode_stats": "edge_cloud_spec/msg/DecodeStats",
-    "run_info": TEXT,
+    "run_info": "std_msgs/msg/String",
     "e_stop": "std_msgs/msg/Bool",
 }
-"""What else is read of a run, where its namespace has it."""
+"""What is read of a run beside its pictures."""
+CAMERA = "camera"
 
 
-@dataclass(frozen=True)
-class TopicChoice:
-    """Full names; empty where the bag has none. ``run`` maps the names in ``OURS`` to full ones."""
+def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
+    """Full names by the graph's own, and that of ``CAMERA``, as far as the bag has them.
 
-    camera: str
-    is_raw: bool
-    instruction: str
-    run: Mapping[str, str]
-
-    @property
-    def has_decisions(self) -> bool:
-        """Whether decisions of our nodes were recorded."""
-        return {"decode_request", "verified_tokens"} <= set(self.run)
-
-
-def choose_topics(types: Mapping[str, str], camera: str = "", instruction: str = "") -> TopicChoice:
-    """The topics of a bag with these types, by full name; raises UserError.
-
-    ``camera`` and ``instruction`` are what the user names; else they are found by the names that
-    our graph has, in any one namespace, or by being the only one of their type.
+    The user names them, or the robot's namespace has them, or, of cameras, the bag has one only.
+    Raises UserError.
     """
-    chosen = _named(types, camera, (COMPRESSED, RAW), "--camera") if camera else _camera(types)
-    namespace = _namespace(types, chosen)
-    inside = f"{namespace}/instruction"
-    if instruction:
-        text = _named(types, instruction, (TEXT,), "--instruction")
-    else:
-        named = [t for t, kind in types.items() if kind == TEXT and t.endswith("/instruction")]
-        text = inside if inside in named else _one(named, "--instruction")
-    names = {ours: f"{namespace}/{ours}" for ours in OURS}
-    run = {ours: full for ours, full in names.items() if types.get(full) == OURS[ours]}
-    wrong = next((f for o, f in names.items() if f in types and types[f] != OURS[o]), "")
-    if wrong:
-        raise UserError(
-            f"{wrong} holds {types[wrong]} in this bag, which is not what our nodes publish there"
-        )
-    return TopicChoice(chosen, types.get(chosen) == RAW, text, run)
-
-
-def _named(types: Mapping[str, str], given: str, kinds: tuple[str, ...], option: str) -> str:
-    name = f"/{given.lstrip('/')}"
-    if name not in types:
-        raise UserError(f"the bag has no messages on {name} ({option}): {_listed(types)}")
-    if types[name] not in kinds:
-        raise UserError(f"{name} holds {types[name]}; {option} takes {' or '.join(kinds)}")
-    return name
-
-
-def _camera(types: Mapping[str, str]) -> str:
-    """Ours by name, compressed first; else the only one of its type. Empty: the bag has none."""
-    named = [(f"/{ours}", kind) for ours, kind in CAMERAS.items()]
-    for end, kind in (*named, *(("", kind) for kind in CAMERAS.values())):
-        of_kind = [t for t, k in types.items() if k == kind and t.endswith(end)]
-        found = [t for t in of_kind if end or "annotated" not in t]
-        if found:
-            return _one(found, "--camera")
-    return ""
-
-
-def _namespace(types: Mapping[str, str], camera: str) -> str:
-    """The namespace of the run's decisions: the camera's, else the only one, else the root."""
-    ends = (f"/{ours}" for ours in CAMERAS)
-    own = next((camera.removesuffix(end) for end in ends if camera.endswith(end)), None)
-    if own is not None and (f"{own}/verified_tokens" in types or not own):
-        return own
-    end = "/verified_tokens"
-    found = [t.removesuffix(end) for t in types if t.endswith(end)]
-    if len(found) > 1:
-        raise UserError(
-            f"the bag has the decisions of {len(found)} robots ({', '.join(sorted(found))}): "
-            "name one by its --camera"
-        )
-    return found[0] if found else own or ""
-
-
-def _one(topics: list[str], option: str) -> str:
-    if len(topics) > 1:
-        raise UserError(
-            f"the bag has {len(topics)} such topics ({', '.join(sorted(topics))}): "
-            f"choose one with {option}"
-        )
-    return topics[0] if topics else ""
-
-
-def _listed(types: Mapping[str, str]) -> str:
-    names = sorted(topic for topic, kind in types.items() if kind in (COMPRESSED, RAW, TEXT))
-    return f"it has {', '.join(names) or 'no pictures and no texts'}"
+    topics = robot_topics(types, {**RUN, **CAMERAS}, choice.namespace)
+    ours = [topics.pop(name) for name in CAMERAS if name in topics]
+    cameras = {topic: kind for topic, kind in types.items() if "annotated" not in topic}
+    named = choice.camera or next(iter(ours), "")
+    topics[CAMERA] = topic_of(cameras, named, CAMERAS.values(), "--camera")
+    if choice.instruction:
+        text = topic_of(types, choice.instruction, [RUN["instruction"]], "--instruction")
+        topics["instruction"] = text
+    return {name: full for name, full in topics.items() if full}
 
 
 RECENT = 30  # pictures; a decision's first words follow its picture
@@ -135,13 +64,14 @@ ZEROS = bytes(64)  # that many in a row are in no JPEG's pixels: a block was los
 class Choice:
     """How to read a bag: topics by name, an instruction of one's own, seconds between decisions.
 
-    ``every`` counts where no recorded decisions are played again.
+    ``every`` counts where no recorded decisions are played again; ``namespace``: of the robot.
     """
 
     camera: str = ""
     instruction: str = ""
     say: str = ""
     every: float = 1.0
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,12 +108,13 @@ class Recording:
 def read_recording(path: Path, choice: Choice = Choice()) -> Recording:
     """Read a bag: ours, or any with a camera and an instruction. Raises UserError."""
     bag = Bag(path)
-    topics = choose_topics(bag.topics, choice.camera, choice.instruction)
+    topics = choose_topics(bag.topics, choice)
+    names = {full.lstrip("/"): name for name, full in topics.items()}
     reading = _Reading(path, topics, choice)
-    wanted = {topics.camera, topics.instruction, *topics.run.values()} - {""}
-    for stamp, topic, _, message in bag.read({name.lstrip("/") for name in wanted}):
-        reading.take(stamp, f"/{topic}", message)
-    tasks = reading.recorded_tasks() if topics.has_decisions and not choice.say else ()
+    for stamp, full, _, message in bag.read(names):
+        reading.take(stamp, names[full], message)
+    has_decisions = {"decode_request", "verified_tokens"} <= topics.keys()
+    tasks = reading.recorded_tasks() if has_decisions and not choice.say else ()
     if not tasks:
         tasks = reading.new_tasks()
     return Recording(tasks, reading.frames, reading.run_log)
@@ -194,7 +125,7 @@ class _Reading:
     """What was read so far."""
 
     path: Path
-    topics: TopicChoice
+    topics: Mapping[str, str]
     choice: Choice
     run_log: RunLog = field(default_factory=RunLog)
     frames: int = 0
@@ -208,26 +139,24 @@ class _Reading:
     alone: dict[str, Any] = field(default_factory=dict)  # pictures of decisions without a cloud
 
     def __post_init__(self) -> None:
-        self.names = {full: ours for ours, full in self.topics.run.items()}
         self.instruction = self.choice.say
 
     def take(self, stamp: int, topic: str, message: Any) -> None:
         """One message, received at ``stamp`` (ns)."""
         self.zero = stamp if self.zero is None else self.zero
         at = (stamp - self.zero) / 1e9
-        if topic == self.topics.camera:
+        if topic == CAMERA:
             self._frame(at, stamp, message)
-            return
-        if topic == self.topics.instruction:
+        elif topic == "instruction":
             self.instructions += 1
             if not self.choice.say:
                 self.instruction = "" if is_stop(message.data) else message.data
                 self.last = -1e9  # the next picture is decided on
-        ours = self.names.get(topic)
-        if ours == "e_stop" and message.data and not self.choice.say:
-            self.instruction = ""
-        elif ours is not None:
-            self._ours(ours, message, at)
+        elif topic == "e_stop":
+            if message.data and not self.choice.say:
+                self.instruction = ""
+        else:
+            self._ours(topic, message, at)
 
     def _ours(self, ours: str, message: Any, at: float) -> None:
         try:
@@ -244,7 +173,7 @@ class _Reading:
         self.frames += 1
         header = message.header.stamp
         stamp = header.sec * 10**9 + header.nanosec
-        digest = b"" if self.topics.is_raw else _digest(message.data.tobytes())
+        digest = b"" if _is_raw(message) else _digest(message.data.tobytes())
         self.seen.setdefault(stamp, []).append((self.frames, digest))
         self.recent.append((stamp, message))
         if not self.instruction or at - self.last < self.choice.every:
@@ -258,11 +187,11 @@ class _Reading:
 
     def _picture(self, message: Any, frame: int) -> bytes:
         try:
-            jpeg = _encoded(message) if self.topics.is_raw else message.data.tobytes()
+            jpeg = _encoded(message) if _is_raw(message) else message.data.tobytes()
             check_picture(jpeg)
         except UserError as error:
             raise UserError(
-                f"{self.path}: picture {frame} of {self.topics.camera} cannot be used: {error}"
+                f"{self.path}: picture {frame} of {self.topics[CAMERA]} cannot be used: {error}"
             ) from None
         return jpeg
 
@@ -289,7 +218,7 @@ class _Reading:
             if shown and not frame:
                 raise UserError(
                     f"{self.path} is damaged: decision {decision.number} was made on another "
-                    f"picture than picture {shown[0][0]} of {self.topics.camera} of the same stamp"
+                    f"picture than picture {shown[0][0]} of {self.topics[CAMERA]} of the same stamp"
                 )
         parameters = parameters_of(decision, opening)
         return ReplayTask(
@@ -309,7 +238,7 @@ class _Reading:
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
         """Decisions on pictures of the bag, for the instruction that was followed then."""
-        if not self.topics.camera:
+        if CAMERA not in self.topics:
             raise UserError(
                 f"{self.path} has no camera to replay: "
                 "it needs sensor_msgs/CompressedImage or sensor_msgs/Image"
@@ -355,6 +284,10 @@ def check_picture(jpeg: bytes) -> None:
     if jpeg[:2] == b"\xff\xd8" and ZEROS in jpeg[scan if scan >= 0 else 0 :]:
         raise UserError("it is damaged: a block of its bytes is zero")
     decode_image(jpeg)
+
+
+def _is_raw(picture: Any) -> bool:
+    return not hasattr(picture, "format")
 
 
 def _digest(data: bytes) -> bytes:

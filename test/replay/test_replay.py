@@ -38,11 +38,13 @@ from edge_cloud_spec.replay.player import NAMESPACE
 from edge_cloud_spec.replay.recording import (
     COMPRESSED,
     RAW,
-    TEXT,
+    RUN,
     Choice,
     choose_topics,
     read_recording,
 )
+
+TEXT = RUN["instruction"]
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
@@ -322,37 +324,37 @@ def run_of(namespace: str) -> dict[str, str]:
 
 
 def test_topics_are_found_in_any_namespace_and_by_their_type() -> None:
-    assert choose_topics(run_of("")).run["verified_tokens"] == "/verified_tokens"
-    found = choose_topics(run_of("/robot1"))
-    assert found.camera == "/robot1/camera/image_raw/compressed" and found.has_decisions
-    assert found.instruction == "/robot1/instruction"
-    two = run_of("/robot1") | run_of("/robot2")
-    with pytest.raises(UserError, match="choose one with --camera"):
-        choose_topics(two)
-    second = choose_topics(two, "robot2/camera/image_raw/compressed")
-    assert second.instruction == "/robot2/instruction"
-    assert second.run["verified_tokens"] == "/robot2/verified_tokens"
+    assert choose_topics(run_of(""), Choice())["verified_tokens"] == "/verified_tokens"
+    found = choose_topics(run_of("/robot1"), Choice())
+    assert found["camera"] == "/robot1/camera/image_raw/compressed"
+    assert found["instruction"] == "/robot1/instruction"
+    two = run_of("/robot1") | run_of("/robot2") | {"/map/odom": "nav_msgs/msg/Odometry"}
+    second = choose_topics(two, Choice(namespace="/robot2"))
+    assert second["camera"] == "/robot2/camera/image_raw/compressed"
+    assert second["verified_tokens"] == "/robot2/verified_tokens"
     foreign = {"/front/rgb": RAW, "/image_annotated/compressed": COMPRESSED, "/say": TEXT}
-    assert choose_topics(foreign).camera == "/front/rgb" and choose_topics(foreign).is_raw
-    assert choose_topics(foreign, instruction="/say").instruction == "/say"
-    assert choose_topics(foreign).instruction == ""
+    assert choose_topics(foreign, Choice()) == {"camera": "/front/rgb"}
+    named = choose_topics(foreign, Choice(camera="front/rgb", instruction="/say"))
+    assert named == {"camera": "/front/rgb", "instruction": "/say"}
 
 
 @pytest.mark.parametrize(
-    ("types", "options", "sentence"),
+    ("types", "choice", "sentence"),
     [
-        ({"/a": RAW, "/b": RAW}, {}, "has 2 such topics (/a, /b): choose one with --camera"),
-        ({"/a": RAW}, {"camera": "/c"}, "no messages on /c"),
-        ({"/a": RAW, "/s": TEXT}, {"camera": "/s"}, "holds std_msgs/msg/String; --camera takes"),
-        ({"/a": RAW, "/s": TEXT}, {"instruction": "/a"}, "--instruction takes std_msgs"),
-        ({"/verdict": TEXT}, {}, "not what our nodes publish"),
+        ({"/a": RAW, "/b": RAW}, Choice(), "--camera must name a topic"),
+        ({"/a": RAW}, Choice(camera="/c"), "the bag has /a"),
+        ({"/a": RAW, "/s": TEXT}, Choice(camera="/s"), "the bag has /a"),
+        ({"/a": RAW, "/s": TEXT}, Choice(instruction="/a"), "--instruction must name a topic of"),
+        ({"/verdict": TEXT}, Choice(), "the edge_cloud_spec that recorded it"),
+        (run_of("/a") | run_of("/b"), Choice(), "several robots, choose one: --namespace a, b"),
+        (run_of("/a"), Choice(namespace="b"), "none of the graph's topics under /b"),
     ],
 )
 def test_a_topic_that_cannot_be_meant_is_refused(
-    types: dict[str, str], options: dict[str, str], sentence: str
+    types: dict[str, str], choice: Choice, sentence: str
 ) -> None:
     with pytest.raises(UserError) as raised:
-        choose_topics(types, **options)
+        choose_topics(types, choice)
     assert sentence in str(raised.value)
 
 
