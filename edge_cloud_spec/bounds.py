@@ -1,25 +1,29 @@
 """Configuration fields with their range and their purpose.
 
-A frozen dataclass of these that is ``Bounded`` checks itself; the ROS nodes declare the same fields
-as parameters with the same ranges
-(``nodes/runtime/parameters.py``).
+Each is declared once: the ROS nodes make parameters of them (``nodes/runtime/parameters.py``), the
+commands options (``options.py``), the launch file arguments, docs/parameters.md a row. A field
+without is for programs alone. A frozen dataclass that is ``Bounded`` checks itself.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import field, fields
+from math import inf
 from typing import Any
 
 from .errors import UserError
 
 
-def bounded(default: float, low: float, high: float, about: str, fixed: bool = False) -> Any:
+def bounded(
+    default: float, low: float, high: float, about: str, fixed: bool = False, flag: str = ""
+) -> Any:
     """A number from ``low`` to ``high``; an int default makes it a whole number.
 
-    ``fixed``, here and below: read when a program starts, not changed while it runs.
+    ``fixed``, here and below: read when a program starts, not changed while it runs. ``flag``: a
+    command's option, where it is not named as the field.
     """
-    metadata = {"range": (low, high), "about": about, "fixed": fixed}
+    metadata = {"range": (low, high), "about": about, "fixed": fixed, "flag": flag}
     return field(default=default, metadata=metadata)
 
 
@@ -28,9 +32,9 @@ def chosen(default: str, choices: tuple[str, ...], about: str, fixed: bool = Fal
     return field(default=default, metadata={"choices": choices, "about": about, "fixed": fixed})
 
 
-def described(default: bool | str, about: str, fixed: bool = False) -> Any:
+def described(default: bool | str, about: str, fixed: bool = False, flag: str = "") -> Any:
     """A switch or a free text."""
-    return field(default=default, metadata={"about": about, "fixed": fixed})
+    return field(default=default, metadata={"about": about, "fixed": fixed, "flag": flag})
 
 
 class Bounded:
@@ -59,8 +63,13 @@ def wanted(default: Any, metadata: Any) -> str:
     if "choices" in metadata:
         return f"one of {', '.join(metadata['choices'])}"
     kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
-    low, high = metadata.get("range", (None, None))
-    return kinds[type(default)] + ("" if low is None else f" from {low:g} to {high:g}")
+    return kinds[type(default)] + (f" from {span(metadata)}" if "range" in metadata else "")
+
+
+def span(metadata: Any) -> str:
+    """The range of a field, as a phrase."""
+    low, high = metadata["range"]
+    return f"{low:.12g} up" if high == inf else f"{low:.12g} to {high:.12g}"
 
 
 def check_namespace(namespace: str) -> None:

@@ -469,7 +469,7 @@ def vision_file(path: Path) -> Path:
 
 
 def load_llama(
-    name: str, *, device: str = "cpu", quantize: str = "none", threads: int | None = None
+    name: str, *, device: str = "cpu", quantize: str = "none", threads: int = 0
 ) -> LlamaDrafter:
     """Load a GGUF file and its ``vision_file``, in whose directory are the checkpoint's files but
     its weights. device: cpu, or whatever llama.cpp was built for.

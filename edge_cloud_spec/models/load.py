@@ -56,12 +56,12 @@ def load(
     device: str = "cpu",
     dtype: str = "float32",
     quantize: str = "none",
-    threads: int | None = None,
+    threads: int = 0,
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
-    device, dtype: see ``choose``. threads: torch's intra-operation threads, of the whole process.
-    UserError names what is missing or does not fit, and what to do.
+    device, dtype: see ``choose``. threads: torch's intra-operation threads, of the whole process;
+    0: as they are. UserError names what is missing or does not fit, and what to do.
     """
     device, dtype = choose(device, dtype)
     directory = checkpoint_directory(str(name_or_dir))
@@ -74,9 +74,9 @@ def load(
     check_quantization(quantize, device, dtype, config)
     weights = weight_files(directory)
     files = checkpoint_files(directory)
-    if threads is not None:
-        if threads < 1:
-            raise UserError(f"threads is {threads}: give 1 or more")
+    if threads:
+        if threads < 0:
+            raise UserError(f"threads is {threads}: give 1 or more, or 0 for torch's own number")
         torch.set_num_threads(threads)
     whole = f"the model in {directory} cannot be loaded"
     long = sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from ..bounds import bounded, chosen, described
 from ..errors import UserError
 from . import BYTES, OPENAI
 from .byte_drafter import ByteDrafter
@@ -15,13 +17,35 @@ if TYPE_CHECKING:
     from .vlm import Vlm
 
 
+@dataclass(frozen=True)
+class LoadSettings:
+    """How a model is loaded, as ``load`` takes it."""
+
+    device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
+    dtype: str = chosen(
+        "auto",
+        ("auto", "float32", "float16", "bfloat16"),
+        "arithmetic; auto: bfloat16 on cuda, float32 on a CPU",
+        fixed=True,
+    )
+    quantize: str = chosen(
+        "none", ("none", "int8", "int4", "dynamic-int8"), "of the weights", fixed=True
+    )
+    threads: int = bounded(0, 0, 1024, "of torch; 0: as many as it wants", fixed=True)
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """These alone, for ``load``."""
+        return {item.name: getattr(self, item.name) for item in fields(LoadSettings)}
+
+
 def load_drafter(
     name: str,
     *,
     device: str = "cpu",
     dtype: str = "float32",
     quantize: str = "none",
-    threads: int | None = None,
+    threads: int = 0,
     max_pixels: int = 0,
     max_image_tokens: int = 0,
     tokenizer: str = "",

@@ -8,7 +8,6 @@ import logging
 import sys
 import threading
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,11 +29,12 @@ from helpers.cloud.api_peer import (
     event,
 )
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
+from helpers.cloud.served_answers import worker_of
 from helpers.transformers_serve import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker, run_serve
+from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.cloud.openai_target import Allowance
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -49,6 +49,7 @@ from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Una
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.answer import answer_grammar, read_answer
+from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.share import rules_text
 
@@ -77,12 +78,6 @@ class Robot:
 
     def words(self, outcome: Outcome) -> str:
         return TextStream(self.model.tokenizer).add(outcome.tokens)
-
-
-def worker_of(*options: str) -> Any:
-    parser = ArgumentParser()
-    add_serve_arguments(parser)
-    return make_worker(parser.parse_args(options))
 
 
 @contextmanager
@@ -735,8 +730,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--drafter", "somewhere"), "leave out --drafter"),
         (("--replicas", "2"), "leave out --replicas"),
         (("--quantize", "int8", "--replicas", "2"), "leave out --replicas, --quantize"),
-        (("--requests-per-hour", "-1"), "0 or more"),
-        (("--api-timeout", "0"), "--api-timeout must be above 0"),
+        (("--requests-per-hour", "-1"), "must be a whole number from 0 up, not -1"),
+        (("--api-timeout", "0"), "--api-timeout must be a number from 0.001 up, not 0"),
         (("--target", TARGET), "goes with --target openai:"),
     ],
     ids=str,
@@ -744,12 +739,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_that_do_not_go_with_it_are_one_sentence(
     options: tuple[str, ...], complaint: str
 ) -> None:
-    parser = ArgumentParser()
-    add_serve_arguments(parser)
-    address = f"127.0.0.1:{free_port()}"
-    given = ["--target", "openai:http://127.0.0.1:9/v1", "--model", "a", "--address", address]
+    given = ["--target", "openai:http://127.0.0.1:9/v1", "--model", "a"]
     with pytest.raises(UserError, match=complaint):
-        run_serve(parser.parse_args([*given, *options]))
+        parsed(ServeSettings(), [*given, *options])
 
 
 def test_a_wrong_key_is_found_before_it_serves() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,14 @@ from helpers.cloud.served_answers import (
 from helpers.cloud.vllm_peer import VllmPeer
 from helpers.suites import rows
 
-from edge_cloud_spec.cloud.command import add_serve_arguments, run_serve
+from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 
 
@@ -327,7 +327,5 @@ THERE = ("--target", "vllm:http://x:1", "--checkpoint", "x")
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: tuple[str, ...], why: str) -> None:
-    parser = ArgumentParser()
-    add_serve_arguments(parser)
     with pytest.raises(UserError, match=why):
-        run_serve(parser.parse_args(options))
+        parsed(ServeSettings(), options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from helpers.checkpoints import checkpoint, jpeg
 from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker
+from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
@@ -25,6 +24,7 @@ from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
+from edge_cloud_spec.options import parsed
 
 INSTRUCTION = "find the silver bottle"
 
@@ -128,10 +128,8 @@ def test_what_cannot_be_is_one_sentence_and_no_success(
 def test_serve_and_decode_speak_a_dialect_and_its_action_is_said(
     there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = argparse.ArgumentParser()
-    add_serve_arguments(parser)
     given = ["--target", str(checkpoint("qwen3_vl", 1)), "--dialect", "uni_navid"]
-    worker = make_worker(parser.parse_args([*given, "--max-tokens", "40"]))
+    worker = make_worker(parsed(ServeSettings(), [*given, "--max-tokens", "40"]))
     assert "shown one" in capsys.readouterr().out, "it was trained on several pictures"
     path = tmp_path / "outcome.json"
     with Cloud(worker) as cloud:

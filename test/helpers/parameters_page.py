@@ -6,23 +6,23 @@ default, what it takes and what it is for.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edge_cloud_spec.bounds import span
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
-from edge_cloud_spec.cloud.command import add_serve_arguments
+from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
-from edge_cloud_spec.nodes.runtime.parameters import flat_fields
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
+from edge_cloud_spec.options import flag, flat_fields, title
 from edge_cloud_spec.pilot.settings import DrafterSettings
 
 NODES: dict[str, object] = {
@@ -52,23 +52,20 @@ def page() -> str:
 
 def _nodes() -> Iterator[str]:
     for node, settings in NODES.items():
-        fields = flat_fields(settings).items()
-        yield from _table(
-            f"## The node `{node}`",
-            "parameter",
-            ((name, value, _takes(value, meta), meta["about"]) for name, (value, meta) in fields),
+        rows = (
+            (name, value, _takes(value, meta) + (" `*`" if meta["fixed"] else ""), meta["about"])
+            for name, (value, meta) in flat_fields(settings).items()
         )
+        yield from _table(f"## The node `{node}`", "parameter", rows)
 
 
 def _takes(default: Any, metadata: Any) -> str:
-    """The values that a field takes; ``*``: at the start only."""
+    """The values that a field takes."""
     if "choices" in metadata:
-        values = ", ".join(f"`{choice}`" if choice else "empty" for choice in metadata["choices"])
-    elif "range" in metadata:
-        values = "{:.12g} to {:.12g}".format(*metadata["range"])
-    else:
-        values = "`true`, `false`" if isinstance(default, bool) else "text"
-    return values + (" `*`" if metadata["fixed"] else "")
+        return ", ".join(f"`{choice}`" if choice else "empty" for choice in metadata["choices"])
+    if "range" in metadata:
+        return span(metadata)
+    return "`true`, `false`" if isinstance(default, bool) else "text"
 
 
 def _launch() -> Iterator[str]:
@@ -77,28 +74,17 @@ def _launch() -> Iterator[str]:
 
 
 def _serve() -> Iterator[str]:
-    parser = argparse.ArgumentParser(add_help=False)
-    add_serve_arguments(parser)
     yield "\n## Options of `edge-cloud-spec serve`"
-    for group in parser._action_groups:  # argparse has no public names for these
-        rows = [
-            (action.option_strings[0], _default(action.default), _about(action))
-            for action in group._group_actions
-        ]
-        if rows:
-            yield from _table(f"### {(group.title or '').capitalize()}", "option", rows)
-
-
-def _about(action: argparse.Action) -> str:
-    """What an option is for; its default has a column."""
-    values = ", ".join(action.choices or ())
-    about = (action.help or "").replace(" (%(default)s)", "").replace("(%(default)s)", "")
-    return about or f"one of {values}"
+    for group in vars(ServeSettings()).values():
+        rows = (
+            (flag(name, meta), _default(value), _takes(value, meta), meta["about"])
+            for name, (value, meta) in flat_fields(group).items()
+        )
+        yield from _table(f"### {title(group)}", "option", rows)
 
 
 def _default(value: Any) -> Any:
-    embedded = isinstance(value, str) and value == str(EMBEDDED / "target")
-    return "the embedded target" if embedded else value
+    return "the embedded target" if value == str(EMBEDDED / "target") else value
 
 
 def _table(title: str, first: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:

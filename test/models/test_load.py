@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edge_cloud_spec.cloud.command import add_serve_arguments
+from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.edge.command import add_decode_arguments
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.models import crop_alike
@@ -94,7 +94,7 @@ def test_a_damaged_directory_is_named_with_what_to_do(
         ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
         ({"device": "gpu7"}, "device 'gpu7' is unknown"),
         ({"name_or_dir": "/nowhere/at/all"}, "not a model directory"),
-        ({"threads": 0}, "threads is 0"),
+        ({"threads": -1}, "threads is -1"),
     ],
 )
 def test_unusable_options_say_what_to_choose(options: dict[str, Any], message: str) -> None:
@@ -229,12 +229,11 @@ def test_auto_is_cuda_in_bfloat16_where_it_is_and_a_cpu_in_float32(
 
 
 def test_robot_cloud_and_decode_choose_device_and_dtype_unless_told() -> None:
-    serve, decode = argparse.ArgumentParser(), argparse.ArgumentParser()
-    add_serve_arguments(serve)
+    decode = argparse.ArgumentParser()
     add_decode_arguments(decode)
     file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
     in_file = file["/**/drafter"]["ros__parameters"]["model"]
-    settings = vars(ModelSettings()), vars(serve.parse_args([])), in_file
+    settings = vars(ModelSettings()), vars(ServeSettings().models), in_file
     for each in (*settings, vars(decode.parse_args(["picture.jpg", "find it"]))):
         assert (each["device"], each["dtype"], each["quantize"]) == ("auto", "auto", "none")
 

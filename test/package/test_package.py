@@ -30,7 +30,7 @@ from edge_cloud_spec.instruction import check_instruction, known_instructions
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
-from edge_cloud_spec.nodes.runtime.parameters import flat_fields
+from edge_cloud_spec.options import flat_fields
 from edge_cloud_spec.share import share
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,11 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from ...bounds import bounded
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_DRAFTED, Draft
+from ...decoding.draft import MAX_DRAFTED, MAX_NODES, Draft
 from ...models.draft_model import DraftModel
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
@@ -25,32 +27,36 @@ RECENT = 0.1  # weight of the session that ended last, in the mean of how long t
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Bounds of the worker.
+    """What robots may use up.
 
-    A session outlives its stream by ``keep_s`` seconds, unless a new one needs its place; the
-    session of a stream that sent nothing for ``idle_s`` seconds is dropped when room is needed.
-    ``draft_tokens``: most tokens of a draft. ``queue_bytes``: most bytes that wait in a stream,
-    each way; a robot with more is not read from, and the stream of one that does not read is ended.
-    A client (``RobotStream.client``) has at most ``sessions_per_robot`` sessions,
-    ``bytes_per_robot`` bytes of waiting messages, each way, and ``passes_per_robot`` sessions in
-    one pass. ``batch``: most sessions in a pass; ``batch_rows``: most rows of it (one session may
-    have more), and rows of a prompt that are read at a time. ``kv_bytes``: bound for all keys and
-    values (0: by the device). ``lookup_suffixes``: suffixes of verified answers kept for each
-    credential (0: none); ``lookup_nodes``: most looked-up nodes in a pass.
+    ``idle_s``: the session of a stream that sent nothing for so long is dropped when room is
+    needed. ``queue_bytes``: most bytes that wait in a stream, each way; a robot with more is not
+    read from, and the stream of one that does not read is ended. A client is
+    ``RobotStream.client``. One session may have more than ``batch_rows`` rows in a pass.
+    ``kv_bytes``: bound for all keys and values (0: by the device). ``lookup_nodes``: most looked-up
+    nodes in a pass.
     """
 
-    sessions: int = 64
-    sessions_per_robot: int = 16
-    bytes_per_robot: int = 32 * 2**20
-    passes_per_robot: int = 8
-    keep_s: float = 60.0
+    sessions: int = bounded(64, 1, inf, "robots at once")
+    sessions_per_robot: int = bounded(16, 1, inf, "sessions of one robot's credential at once")
+    bytes_per_robot: int = bounded(32 * 2**20, 1, inf, "of its messages that wait, each way")
+    passes_per_robot: int = bounded(8, 1, inf, "of its sessions in one pass")
+    keep_s: float = bounded(
+        60.0,
+        0.0,
+        inf,
+        "seconds a lost session is kept, unless another needs its place",
+        flag="--keep",
+    )
     idle_s: float = 120.0
-    draft_tokens: int = MAX_DRAFTED
+    draft_tokens: int = bounded(MAX_DRAFTED, 1, MAX_NODES, "longest draft, or largest tree")
     queue_bytes: int = 8 * 2**20
-    batch: int = 32
-    batch_rows: int = 256
+    batch: int = bounded(32, 1, inf, "sessions in one pass at most; 1: one at a time")
+    batch_rows: int = bounded(256, 1, inf, "tokens in one pass at most, and in a part of a prompt")
     kv_bytes: int = 0
-    lookup_suffixes: int = 65_536
+    lookup_suffixes: int = bounded(
+        65_536, 0, 2**24, "of answers to draft from, 44 bytes each, for each credential; 0: none"
+    )
     lookup_nodes: int = 16
 
 

@@ -12,10 +12,12 @@ import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 import grpc
 import grpc.aio
 
+from ...bounds import bounded, described
 from ...errors import UserError
 from ...lru_cache import LruCache
 from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
@@ -30,22 +32,20 @@ MAX_CLIENTS = 4096  # whose rates are kept; of more, the one that was quiet for 
 class AccessSettings:
     """Where to serve whom. Off loopback TLS and tokens or client certificates are required.
 
-    ``token`` or ``token_file`` (one a line: an old one and its successor may both be good);
-    ``client_authority``: PEM file of the authority that signs the robots' certificates.
-    ``streams_per_s`` and ``bytes_per_s`` are of one client, with a burst of ten seconds' worth. A
-    client that sends more than ``messages_per_s``, with a burst of two, is read that slowly.
-    Raises UserError.
+    ``token``: what robots may show, in place of ``token_file``. ``streams_per_s`` and
+    ``bytes_per_s`` have a burst of ten seconds' worth. A client that sends more than
+    ``messages_per_s``, with a burst of two, is read that slowly. Raises UserError.
     """
 
-    address: str = DEFAULT_ADDRESS
-    certificate: str = ""
-    key: str = ""
+    address: str = described(DEFAULT_ADDRESS, "HOST:PORT")
+    certificate: str = described("", "PEM file; TLS (with --key)")
+    key: str = described("", "PEM file of the certificate's key")
     token: str = field(default="", repr=False)
-    token_file: str = ""
-    client_authority: str = ""
-    streams_per_s: float = 200.0
-    bytes_per_s: float = 64 * 2**20
-    messages_per_s: float = 500.0
+    token_file: str = described("", "file with the tokens robots may show, one a line")
+    client_authority: str = described("", "PEM file of the robots' authority (mutual TLS)")
+    streams_per_s: float = bounded(200.0, 1e-3, inf, "of one robot", flag="--streams-per-second")
+    bytes_per_s: float = bounded(64.0 * 2**20, 1.0, inf, "of one robot", flag="--bytes-per-second")
+    messages_per_s: float = bounded(500.0, 1e-3, inf, "of one robot", flag="--messages-per-second")
 
     def __post_init__(self) -> None:
         address = self.address
@@ -56,8 +56,6 @@ class AccessSettings:
             raise UserError("--client-authority needs TLS: give --certificate and --key too")
         if self.token and self.token_file:
             raise UserError("give the token or the file that holds it, not both")
-        if min(self.streams_per_s, self.bytes_per_s, self.messages_per_s) <= 0:
-            raise UserError("--streams-, --bytes- and --messages-per-second must be above 0")
         known = self.token or self.token_file or self.client_authority
         if not is_loopback(address) and not (self.certificate and known):
             raise UserError(

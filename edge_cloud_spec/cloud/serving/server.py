@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import grpc
@@ -17,11 +18,13 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
+from ...bounds import bounded, chosen, described
 from ...errors import UserError
 from ...wire.channel import EARLIER_SERVICE, METHOD_NAME, SERVER_OPTIONS, SERVICE, host_of
 from ...wire.messages import PROTOCOL
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit, server_credentials
+from .logs import FORMATS
 from .metrics import MetricsServer, metrics_address, verifier_metrics
 from .service import DecodeService
 
@@ -121,20 +124,20 @@ class ModelWatch:
 class ServerSettings(AccessSettings):
     """Where and how to serve; ``grace_s``: seconds for open streams at the end.
 
-    ``metrics``: HOST:PORT of ``/metrics``; empty: none. ``stuck_s``: how long a pass may last, or
-    the verifier counts as not serving. Raises UserError.
+    Raises UserError.
     """
 
     grace_s: float = 2.0
-    metrics: str = ""
-    stuck_s: float = 30.0
+    metrics: str = described("", "HOST:PORT (or a port of this machine) of /metrics; empty: none")
+    stuck_s: float = bounded(
+        30.0, 1e-3, inf, "s of a pass until it is not serving", flag="--stuck-after"
+    )
+    log_format: str = chosen("text", FORMATS, "of the log")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.metrics:
             metrics_address(self.metrics)
-        if not self.stuck_s > 0:
-            raise UserError("--stuck-after must be above 0")
 
 
 class HealthyServer:

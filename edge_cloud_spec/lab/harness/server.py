@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import multiprocessing
 import signal
@@ -11,12 +10,13 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from functools import partial
 from typing import Any
 
-from ...cloud.command import add_serve_arguments, make_worker
+from ...cloud.command import ServeSettings, make_worker
 from ...cloud.model_thread.worker import Worker
 from ...cloud.serving.access import raise_file_limit
 from ...cloud.serving.server import Server, ServerSettings
 from ...cloud.serving.service import DecodeService
 from ...errors import UserError
+from ...options import parsed
 from .loop_thread import TIMEOUT_S, LoopThread
 
 
@@ -92,10 +92,9 @@ class VerifierProcess(ServerProcess):
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         """Raises UserError where it does not come up."""
-        parser = argparse.ArgumentParser()
-        add_serve_arguments(parser)
         as_the_other_side = ["--device", "cpu", "--dtype", "float32"]
-        super().__init__(partial(make_worker, parser.parse_args([*as_the_other_side, *options])))
+        settings = parsed(ServeSettings(), [*as_the_other_side, *options])
+        super().__init__(partial(make_worker, settings))
 
 
 def _serve(make_worker: Callable[[], Worker], pipe: Any) -> None:

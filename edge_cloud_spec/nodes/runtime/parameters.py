@@ -7,7 +7,7 @@ A nested dataclass gives dotted names (``limits.speed``). Fields come from ``bou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from rclpy.parameter import Parameter
 
 from ...bounds import field_error, wanted
 from ...errors import UserError
+from ...options import flat_fields
 
 T = TypeVar("T")
 RENAMED = {"limits.response": "limits.move.response"}  # what took its place
@@ -115,18 +116,6 @@ def refuse_unknown_parameters(node: Node) -> None:
     raise UserError(
         f"{where} has no parameter {', '.join(said)}; look at the parameter file and at -p"
     )
-
-
-def flat_fields(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted name -> (value, metadata) of every field that is not itself a dataclass."""
-    flat: dict[str, tuple[Any, Any]] = {}
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if is_dataclass(value):
-            flat |= flat_fields(value, f"{prefix}{item.name}.")
-        else:
-            flat[prefix + item.name] = (value, item.metadata)
-    return flat
 
 
 def _changed(config: Any, values: dict[str, Any]) -> Any:

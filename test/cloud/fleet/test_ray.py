@@ -275,7 +275,7 @@ def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeR
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--replicas", "0"], "--replicas must be at least 1"),
+        (["--replicas", "-1"], "--replicas must be a whole number from 0 up, not -1"),
         (["--replicas", "3", "--max-replicas", "2"], "--max-replicas not below it"),
         (["--max-replicas", "2"], "--max-replicas needs --replicas"),
         (["--replicas", "2", "--metrics", "nowhere"], "--metrics is HOST:PORT"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import Any
 
-from edge_cloud_spec.cloud.command import add_serve_arguments, make_worker
+from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.lab.bench.requests import sample_requests
@@ -14,6 +13,7 @@ from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import load_drafter
 from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open
 
@@ -23,9 +23,7 @@ POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)
 
 def worker_of(*options: str) -> Any:
     """The worker of ``serve`` with these options."""
-    parser = ArgumentParser()
-    add_serve_arguments(parser)
-    return make_worker(parser.parse_args(options))
+    return make_worker(parsed(ServeSettings(), options))
 
 
 def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
