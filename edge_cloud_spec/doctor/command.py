@@ -11,6 +11,7 @@ from .. import __version__
 from ..edge.client import ClientSettings
 from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
+from ..options import add_options, from_options
 from .finding import FAIL, Finding
 from .graph import check_live
 from .machine import (
@@ -24,15 +25,12 @@ from .machine import (
 )
 
 Check = Callable[[], Iterable[Finding]]
+NOWHERE = ClientSettings(cloud="")  # no verifier is looked for unless one is named
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``doctor``."""
-    parser.add_argument("--cloud", default="", metavar="HOST:PORT", help="a verifier to reach")
-    parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
-    parser.add_argument("--token-file", default="", help="file with the token that it asks for")
-    parser.add_argument("--certificate", default="", help="PEM file of this robot's certificate")
-    parser.add_argument("--key", default="", help="PEM file of that certificate's key")
+    add_options(parser, NOWHERE)
     parser.add_argument("--live", action="store_true", help="look at the running ROS graph, too")
     about = "with --live: the one robot to look at (all that are found)"
     parser.add_argument("--namespace", metavar="NAMESPACE", help=about)
@@ -74,7 +72,8 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_threads()],
     ]
     if args.cloud:
-        settings = _client_settings(args)
+        settings = from_options(NOWHERE, args)
+        settings.check()
         checks.append(lambda: [check_cloud(settings)])
     if args.live:
         if not 1.0 <= args.seconds <= 600.0:
@@ -87,16 +86,3 @@ def _check_pictures(target: str) -> Iterable[Finding]:
     from .pictures import check_pictures  # torch: seconds that --help should not cost
 
     return check_pictures("target", target)
-
-
-def _client_settings(args: argparse.Namespace) -> ClientSettings:
-    settings = ClientSettings(
-        args.cloud,
-        args.authority,
-        token_file=args.token_file,
-        certificate=args.certificate,
-        key=args.key,
-    )
-    settings.read_token()
-    settings.credentials()
-    return settings

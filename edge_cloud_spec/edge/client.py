@@ -35,7 +35,7 @@ MAX_CHANNELS = 8
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
     """A channel to the verifier; on the loop that will use it. Raises UserError."""
-    return _channel(settings.address, settings.credentials(), host_of(settings.address))
+    return _channel(settings.cloud, settings.credentials(), host_of(settings.cloud))
 
 
 def _channel(
@@ -127,7 +127,7 @@ class VerifierClient:
     @property
     def address(self) -> str:
         """The verifier's HOST:PORT."""
-        return self.settings.address
+        return self.settings.cloud
 
     def open(self, on_receive: OnReceive) -> ClientStream:
         """A stream that calls ``on_receive`` for each message, in the client's thread."""
@@ -188,7 +188,7 @@ class VerifierClient:
             metadata.append((LEASE, place.lease))
         if avoid:
             metadata.append((AVOID, avoid))
-        channel = self._open_channel(self.settings.address if place is None else place.address)
+        channel = self._open_channel(self.settings.cloud if place is None else place.address)
         return channel.stream_stream(METHOD)(metadata=tuple(metadata) or None)
 
     def _open_channel(self, address: str = "") -> grpc.aio.Channel:
@@ -196,11 +196,11 @@ class VerifierClient:
         if self._channels and self._credentials.renew():
             self._old_channels += self._channels.values()
             self._channels.clear()
-        address = address or self.settings.address
+        address = address or self.settings.cloud
         if address not in self._channels:
             if len(self._channels) >= MAX_CHANNELS:  # replicas come and go
                 self._old_channels.append(self._channels.pop(next(iter(self._channels))))
-            name = host_of(self.settings.address)
+            name = host_of(self.settings.cloud)
             self._channels[address] = _channel(address, self._credentials.value, name)
         return self._channels[address]
 

@@ -10,8 +10,8 @@ from ..decoding.policy import RULES
 from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
+from ..options import add_options, from_options
 from ..presets import preset_names
-from ..wire.channel import DEFAULT_ADDRESS
 from .client import ClientSettings
 from .runner import Outcome
 
@@ -27,17 +27,7 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``decode``."""
     parser.add_argument("image", type=Path, help="a JPEG file")
     parser.add_argument("instruction", help="such as 'find the silver bottle'")
-    parser.add_argument("--cloud", default=DEFAULT_ADDRESS, help="the verifier's HOST:PORT")
-    parser.add_argument("--authority", default="", help="PEM file of its certificate authority")
-    parser.add_argument("--token-file", default="", help="file with the verifier's token")
-    parser.add_argument("--certificate", default="", help="PEM file of the robot's certificate")
-    parser.add_argument("--key", default="", help="PEM file of the certificate's key")
-    parser.add_argument(
-        "--replica-hosts",
-        nargs="*",
-        default=[],
-        help="hosts that a fleet's front may send us to beside its own",
-    )
+    add_options(parser, ClientSettings())
     about = "the draft model: a directory, a hub name, a .gguf file, openai:URL or bytes"
     parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
     about = "of openai: a checkpoint's directory, for its tokenizer"
@@ -80,20 +70,15 @@ def run_decode(args: argparse.Namespace) -> int:
         raise UserError(f"{args.image} cannot be read: {error.strerror}") from None
     if args.json:
         check_writable(args.json)
-    cloud = ClientSettings(
-        args.cloud,
-        args.authority,
-        token_file=args.token_file,
-        certificate=args.certificate,
-        key=args.key,
-        replica_hosts=tuple(args.replica_hosts),
-    )
     from .picture_decoder import PictureDecoder
 
     load = {name: getattr(args, name) for name in LOAD}
     given = {name: getattr(args, name) for name in GIVEN}
     with PictureDecoder(
-        cloud, args.drafter, load={**load, "server_model": args.model}, **given
+        from_options(ClientSettings(), args),
+        args.drafter,
+        load={**load, "server_model": args.model},
+        **given,
     ) as decoder:
         end = ""
         try:

@@ -91,6 +91,7 @@ class PictureDecoder:
         self.settings = DecodeSettings(load_preset(preset), rule, policy)
         self.known = known_instructions(drafter)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
+        cloud.check()  # before the model: seconds that a wrong file should not cost
         model, texts = load_drafter(drafter, **load), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
         self._tokenizer, self.runner = model.tokenizer, DecodeRunner(model, spec)

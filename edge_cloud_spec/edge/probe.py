@@ -60,7 +60,7 @@ async def probe(
     for last_try in (False, True):
         try:
             if not await _check_health(channel, timeout, wait=last_try):
-                text = f"{settings.address} answers, but does not serve (yet)"
+                text = f"{settings.cloud} answers, but does not serve (yet)"
                 return _state("not_serving", text)
             return await _open_and_close(channel, settings, timeout)
         except grpc.aio.AioRpcError as error:
@@ -68,7 +68,7 @@ async def probe(
             if state is not None:
                 return state
             failed = error
-    return _state("unreachable", f"{settings.address}: {failed.details() or failed.code().name}")
+    return _state("unreachable", f"{settings.cloud}: {failed.details() or failed.code().name}")
 
 
 async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -> bool:
@@ -87,12 +87,12 @@ async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float
     async for _ in channel.stream_stream(METHOD)(iter(()), metadata=metadata, timeout=timeout):
         pass
     round_trip = time.perf_counter() - begun
-    return CloudState(SERVING, f"{settings.address} serves", round_trip=round_trip)
+    return CloudState(SERVING, f"{settings.cloud} serves", round_trip=round_trip)
 
 
 async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> CloudState | None:
     """Why; None where the way to the verifier looks good, so that it may work the next time."""
-    code, address = error.code(), settings.address
+    code, address = error.code(), settings.cloud
     if code == grpc.StatusCode.UNAUTHENTICATED:
         given = "the token is refused" if settings.read_token() else "it asks for a token"
         return _state("token", f"{address}: {given}")

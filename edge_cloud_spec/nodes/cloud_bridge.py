@@ -19,12 +19,11 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ..bounds import Bounded, bounded, described
+from ..bounds import bounded
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link.state import LinkMonitor, LinkQuality
 from ..edge.probe import CloudState
-from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic
@@ -42,19 +41,9 @@ WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
-class BridgeSettings(Bounded):
-    """Where the verifier is, and how robot and verifier authenticate each other."""
+class BridgeSettings(ClientSettings):
+    """The client's, and when the link counts as slow or lost."""
 
-    cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
-    authority: str = described("", "PEM file of the verifier's certificate authority", fixed=True)
-    token_file: str = described("", "file that holds the verifier's bearer token", fixed=True)
-    certificate: str = described(
-        "", "PEM file of this robot's certificate (mutual TLS)", fixed=True
-    )
-    key: str = described("", "PEM file of the certificate's key", fixed=True)
-    replica_hosts: str = described(
-        "", "hosts, with commas, that a fleet's front may send us to beside its own", fixed=True
-    )
     startup: float = bounded(0.0, 0.0, 600.0, "the cloud has so long to appear, s", fixed=True)
     reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
 
@@ -72,17 +61,15 @@ class CloudBridge(ManagedNode):
 
     def load(self) -> None:
         """Read the address and the secrets; raises UserError."""
-        self._client_settings = client_settings(self._config.value)
-        self._client_settings.read_token()  # here, not when activated, a bad file is refused
-        self._client_settings.credentials()
+        self._config.value.check()  # here, not when activated, a bad file is refused
         self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
         self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
         self._link_state = self.create_publisher(String, "link_state", LATCHED)
 
     def begin(self) -> None:
         """Begin to relay."""
-        self._client = VerifierClient(self._client_settings)
         config = self._config.value
+        self._client = VerifierClient(config)
         first_s = max(config.startup, config.reply_deadline)
         self._monitor = LinkMonitor(config.reply_deadline, first_s)
         self._health, self._round_trip_s = BridgeHealth(), 0.0
@@ -92,7 +79,7 @@ class CloudBridge(ManagedNode):
         subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
         subscriptions.subscribe(Draft, "draft", self._relay, DECODE)
         subscriptions.start()
-        self.get_logger().info(f"looking for the verifier at {self._client_settings.address}")
+        self.get_logger().info(f"looking for the verifier at {config.cloud}")
 
     def halt(self) -> None:
         """End all streams."""
@@ -196,18 +183,6 @@ _LEVELS = {
     LinkQuality.DEGRADED: Level.WARN,
     LinkQuality.LOST: Level.ERROR,
 }
-
-
-def client_settings(settings: BridgeSettings) -> ClientSettings:
-    """The client's settings from the node's; raises UserError."""
-    return ClientSettings(
-        settings.cloud,
-        settings.authority,
-        token_file=settings.token_file,
-        certificate=settings.certificate,
-        key=settings.key,
-        replica_hosts=tuple(filter(None, map(str.strip, settings.replica_hosts.split(",")))),
-    )
 
 
 class Sent(Enum):

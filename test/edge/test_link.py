@@ -22,8 +22,8 @@ from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 PLAIN = ClientSettings("127.0.0.1:7")
 
 
-NAMED = replace(PLAIN, replica_hosts=("10.0.0.1", "127.0.0.2"))
-SECURE = ClientSettings("fleet.example:7", replica_hosts=("10.0.0.1",))
+NAMED = replace(PLAIN, replica_hosts="10.0.0.1, 127.0.0.2")
+SECURE = ClientSettings("fleet.example:7", replica_hosts="10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,7 @@ SECURE = ClientSettings("fleet.example:7", replica_hosts=("10.0.0.1",))
         (SECURE, "10.0.0.1:8", None),  # a host that is named, and the verifier's own
         (SECURE, "fleet.example:9", None),
         (SECURE, "10.0.0.2:8", "replica_hosts"),
+        (SECURE, "10.0.0:8", "replica_hosts"),  # a part of a name is another name
     ],
 )
 def test_a_robot_goes_where_it_is_sent_to_hosts_that_it_knows_alone(

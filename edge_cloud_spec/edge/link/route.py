@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 
+from ...bounds import Bounded, described
 from ...errors import UserError
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
 from ...wire.secret_files import read_pair, read_pem, read_token
@@ -24,55 +25,65 @@ MAX_DOUBLINGS = 4  # of that time, for replicas
 
 
 @dataclass(frozen=True)
-class ClientSettings:
-    """Where the verifier is. ``authority`` is a PEM file with its certificate authority (TLS).
+class ClientSettings(Bounded):
+    """Where the verifier is, and how it and the robot authenticate each other.
 
-    Off loopback TLS is used in any case, with the system's authorities where none is given.
-    ``token``, or the file ``token_file`` that holds it, is what a verifier with tokens asks for;
-    ``certificate`` and ``key`` are PEM files for one with a client authority. Files are read again
-    when they were replaced. ``retry_s``: seconds before a broken stream reconnects.
-    ``replica_hosts``: hosts beside the verifier's own that a fleet's front may send us to. Raises
-    UserError.
+    Off loopback TLS is used in any case, with the system's authorities where none is given. Files
+    are read again when they were replaced. What does not go together, or cannot be used, is refused
+    by ``read_token`` and ``credentials``: a node is given one parameter after the other. ``token``
+    stands for the file; ``retry_s``: seconds before a broken stream reconnects.
     """
 
-    address: str = DEFAULT_ADDRESS
-    authority: str = ""
+    cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
+    authority: str = described("", "PEM file of the verifier's certificate authority", fixed=True)
     token: str = field(default="", repr=False)
     retry_s: float = 0.2
-    token_file: str = ""
-    certificate: str = ""
-    key: str = ""
-    replica_hosts: tuple[str, ...] = ()
+    token_file: str = described("", "file that holds the verifier's bearer token", fixed=True)
+    certificate: str = described(
+        "", "PEM file of this robot's certificate (mutual TLS)", fixed=True
+    )
+    key: str = described("", "PEM file of the certificate's key", fixed=True)
+    replica_hosts: str = described(
+        "", "hosts, with commas, that a fleet's front may send us to beside its own", fixed=True
+    )
 
-    def __post_init__(self) -> None:
-        check_address(self.address)
-        if self.authority and not Path(self.authority).is_file():
-            raise UserError(f"the certificate authority {self.authority} is not a file")
-        if self.token and self.token_file:
-            raise UserError("give the token or the file that holds it, not both")
-        if bool(self.certificate) != bool(self.key):
-            raise UserError("a robot's certificate needs its key, and a key its certificate")
-        if self.certificate and not self.secure:
-            raise UserError(
-                f"a certificate is not shown to {self.address} without TLS; give the authority too"
-            )
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts that a redirect may name."""
+        return {host_of(self.cloud), *map(str.strip, self.replica_hosts.split(","))} - {""}
 
     @property
     def secure(self) -> bool:
         """Whether the channel is encrypted."""
-        return bool(self.authority) or not is_loopback(self.address)
+        return bool(self.authority) or not is_loopback(self.cloud)
 
     @property
     def pem_files(self) -> tuple[str, ...]:
         """The files that a channel is made of."""
         return (self.authority, self.certificate, self.key)
 
+    def check(self) -> None:
+        """Raise UserError for what cannot be used."""
+        self.read_token()
+        self.credentials()
+
     def read_token(self) -> str:
         """The token to show now, empty for none; raises UserError for a file without one."""
+        if self.token and self.token_file:
+            raise UserError("give the token or the file that holds it, not both")
         return read_token(self.token_file) if self.token_file else self.token
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Credentials of a new channel; None without TLS. Raises UserError for an unusable file."""
+        """Credentials of a new channel; None without TLS. Raises UserError."""
+        check_address(self.cloud)
+        if self.authority and not Path(self.authority).is_file():
+            raise UserError(f"the certificate authority {self.authority} is not a file")
+        if bool(self.certificate) != bool(self.key):
+            raise UserError("a robot's certificate needs its key, and a key its certificate")
+        if self.certificate and not self.secure:
+            raise UserError(
+                f"a certificate is not shown to {self.cloud} without TLS; give the authority too"
+            )
         if not self.secure:
             return None
         roots = read_pem(self.authority, "certificate authority") if self.authority else None
@@ -99,7 +110,7 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
         return f"a redirect to {address} is not followed: it is no host and port"
     if not settings.secure and not is_loopback(address):
         return f"a redirect to {address} is not followed: without TLS it would leave this machine"
-    if host == host_of(settings.address) or host in settings.replica_hosts:
+    if host in settings.hosts:
         return ""
     return f"a redirect to {address} is not followed; name its host in replica_hosts if it is yours"
 
@@ -137,7 +148,7 @@ class Route:
     def __init__(self, settings: ClientSettings, known: KnownPlace, now: float) -> None:
         self.avoid = ""  # the address that could not be reached
         self._settings, self._known = settings, known
-        self._front = Place(settings.address)
+        self._front = Place(settings.cloud)
         self._redirects = 0  # since the last answer
         self._retried = False  # the replica, since its last answer
         self._silent = 0  # replicas that could not be reached since the last answer

@@ -292,7 +292,7 @@ class ClientStream:
         return call
 
     def _unreachable(self, why: str) -> str:
-        address = self._settings.address
+        address = self._settings.cloud
         advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
         return f"cannot reach the cloud at {address}: {why}{advice}"
 

@@ -112,7 +112,7 @@ def test_a_certificate_that_cannot_be_used_is_named(pem: Any, tmp_path: Path) ->
         with pytest.raises(UserError, match=complaint):
             Cloud(toy_worker(), **access)
     with pytest.raises(UserError, match="is not a file"):
-        ClientSettings(authority=missing)
+        ClientSettings(authority=missing).check()
 
 
 @pytest.fixture(scope="module")
