@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .edge.picture_decoder import Answer as Answer
     from .edge.picture_decoder import PictureDecoder as PictureDecoder
     from .errors import UserError as UserError
+    from .models.load_drafter import DraftModelSettings as DraftModelSettings
     from .pilot.pilot import Pilot as Pilot
 
 # edge_cloud_spec.msg is generated when the package is built and lives in the installed copy; this
@@ -39,6 +40,7 @@ for _name in ("torchao", "torch.utils._pytree"):
 _PUBLIC = {
     "Answer": "edge.picture_decoder",
     "ClientSettings": "edge.link.route",
+    "DraftModelSettings": "models.load_drafter",
     "Pilot": "pilot.pilot",
     "PictureDecoder": "edge.picture_decoder",
     "UserError": "errors",

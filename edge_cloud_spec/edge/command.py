@@ -8,19 +8,15 @@ from pathlib import Path
 
 from ..decoding.policy import RULES
 from ..errors import UserError, check_writable, write_json
-from ..models import EMBEDDED
+from ..models.load_drafter import DraftModelSettings
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
 from ..options import add_options, from_options
 from ..presets import preset_names
 from .client import ClientSettings
 from .runner import Outcome
 
-# Options that a decode and its drafter take as they are.
+# Options that a decode takes as they are.
 GIVEN = ("preset", "rule", "temperature", "seed", "grammar", "dialect", "order")
-LOAD = (
-    *("device", "dtype", "quantize", "threads"),
-    *("max_pixels", "max_image_tokens", "tokenizer", "key_file"),
-)
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,24 +24,7 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", type=Path, help="a JPEG file")
     parser.add_argument("instruction", help="such as 'find the silver bottle'")
     add_options(parser, ClientSettings())
-    about = "the draft model: a directory, a hub name, a .gguf file, openai:URL or bytes"
-    parser.add_argument("--drafter", default=str(EMBEDDED / "drafter"), help=about)
-    about = "of openai: a checkpoint's directory, for its tokenizer"
-    parser.add_argument("--tokenizer", default="", help=about)
-    parser.add_argument("--model", default="", help="of openai: the server's name of the model")
-    parser.add_argument("--key-file", default="", help="of openai: file with the server's key")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="torch threads of the draft model (%(default)s)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    about = "auto, float32, bfloat16 or float16 (%(default)s)"
-    parser.add_argument("--dtype", default="auto", help=about)
-    about = "none, int8, int4 or dynamic-int8 (%(default)s)"
-    parser.add_argument("--quantize", default="none", help=about)
-    about = "pixels of the draft model's own picture; 0: as the target's"
-    parser.add_argument("--max-pixels", type=int, default=0, help=about)
-    about = "tokens of its picture that it keeps; 0: all"
-    parser.add_argument("--max-image-tokens", type=int, default=0, help=about)
+    add_options(parser, DraftModelSettings())
     parser.add_argument("--preset", default="auto", help=", ".join(preset_names()))
     parser.add_argument("--rule", default="greedy", help=", ".join(RULES))
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
@@ -72,14 +51,9 @@ def run_decode(args: argparse.Namespace) -> int:
         check_writable(args.json)
     from .picture_decoder import PictureDecoder
 
-    load = {name: getattr(args, name) for name in LOAD}
     given = {name: getattr(args, name) for name in GIVEN}
-    with PictureDecoder(
-        from_options(ClientSettings(), args),
-        args.drafter,
-        load={**load, "server_model": args.model},
-        **given,
-    ) as decoder:
+    cloud = from_options(ClientSettings(), args)
+    with PictureDecoder(cloud, from_options(DraftModelSettings(), args), **given) as decoder:
         end = ""
         try:
             for words in decoder.stream(jpeg, args.instruction):

@@ -11,19 +11,17 @@ with PictureDecoder("127.0.0.1:50151") as decoder:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..decoding.policy import SamplingPolicy, temperature_of
 from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import check_instruction, known_instructions
-from ..models import EMBEDDED
-from ..models.load_drafter import load_drafter
+from ..models.load_drafter import DraftModelSettings, load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TextStream
 from ..nav.answer import CLAUSES_FORM
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 128  # of an answer, unless another limit is given
 TEMPERATURE = 0.8  # of sampling, unless another one is given
-LOAD = MappingProxyType({"device": "auto", "dtype": "auto", "threads": 1})  # a drafter
 
 
 @dataclass(frozen=True)
@@ -59,18 +56,17 @@ class PictureDecoder:
     """Decodes JPEG pictures, one after another, with a drafter here and the verifier at ``cloud``.
 
     cloud: HOST:PORT, or ``ClientSettings`` where it wants TLS or a token. drafter: a directory, a
-    hub name, a GGUF file; ``load``: how it is loaded, options of ``load_drafter``. preset: a name,
-    or the path of a YAML file. rule, temperature, seed, grammar, dialect, order: as the options of
-    ``edge-cloud-spec decode``. A context manager, for the connection. Raises UserError for what
-    cannot be used.
+    hub name, a GGUF file, empty: the embedded one; or ``DraftModelSettings``, which say how it is
+    loaded. preset: a name, or the path of a YAML file. rule, temperature, seed, grammar, dialect,
+    order: as the options of ``edge-cloud-spec decode``. A context manager, for the connection.
+    Raises UserError for what cannot be used.
     """
 
     def __init__(
         self,
         cloud: str | ClientSettings = DEFAULT_ADDRESS,
-        drafter: str = str(EMBEDDED / "drafter"),
+        drafter: str | DraftModelSettings = "",
         *,
-        load: Mapping[str, Any] = LOAD,
         preset: str = "auto",
         rule: str = "greedy",
         temperature: float | None = None,
@@ -89,10 +85,11 @@ class PictureDecoder:
         except ValueError as error:
             raise UserError(str(error)) from None
         self.settings = DecodeSettings(load_preset(preset), rule, policy)
-        self.known = known_instructions(drafter)
+        drafter = DraftModelSettings(path=drafter) if isinstance(drafter, str) else drafter
+        self.known = known_instructions(drafter.source)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
         cloud.check()  # before the model: seconds that a wrong file should not cost
-        model, texts = load_drafter(drafter, **load), self.dialect
+        model, texts = load_drafter(drafter), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
         self._tokenizer, self.runner = model.tokenizer, DecodeRunner(model, spec)
         self.client = VerifierClient(cloud)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from ..bounds import bounded
 from ..errors import UserError
 
 Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
@@ -58,14 +59,17 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class PictureLimits:
-    """Limits on the draft model's picture; 0: as the target's.
+    """Limits on the draft model's picture: it is smaller, or fewer of its tokens stay.
 
-    max_pixels: the picture is resized to so many. max_image_tokens: so many of its tokens stay
-    (``diverse_tokens``). UserError: a negative number.
+    Which tokens stay: ``diverse_tokens``. UserError: a negative number.
     """
 
-    max_pixels: int = 0
-    max_image_tokens: int = 0
+    max_pixels: int = bounded(
+        0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
+    )
+    max_image_tokens: int = bounded(
+        0, 0, 2**31 - 1, "tokens of its picture that it keeps; 0: all", fixed=True
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_pixels", "max_image_tokens"):
@@ -75,7 +79,7 @@ class PictureLimits:
                 )
 
     @property
-    def name(self) -> str:
+    def suffix(self) -> str:
         """The limits' part of a model's identity; empty without limits."""
         return "".join(
             f":{number}{unit}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bounds import bounded, chosen, described
 from ..errors import UserError
-from . import BYTES, OPENAI
+from . import BYTES, EMBEDDED, OPENAI
 from .byte_drafter import ByteDrafter
 from .drafter import Drafter
 from .image import PictureLimits
@@ -35,47 +35,59 @@ class LoadSettings:
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """These alone, for ``load``."""
+        """These four, as ``load`` takes them."""
         return {item.name: getattr(self, item.name) for item in fields(LoadSettings)}
 
 
-def load_drafter(
-    name: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    quantize: str = "none",
-    threads: int = 0,
-    max_pixels: int = 0,
-    max_image_tokens: int = 0,
-    tokenizer: str = "",
-    server_model: str = "",
-    key_file: str = "",
-) -> Drafter:
-    """Load the drafter of this name, in the library that its name asks for; raises UserError.
+@dataclass(frozen=True)
+class DraftModelSettings(LoadSettings, PictureLimits):
+    """The draft model on this robot."""
+
+    path: str = described(
+        "",
+        "directory, hub name, GGUF file, openai:URL or bytes; empty: the embedded one",
+        fixed=True,
+        flag="--drafter",
+    )
+    tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
+    name: str = described(
+        "", "of openai: what the server calls the model", fixed=True, flag="--model"
+    )
+    key_file: str = described("", "of openai: file with the server's key", fixed=True)
+    threads: int = bounded(1, 1, 64, "threads of torch, or of llama.cpp", fixed=True)
+
+    @property
+    def source(self) -> str:
+        """The path, of the embedded one where none is given."""
+        return self.path or str(EMBEDDED / "drafter")
+
+
+def load_drafter(settings: DraftModelSettings) -> Drafter:
+    """Load this drafter, in the library that its path asks for; raises UserError.
 
     A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), where dtype
     says nothing. ``bytes``: none, for a verifier whose target is behind an API. ``openai:URL``: the
     tokens of a server, whose words become those of the checkpoint ``tokenizer`` (its weights are
-    not needed); its model's name and the key's file as in ``OpenAiServer``. max_pixels,
-    max_image_tokens: ``PictureLimits``.
+    not needed).
     """
-    if name == BYTES:
+    path, limits = settings.source, PictureLimits(settings.max_pixels, settings.max_image_tokens)
+    if path == BYTES:
         return ByteDrafter()
-    if name.startswith(OPENAI):
+    if path.startswith(OPENAI):
         from .openai_drafter import served_drafter
 
-        if quantize != "none" or max_pixels or max_image_tokens:
+        if settings.quantize != "none" or limits != PictureLimits():
             raise UserError("quantize, max_pixels and max_image_tokens are the server's to set")
-        return served_drafter(name, tokenizer, server_model, key_file)
+        return served_drafter(path, settings.tokenizer, settings.name, settings.key_file)
     model: Vlm | LlamaDrafter
-    if name.endswith(".gguf"):
+    options = settings.load_options
+    if path.endswith(".gguf"):
         from .llama import load_llama
 
-        model = load_llama(name, device=device, quantize=quantize, threads=threads)
+        model = load_llama(path, **options)
     else:
         from .load import load
 
-        model = load(name, device=device, dtype=dtype, quantize=quantize, threads=threads)
-    model.limit_picture(PictureLimits(max_pixels, max_image_tokens))
+        model = load(path, **options)
+    model.limit_picture(limits)
     return model

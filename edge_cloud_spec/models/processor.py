@@ -59,7 +59,7 @@ class Processor:
         """
         limits.resized(self.preprocessing.spec)
         self._limits = limits
-        self.identity = self._weights + limits.name
+        self.identity = self._weights + limits.suffix
         self._pictures: LruCache[Hashable, Picture] = LruCache(2)
         self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(
             1024

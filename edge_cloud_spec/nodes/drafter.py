@@ -22,7 +22,6 @@ from edge_cloud_spec.msg import NavStatus
 from ..edge.runner import DecodeRunner
 from ..errors import UserError
 from ..instruction import known_instructions
-from ..models import EMBEDDED
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.mission import INACTIVE, STARTED
@@ -72,20 +71,8 @@ class DrafterNode(ManagedNode):
         settings = self._settings.value
         if self._settings.problems:  # it would decide otherwise than it was asked to
             raise UserError("; ".join(self._settings.problems.values()))
-        path = settings.model.path or str(EMBEDDED / "drafter")
-        known = known_instructions(path)
-        model = load_drafter(
-            path,
-            device=settings.model.device,
-            dtype=settings.model.dtype,
-            quantize=settings.model.quantize,
-            threads=settings.model.threads,
-            max_pixels=settings.model.max_pixels,
-            max_image_tokens=settings.model.max_image_tokens,
-            tokenizer=settings.model.tokenizer,
-            server_model=settings.model.name,
-            key_file=settings.model.key_file,
-        )
+        known = known_instructions(settings.model.source)
+        model = load_drafter(settings.model)
         dialect = settings.loaded_dialect
         local_spec = model.spec(
             dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity

@@ -11,6 +11,7 @@ from ..decoding.preset import Preset
 from ..dialects import load_dialect
 from ..edge.runner import LOOKUP_SUFFIXES, DecodeSettings
 from ..errors import UserError, check_installed
+from ..models.load_drafter import DraftModelSettings
 from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
 from ..nav.mission import MissionSettings
@@ -20,33 +21,6 @@ from .pilot import PilotSettings
 
 STOP, CREEP = "stop", "creep"  # while the link is lost
 WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The draft model on this robot."""
-
-    path: str = described(
-        "", "directory, hub name, openai:URL or bytes; empty: the embedded one", fixed=True
-    )
-    tokenizer: str = described("", "of openai: a checkpoint's directory, for its own", fixed=True)
-    name: str = described("", "of openai: what the server calls the model", fixed=True)
-    key_file: str = described("", "of openai: file with the server's key", fixed=True)
-    quantize: str = chosen("none", ("none", "int8", "int4", "dynamic-int8"), "weights", fixed=True)
-    device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
-    dtype: str = chosen(
-        "auto",
-        ("auto", "float32", "float16", "bfloat16"),
-        "arithmetic; auto: bfloat16 on cuda, float32 on a CPU",
-        fixed=True,
-    )
-    threads: int = bounded(1, 1, 64, "threads of torch, or of llama.cpp", fixed=True)
-    max_pixels: int = bounded(
-        0, 0, 2**31 - 1, "pixels of its own picture; 0: as the target's", fixed=True
-    )
-    max_image_tokens: int = bounded(
-        0, 0, 2**31 - 1, "tokens of its picture that it keeps; 0: all", fixed=True
-    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +60,7 @@ class DrafterSettings(Bounded):
         fixed=True,
     )
     when_lost: str = chosen(STOP, (STOP, CREEP), "while the link is lost: wait, or decide alone")
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: DraftModelSettings = field(default_factory=DraftModelSettings)
     mission: MissionSettings = field(default_factory=MissionSettings)
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.byte_drafter import END
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
@@ -65,7 +65,7 @@ class Robot:
 
     def __init__(self, address: str, drafter: str = "bytes") -> None:
         self.client = VerifierClient(ClientSettings(address))
-        self.model = load_drafter(drafter)
+        self.model = load_drafter(DraftModelSettings(path=drafter))
         self.runner = DecodeRunner(self.model, self.model.spec(rules_text(), 128))
         self.inbox = Inbox()
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.served_answers import (
-    DRAFTER,
     POLICY,
     TARGET,
     answers,
@@ -31,7 +30,7 @@ from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
 
 VENV = os.environ.get("EDGE_CLOUD_SPEC_VLLM")
@@ -75,7 +74,7 @@ class Robots:
         self.models: Any = worker._models
         self._cloud = Cloud(worker).__enter__()
         self._robots = [
-            GrpcRobot(self._cloud.address, load_drafter(str(DRAFTER)), worker._models.spec)
+            GrpcRobot(self._cloud.address, load_drafter(DraftModelSettings()), worker._models.spec)
             for _ in range(8)
         ]
         self.bodies: list[dict[str, Any]] = []

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.served_answers import (
-    DRAFTER,
     POLICY,
     TARGET,
     answers,
@@ -28,7 +27,7 @@ from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 
@@ -145,7 +144,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(peer: VllmPeer) -> Iterator[Served]:
     worker = on_vllm(peer)
-    drafter = load_drafter(str(DRAFTER))
+    drafter = load_drafter(DraftModelSettings())
     with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, worker._models.spec) as robot:
         yield Served(peer, cloud, robot)
 

@@ -16,7 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import known_instructions
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import ImageSpec, decode_image, patches, picture_of, target_size
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_library_that_is_missing_is_one_sentence(
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     with pytest.raises(UserError, match=r"there is no llama-cpp-python\): pip install '[^']*'.*$"):
-        load_drafter(str(file))
+        load_drafter(DraftModelSettings(path=str(file)))
 
 
 def test_a_file_is_known_by_what_lies_beside_it(file: Path) -> None:

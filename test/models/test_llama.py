@@ -37,7 +37,7 @@ from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
 from edge_cloud_spec.models.llama_process import SEQUENCES
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
@@ -73,7 +73,7 @@ def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def loaded(path: Path) -> LlamaDrafter:
-    model = load_drafter(str(path), threads=1)
+    model = load_drafter(DraftModelSettings(path=str(path)))
     assert isinstance(model, LlamaDrafter)
     return model
 
@@ -537,7 +537,7 @@ def folder(gguf_of: Callable[[str], Path], tmp_path: Path) -> Path:
 
 def refused(path: Path, **options: Any) -> str:
     with pytest.raises(UserError) as caught:
-        load_drafter(str(path), **options)
+        load_drafter(DraftModelSettings(path=str(path), **options))
     text = str(caught.value)
     assert "\n" not in text and len(text) < 600
     return text

@@ -28,11 +28,11 @@ from edge_cloud_spec.lab.bench.models import crop_alike
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import choose, identity, load
+from edge_cloud_spec.models.load_drafter import DraftModelSettings
 from edge_cloud_spec.models.passes.attention import PassItem
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
-from edge_cloud_spec.pilot.settings import ModelSettings
 from edge_cloud_spec.share import share
 
 
@@ -233,7 +233,7 @@ def test_robot_cloud_and_decode_choose_device_and_dtype_unless_told() -> None:
     add_decode_arguments(decode)
     file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
     in_file = file["/**/drafter"]["ros__parameters"]["model"]
-    settings = vars(ModelSettings()), vars(ServeSettings().models), in_file
+    settings = vars(DraftModelSettings()), vars(ServeSettings().models), in_file
     for each in (*settings, vars(decode.parse_args(["picture.jpg", "find it"]))):
         assert (each["device"], each["dtype"], each["quantize"]) == ("auto", "auto", "none")
 

@@ -32,7 +32,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_drafter import (
     AHEAD,
     MAX_TEXT,
@@ -82,7 +82,7 @@ class Continuing(ApiPeer):
 
 def served_by(url: str, tokenizer: str = "", model: str = "a-model") -> Any:
     tokenizer = tokenizer or str(checkpoint())
-    return load_drafter(f"openai:{url}", tokenizer=tokenizer, server_model=model)
+    return load_drafter(DraftModelSettings(path=f"openai:{url}", tokenizer=tokenizer, name=model))
 
 
 # A cloud whose target is a random checkpoint, and robots beside it
@@ -356,11 +356,13 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
 
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(UserError, match=r"model\.tokenizer, or --tokenizer"):
-        load_drafter("openai:http://127.0.0.1:1/v1", server_model="x")
+        load_drafter(DraftModelSettings(path="openai:http://127.0.0.1:1/v1", name="x"))
     with pytest.raises(UserError, match="name one"):
         served_by("http://127.0.0.1:1/v1", model="")
     with pytest.raises(UserError, match="the server's to set"):
-        load_drafter("openai:http://127.0.0.1:1/v1", tokenizer=DRAFTER, max_pixels=9)
+        load_drafter(
+            DraftModelSettings(path="openai:http://127.0.0.1:1/v1", tokenizer=DRAFTER, max_pixels=9)
+        )
 
 
 class Reply:

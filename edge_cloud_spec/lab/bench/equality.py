@@ -19,7 +19,7 @@ from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED, VLLM
 from ...models.load import load
-from ...models.load_drafter import load_drafter
+from ...models.load_drafter import DraftModelSettings, load_drafter
 from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
 from ...presets import load_preset, preset_names
@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> list[Row]:
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
     rows: list[Row] = []
     in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
-    drafter = load_drafter(args.drafter, tokenizer=args.tokenizer, server_model=args.model)
+    here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
+    drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
     options = engine_options(MAX_TOKENS, args.target, in_cloud, args.engine)
     with (
         VerifierProcess(options) as cloud,

@@ -11,7 +11,7 @@ from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.load_drafter import load_drafter
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
@@ -33,7 +33,7 @@ def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = 
 
 def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0) -> list[Any]:
     """What each of these presets makes of so many requests."""
-    drafter = load_drafter(str(DRAFTER))
+    drafter = load_drafter(DraftModelSettings())
     said = []
     policy = GREEDY if rule == "greedy" else POLICY
     with (
