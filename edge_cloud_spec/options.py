@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -70,6 +71,22 @@ def from_options(settings: T, args: argparse.Namespace) -> T:
         return replace(settings, **values)  # type: ignore[type-var]
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+def from_texts(settings: type[T], texts: Mapping[str, str]) -> T:
+    """Settings of this class from a text for each of some fields; raises UserError."""
+    values: dict[str, Any] = {}
+    for name, (default, metadata) in flat_fields(settings).items():
+        text = texts.get(name, str(default))
+        value: Any = text.lower() if "choices" in metadata else text
+        if isinstance(default, bool):
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        elif isinstance(default, int) and re.fullmatch(r"-?\d+", text, re.ASCII):
+            value = int(text)
+        if error := field_error(name, default, value, metadata):
+            raise UserError(error)
+        values[name] = value
+    return settings(**values)
 
 
 def parsed(settings: T, arguments: Sequence[str]) -> T:

@@ -29,9 +29,9 @@ from edge_cloud_spec.bringup.exits import EndAll, ExitRules
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import (
     ARGUMENTS,
+    default_text,
     installed,
-    parameter_names,
-    refuse_mistyped,
+    refuse_unknown,
     settings_of,
 )
 from edge_cloud_spec.errors import UserError
@@ -119,7 +119,7 @@ def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     # All that can be wrong is found before anything is started: launch leaves what it has started
     # alone when a later action raises. A UserError ends it with its sentence, and status 1.
     included = not any(text.endswith(Path(__file__).name) for text in sys.argv)
-    refuse_mistyped(context.argv, () if included else parameter_names())
+    refuse_unknown(context.argv, included)
     settings = settings_of({name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS})
     wanted = graph(settings)
     specs = installed(wanted, _executable)
@@ -136,7 +136,7 @@ def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 def generate_launch_description() -> LaunchDescription:
     """The arguments, and the graph that they ask for."""
     declared = [
-        DeclareLaunchArgument(name, default_value=default, description=about)
-        for name, (default, about) in ARGUMENTS.items()
+        DeclareLaunchArgument(name, default_value=default_text(name), description=meta["about"])
+        for name, (_, meta) in ARGUMENTS.items()
     ]
     return LaunchDescription([*declared, OpaqueFunction(function=_start)])

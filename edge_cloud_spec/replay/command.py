@@ -180,7 +180,7 @@ def _nodes(
         target=args.target,
         drafter=args.drafter,
         dialect=args.dialect or dialect_of(recording.run_log),
-        sim=False,
+        sim="false",
         namespace=NAMESPACE,
         local_address=free_address(),
     )

@@ -7,16 +7,16 @@ import pytest
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import (
     ARGUMENTS,
+    default_text,
     installed,
-    parameter_names,
-    refuse_mistyped,
+    refuse_unknown,
     settings_of,
 )
 from edge_cloud_spec.errors import UserError
 
 
 def given(**texts: str) -> dict[str, str]:
-    return {**{name: default for name, (default, _) in ARGUMENTS.items()}, **texts}
+    return {**{name: default_text(name) for name in ARGUMENTS}, **texts}
 
 
 def test_arguments_that_were_not_given_say_nothing() -> None:
@@ -64,7 +64,7 @@ def test_lidars_are_the_navigators_and_the_launch_says_whether_any_looks() -> No
 @pytest.mark.parametrize(
     "texts",
     [
-        *({"seed": "99999999999"}, {"seed": "-1"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}),
+        *({"seed": "99999999999"}, {"seed": "-2"}, {"seed": "x"}, {"sim": "maybe"}, {"rviz": "2"}),
         {"drive": "off"},
         *({"namespace": "a b"}, {"namespace": "1st"}, {"namespace": "a//b"}),
         {"record": "/tmp"},
@@ -83,18 +83,20 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_starts(
 )
 def test_a_mistyped_argument_is_refused_and_anothers_is_not(name: str, meant: str) -> None:
     """Before, ``simm:=false`` started the simulator, and ``paramters:=FILE`` the defaults."""
-    with pytest.raises(UserError, match=f"{name!r}; did you mean {meant}"):
-        refuse_mistyped([f"{name}:=false"])
+    for included in (False, True):
+        with pytest.raises(UserError, match=f"{name!r}; did you mean {meant}"):
+            refuse_unknown([f"{name}:=false"], included)
     mine = [f"{argument}:=1" for argument in ARGUMENTS]
-    refuse_mistyped([*mine, "use_lidar:=true", "robot_ip:=10.0.0.1", "presett"])
+    refuse_unknown([*mine, "presett"])
+    refuse_unknown([*mine, "use_lidar:=true", "robot_ip:=10.0.0.1", "presett"], included=True)
 
 
-@pytest.mark.parametrize("name", ["explain", "look_period", "grammar"])
-def test_a_nodes_parameter_is_no_argument_unless_another_launch_file_has_it(name: str) -> None:
-    with pytest.raises(UserError, match="parameters:=FILE"):
-        refuse_mistyped([f"{name}:=none"], parameter_names())
-    refuse_mistyped([f"{name}:=none"])
-    refuse_mistyped([f"{argument}:=1" for argument in ARGUMENTS], parameter_names())
+@pytest.mark.parametrize("name", ["explain", "look_period", "grammar", "lead_time", "robot_ip"])
+def test_what_is_no_argument_is_refused_unless_another_launch_file_has_it(name: str) -> None:
+    """Such as a node's parameter, or one of an earlier version."""
+    with pytest.raises(UserError, match=f"no launch argument {name!r}.*parameters:=FILE"):
+        refuse_unknown([f"{name}:=none"])
+    refuse_unknown([f"{name}:=none"], included=True)
 
 
 @pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1/", "fleet/robot_1"])

@@ -196,7 +196,7 @@ def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path)
     given = yaml.safe_load(path.read_text())["/**/navigator"]["ros__parameters"]
     names_of(NavigatorSettings(), given)
     assert given["limits"]["turn"]["slowest"] == 0.2 and given["drive"] == "continuous"
-    settings = GraphSettings(sim=False, robot=str(path))
+    settings = GraphSettings(sim="false", robot=str(path))
     (other := path.with_name("other.yaml")).write_text("other_node: {ros__parameters: {a: 1}}")
     with pytest.raises(UserError, match="says nothing of the navigator"):
         GraphSettings(robot=str(other))

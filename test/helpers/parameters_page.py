@@ -69,7 +69,10 @@ def _takes(default: Any, metadata: Any) -> str:
 
 
 def _launch() -> Iterator[str]:
-    rows = ((f"{name}:=", default, about) for name, (default, about) in ARGUMENTS.items())
+    rows = (
+        (f"{name}:=", value, _takes(value, meta), meta["about"])
+        for name, (value, meta) in ARGUMENTS.items()
+    )
     yield from _table("## Arguments of `go2_nav.launch.py`", "argument", rows)
 
 
@@ -89,7 +92,7 @@ def _default(value: Any) -> Any:
 
 def _table(title: str, first: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     filled = [[f"`{name}`", _code(default), *rest] for name, default, *rest in rows]
-    heads = [first, "default", *(["takes"] if len(filled[0]) == 4 else []), "what it is for"]
+    heads = [first, "default", "takes", "what it is for"]
     yield f"\n{title}\n"
     yield _line(heads)
     yield "|" + "---|" * len(heads)

@@ -102,7 +102,7 @@ def test_rviz_is_started_with_what_it_shows_and_a_robot_describes_itself() -> No
     model = graph(GraphSettings(rviz=True))[-2]
     assert dict(model.parameters)["robot_description"] == (share() / "config/go2.urdf").read_text()
     assert "robot_state_publisher" not in {
-        s.name for s in graph(GraphSettings(rviz=True, sim=False))
+        s.name for s in graph(GraphSettings(rviz=True, sim="false"))
     }
 
 

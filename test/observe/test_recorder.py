@@ -24,7 +24,7 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import command, graph
-from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import TOPICS
@@ -160,7 +160,7 @@ def test_an_option_that_cannot_be_is_one_sentence(
 
 def test_the_launch_argument_starts_a_recorder_whose_end_ends_nothing_else(tmp_path: Path) -> None:
     bag = tmp_path / "bag"
-    given = {name: default for name, (default, _) in ARGUMENTS.items()}
+    given = {name: default_text(name) for name in ARGUMENTS}
     assert "recorder" not in [spec.name for spec in graph(settings_of(given))]
     settings = settings_of({**given, "record": str(bag), "namespace": "robot1"})
     [spec] = [spec for spec in graph(settings) if spec.name == "recorder"]

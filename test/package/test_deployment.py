@@ -39,7 +39,7 @@ def test_a_robots_file_has_only_parameters_that_exist_in_their_ranges(path: Path
             assert type(value) is type(default), name
             assert not field_error(name, default, value, metadata)
     assert (ROOT / f"docs/robots/{path.stem}.md").is_file(), "a page each"
-    GraphSettings(sim=False, parameters=str(path))
+    GraphSettings(sim="false", parameters=str(path))
 
 
 def test_the_nudge_of_the_file_is_what_the_driver_rounds_to_zero() -> None:

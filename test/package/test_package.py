@@ -21,7 +21,7 @@ from helpers.parameters_page import NODES
 
 import edge_cloud_spec
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
-from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, settings_of
+from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.finding import OK
 from edge_cloud_spec.doctor.machine import check_simulator
@@ -136,7 +136,7 @@ def test_the_graph_starts_only_executables_that_are_installed() -> None:
 
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_a_robot_no_simulator() -> None:
-    specs = {spec.name: spec for spec in graph(GraphSettings(cloud="cloud.lan:443", sim=False))}
+    specs = {spec.name: spec for spec in graph(GraphSettings(cloud="cloud.lan:443", sim="false"))}
     ours = ["cloud_bridge", "navigator", "stop_guard", "drafter", "instruction_server", "monitor"]
     assert [*specs] == ours
     assert "startup" not in dict(specs["cloud_bridge"].parameters)
@@ -286,8 +286,8 @@ def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
 
 def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
-    given = {name: default for name, (default, _) in ARGUMENTS.items()}
-    assert not settings_of({**given, "sim": "false"}).sim
+    given = {name: default_text(name) for name in ARGUMENTS}
+    assert not settings_of({**given, "sim": "false"}).simulated
     with pytest.raises(UserError, match=r"simulator, .* not installed here: .* sim:=false"):
         settings_of({**given, "sim": "true"})
     finding = check_simulator()
@@ -426,7 +426,7 @@ def test_a_fault_of_our_own_imports_is_no_sentence() -> None:
 def test_the_launch_refuses_to_record_without_what_writes_bags(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {name: default for name, (default, _) in ARGUMENTS.items()}
+    given = {name: default_text(name) for name in ARGUMENTS}
     settings_of({**given, "record": "bag"})
     monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"record:= needs rosbags.*pip install"):

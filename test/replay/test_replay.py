@@ -59,7 +59,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Verifier, bridge and drafter, for all replays of this module."""
-    settings = GraphSettings(sim=False, namespace=NAMESPACE, local_address=free_address())
+    settings = GraphSettings(sim="false", namespace=NAMESPACE, local_address=free_address())
     left_out = frozenset({"navigator", "instruction_server", "monitor", "stop_guard"})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
