@@ -6,17 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..decoding.policy import RULES
 from ..errors import UserError, check_writable, write_json
 from ..models.load_drafter import DraftModelSettings
-from ..nav.answer import CLAUSES_FORM, GRAMMARS
 from ..options import add_options, from_options
-from ..presets import preset_names
 from .client import ClientSettings
-from .runner import Outcome
-
-# Options that a decode takes as they are.
-GIVEN = ("preset", "rule", "temperature", "seed", "grammar", "dialect", "order")
+from .runner import DecodeOptions, Outcome
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,19 +19,11 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("instruction", help="such as 'find the silver bottle'")
     add_options(parser, ClientSettings())
     add_options(parser, DraftModelSettings())
-    parser.add_argument("--preset", default="auto", help=", ".join(preset_names()))
-    parser.add_argument("--rule", default="greedy", help=", ".join(RULES))
+    add_options(parser, DecodeOptions())
     parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the sampling, as decode_stats reports it"
     )
-    parser.add_argument(
-        "--grammar", default="none", choices=GRAMMARS, help="action: the answer is one"
-    )
-    parser.add_argument(
-        "--dialect", default=CLAUSES_FORM, help="of the answer, a name or a YAML file (%(default)s)"
-    )
-    parser.add_argument("--order", default="action first", help="or 'reason first'")
     parser.add_argument("--json", type=Path, help="write the outcome there")
 
 
@@ -51,9 +37,10 @@ def run_decode(args: argparse.Namespace) -> int:
         check_writable(args.json)
     from .picture_decoder import PictureDecoder
 
-    given = {name: getattr(args, name) for name in GIVEN}
-    cloud = from_options(ClientSettings(), args)
-    with PictureDecoder(cloud, from_options(DraftModelSettings(), args), **given) as decoder:
+    cloud, drafter = from_options(ClientSettings(), args), from_options(DraftModelSettings(), args)
+    sampling = {"temperature": args.temperature, "seed": args.seed}
+    options = vars(from_options(DecodeOptions(), args))
+    with PictureDecoder(cloud, drafter, **sampling, **options) as decoder:
         end = ""
         try:
             for words in decoder.stream(jpeg, args.instruction):

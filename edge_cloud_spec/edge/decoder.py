@@ -25,6 +25,7 @@ from ..wire.messages import (
     spec_digest,
     versions_differ,
 )
+from .draft_planner import DEFAULTS, PlannerSettings
 from .events import (
     ANSWERED,
     CUT,
@@ -69,6 +70,7 @@ class EdgeDecoder:
         patience: float = 10.0,
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
+        planner: PlannerSettings = DEFAULTS,
     ) -> None:
         self.stats = DecodeStats()
         self.measures = measures or Measures()
@@ -89,6 +91,7 @@ class EdgeDecoder:
             self.measures,
             self.stats,
             self._deadline,
+            planner,
         )
 
     @property

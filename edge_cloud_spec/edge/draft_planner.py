@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ..bounds import Bounded, bounded
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
 from ..decoding.mean import MIN_PASS_S, Mean, PassYield
 from ..decoding.preset import STOP_AND_WAIT, Preset, Speculation
@@ -29,10 +30,26 @@ MAX_KEPT = 32  # costs whose promises are remembered: else memory grows with the
 QUIETER = 0.8  # share of a pass's time when drafting was given up, at which it is tried again: else
 # a robot that was in a crowd once never drafts again, since it measures no pass over a draft
 PROBED = 8  # nodes of the passes by which exits are compared with none
-HINTS_PAY, HINTS_STAY = 1.1, 1.03  # times as much as without them: hints cost the robot energy
+HINTS_STAY = 1.03  # times as fast as without hints, for them to go on
 AWAKE_EVERY = 8  # decodes without drafts, of which one reads the prompt: else it never drafts again
 HINTED = 8  # tokens beside hints, before their yield is known
 ANSWER = 32.0  # tokens of an answer, before any was heard: a robot that joins at its end wins none
+
+
+@dataclass(frozen=True)
+class PlannerSettings(Bounded):
+    """What a robot's owner may choose of ``auto``."""
+
+    hints_pay: float = bounded(
+        1.1,
+        HINTS_STAY,
+        100.0,
+        "it drafts beside a server that generates once that is so many times as fast as without: "
+        "drafting costs energy",
+    )
+
+
+DEFAULTS = PlannerSettings()
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,9 @@ class Observations:
     left: float  # tokens of an answer that are left when a robot can join the server
 
 
-def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, DraftPlan]]:
+def scored_plans(
+    seen: Observations, idle: Speculation, settings: PlannerSettings = DEFAULTS
+) -> list[tuple[float, DraftPlan]]:
     """Plans with the rates that they are worth: the first of the best is to be taken.
 
     ``idle``: the speculation of a robot that does not draft.
@@ -125,7 +144,7 @@ def scored_plans(seen: Observations, idle: Speculation) -> list[tuple[float, Dra
     best = max(seen.promises, key=worth)
     leading = seen.left / (seen.left / worth(best) + joining_s(costs, best[1]))  # once an answer
     is_hinting = using is not None and using.shape is not None and using.generate > 0
-    pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else HINTS_PAY)
+    pays = seen.hinted > seen.generated * (HINTS_STAY if is_hinting else settings.hints_pay)
     return [
         (seen.generated, DraftPlan(None, idle, REPLAN[-1])),
         (seen.hinted if pays else 0.0, DraftPlan(*best, generate=REPLAN[-1])),
@@ -152,6 +171,7 @@ class AutoPlanner(DraftPlanner):
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         super().__init__(preset, measures)
+        self.settings = DEFAULTS
         self._plan: DraftPlan | None = None
         self._rounds = 0  # since the plan was made
         self._replans = 0
@@ -206,7 +226,7 @@ class AutoPlanner(DraftPlanner):
         if self._measures.server_yields[True].count < HINTED:  # tried first: that costs no time
             return DraftPlan(self._preset.shape, idle, generate=HINTED)
         seen = self.observations()
-        worth, plan = max(scored_plans(seen, idle), key=lambda scored: scored[0])
+        worth, plan = max(scored_plans(seen, idle, self.settings), key=lambda scored: scored[0])
         if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
         else:
@@ -298,12 +318,15 @@ class AutoPlanner(DraftPlanner):
         return (base, replace(base, exits=False)) if shorter else (base,)
 
 
-def planner_of(preset: Preset, measures: Measures) -> DraftPlanner:
+def planner_of(
+    preset: Preset, measures: Measures, settings: PlannerSettings = DEFAULTS
+) -> DraftPlanner:
     """The planner that a preset's ``pacing`` names."""
     if preset.pacing == "auto":
         if preset not in measures.planners:
             measures.planners[preset] = AutoPlanner(preset, measures)
         planner: AutoPlanner = measures.planners[preset]
+        planner.settings = settings
         planner.begin()
         return planner
     kind = VerifyBoundPlanner if preset.pacing == "verify_bound" else DraftPlanner

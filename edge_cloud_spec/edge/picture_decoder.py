@@ -29,6 +29,7 @@ from ..nav.events import ENDED
 from ..presets import load_preset
 from ..wire.channel import DEFAULT_ADDRESS
 from .client import ClientSettings, VerifierClient
+from .draft_planner import DEFAULTS, PlannerSettings
 from .events import Abort, Emit, Inbox
 from .runner import DecodeRunner, DecodeSettings, Outcome
 
@@ -74,6 +75,7 @@ class PictureDecoder:
         grammar: str = "none",
         dialect: str = CLAUSES_FORM,
         order: str = "action first",
+        planner: PlannerSettings = DEFAULTS,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
         self.dialect, self.order = load_dialect(dialect), order
@@ -84,7 +86,7 @@ class PictureDecoder:
             policy = SamplingPolicy(temperature, seed=seed, grammar=words)
         except ValueError as error:
             raise UserError(str(error)) from None
-        self.settings = DecodeSettings(load_preset(preset), rule, policy)
+        self.settings = DecodeSettings(load_preset(preset), rule, policy, planner=planner)
         drafter = DraftModelSettings(path=drafter) if isinstance(drafter, str) else drafter
         self.known = known_instructions(drafter.source)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud

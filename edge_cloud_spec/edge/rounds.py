@@ -42,7 +42,7 @@ from .answer import (
     settled_by,
     verdict_error,
 )
-from .draft_planner import DraftPlan, DraftsNothing, planner_of
+from .draft_planner import DraftPlan, DraftsNothing, PlannerSettings, planner_of
 from .drafts import Drafts
 from .events import Action, Drafted, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
@@ -139,6 +139,7 @@ class Rounds:
         measures: Measures,
         stats: DecodeStats,
         deadline: ReplyDeadline,
+        planner: PlannerSettings,
     ) -> None:
         self.mode = Mode.READING
         self.request: PendingRequest | None = None
@@ -150,7 +151,7 @@ class Rounds:
         self._resampler = Resampler(opening.split, random_source)
         self._early_verdicts = EarlyVerdicts()
         self._stopwatch = Stopwatch()
-        self._planner = planner_of(preset, measures)
+        self._planner = planner_of(preset, measures, planner)
         self._plan = DraftPlan(None, preset.speculation)  # the last one
         self._under_way = 0  # verdicts of what the server generated that may still come, if joining
         self._heard_at = 0.0  # when the server, generating, began its pass, s

@@ -11,23 +11,26 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
+from ..bounds import Bounded, chosen, described
 from ..decoding.grammar import Grammar
-from ..decoding.policy import GREEDY, SamplingPolicy, check_rule
+from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.prompt import PromptSpec, Request, instruction_tokens
+from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens
+from ..nav.answer import CLAUSES_FORM, GRAMMARS
 from ..wire.codec import decode_server
 from ..wire.messages import Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
+from .draft_planner import PlannerSettings
 from .events import (
     ANSWERED,
     Action,
@@ -67,6 +70,20 @@ OnPass = Callable[[float, float, int, int, Sequence[Drafted]], None]
 
 
 @dataclass(frozen=True)
+class DecodeOptions(Bounded):
+    """What a person may choose of every decode."""
+
+    preset: str = described("auto", "name of a preset, or the path of its YAML file")
+    rule: str = chosen("greedy", RULES, "acceptance rule")
+    grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
+    dialect: str = described(
+        CLAUSES_FORM, "of the target's answers: a name, or the path of its YAML file", fixed=True
+    )
+    order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+
+
+@dataclass(frozen=True)
 class DecodeSettings:
     """What a robot asks of every decode; ``patience`` (s) is as in ``EdgeDecoder``.
 
@@ -78,6 +95,7 @@ class DecodeSettings:
     policy: SamplingPolicy = GREEDY
     max_tokens: int = 0
     patience: float = 10.0
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
 
     def __post_init__(self) -> None:
         check_rule(self.rule, self.policy.temperature)
@@ -444,7 +462,8 @@ class DecodeRunner:
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""
-        return EdgeDecoder(opening, settings.preset, settings.patience, measures=self.measures)
+        preset, patience = settings.preset, settings.patience
+        return EdgeDecoder(opening, preset, patience, None, self.measures, settings.planner)
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification to use: the cloud's, else the drafter's own."""

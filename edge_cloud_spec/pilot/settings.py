@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..bounds import Bounded, bounded, chosen, described
-from ..decoding.policy import RULES, SamplingPolicy, temperature_of
+from ..bounds import bounded, chosen
+from ..decoding.policy import SamplingPolicy, temperature_of
 from ..decoding.preset import Preset
 from ..dialects import load_dialect
-from ..edge.runner import LOOKUP_SUFFIXES, DecodeSettings
+from ..edge.runner import LOOKUP_SUFFIXES, DecodeOptions, DecodeSettings
 from ..errors import UserError, check_installed
 from ..models.load_drafter import DraftModelSettings
-from ..models.prompt import ORDERS
-from ..nav.answer import CLAUSES_FORM, GRAMMARS, Dialect
+from ..nav.answer import Dialect
 from ..nav.mission import MissionSettings
 from ..presets import load_preset
 from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
@@ -24,21 +23,14 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 
 
 @dataclass(frozen=True)
-class DrafterSettings(Bounded):
+class DrafterSettings(DecodeOptions):
     """How decisions are decoded. Each decision uses the values of the moment it starts."""
 
-    preset: str = described("auto", "name of a preset, or the path of its YAML file")
-    rule: str = chosen("greedy", RULES, "acceptance rule")
     temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
     top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
     seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's seed is derived from it")
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
-    grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
-    dialect: str = described(
-        CLAUSES_FORM, "of the target's answers: a name, or the path of its YAML file", fixed=True
-    )
-    order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
     explain: str = chosen(
         UNTIL_NEXT,
         EXPLAIN,
@@ -95,7 +87,14 @@ class DrafterSettings(Bounded):
         grammar = self.loaded_dialect.grammar(self.grammar, self.order)
         policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, grammar)
         return PilotSettings(
-            DecodeSettings(self.loaded_preset, self.rule, policy, self.max_tokens, self.patience),
+            DecodeSettings(
+                self.loaded_preset,
+                self.rule,
+                policy,
+                self.max_tokens,
+                self.patience,
+                self.planner,
+            ),
             LoopSettings(
                 self.explain, self.retry, self.camera_lag, self.mission, self.loaded_dialect
             ),
