@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..bounds import bounded, check_namespace, chosen, described
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
 from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
+from ..options import bounded, check_namespace, chosen, described
 from ..presets import load_preset
 from ..share import read_yaml, share
 from .exits import Role

@@ -11,7 +11,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from ..bounds import bounded, chosen, described
 from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import instruction_pattern
@@ -20,7 +19,7 @@ from ..models.load_drafter import LoadSettings
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, Dialect
-from ..options import add_options, from_options
+from ..options import add_options, bounded, chosen, described, from_options
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
 from .model_thread.worker import Worker
@@ -43,9 +42,6 @@ class ModelSettings(LoadSettings):
     max_tokens: int = bounded(128, 1, inf, "longest answer")
     dialect: str = described(CLAUSES_FORM, "of its answers, a name or a YAML file")
     system_text: str = described("", "file with another system text than the dialect's")
-    kv_memory: int = bounded(
-        0, 0, inf, "MB for keys and values; 0: 2048 on a CPU, the most of what is free on a GPU"
-    )
 
 
 @dataclass(frozen=True)
@@ -129,11 +125,6 @@ class ServeSettings:
         """Whether the target is on vLLM."""
         return self.models.target.startswith(VLLM)
 
-    @property
-    def worker_limits(self) -> WorkerLimits:
-        """The worker's limits; the bound on its memory stands with the models."""
-        return replace(self.limits, kv_bytes=self.models.kv_memory * 2**20)
-
 
 add_serve_arguments = partial(add_options, settings=ServeSettings())
 """The options of ``serve``; those of a fleet, which runs on Ray, need its extra."""
@@ -206,7 +197,7 @@ def make_worker(settings: ServeSettings) -> Worker:
             target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(models.target) / "exits", target)
     pattern = instruction_pattern(models.target)
-    limits = settings.worker_limits
+    limits = settings.limits
     worker = Worker(
         target, spec, drafter, limits, exits=exits, instructions=pattern, dialect=dialect
     )
@@ -235,7 +226,7 @@ def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) ->
     allowance = Allowance(remote.requests_per_hour, remote.tokens_per_hour)
     models = OpenAiModels(server, spec, allowance, remote.structured)
     print(f"target {spec.target}", flush=True)
-    limits = replace(settings.worker_limits, draft_tokens=0, lookup_suffixes=0)
+    limits = replace(settings.limits, draft_tokens=0, lookup_suffixes=0)
     return Worker(models, spec, limits=limits)
 
 
@@ -259,6 +250,4 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)
     pattern = instruction_pattern(remote.checkpoint)
-    return Worker(
-        models, spec, limits=settings.worker_limits, instructions=pattern, dialect=dialect
-    )
+    return Worker(models, spec, limits=settings.limits, instructions=pattern, dialect=dialect)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import UserError, check_installed, check_writable, exit_status
+from ..options import add_options, from_options
 from ..signals import signals_as_event
 from .figures import Recording
 from .report import page_of, report_of, write_parameters, write_whole
@@ -22,19 +23,7 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="robot.yaml, and a page beside it (%(default)s)",
     )
-    parser.add_argument(
-        "--speed", type=float, default=Settings.speed, help="m/s at most (%(default)s)"
-    )
-    parser.add_argument(
-        "--turn-speed", type=float, default=Settings.turn_speed, help="rad/s at most (%(default)s)"
-    )
-    parser.add_argument(
-        "--stops-within",
-        type=float,
-        default=Settings.stops_within,
-        metavar="M",
-        help="m in which it must stand after a fault (%(default)s); faster is refused",
-    )
+    add_options(parser, Settings())
     parser.add_argument(
         "--bag", type=Path, help="no drive: the same figures as far as this bag has them"
     )
@@ -61,10 +50,7 @@ def run_commission(args: argparse.Namespace) -> int:
 
     Raises UserError where nothing could be measured.
     """
-    try:
-        settings = Settings(args.speed, args.turn_speed, args.stops_within)
-    except ValueError as error:
-        raise UserError(f"{error}") from None
+    settings = from_options(Settings(), args)
     page = args.out.with_suffix(".html")
     check_writable(page)
     if args.bag is not None:

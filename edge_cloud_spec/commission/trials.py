@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..bounds import Bounded, bounded
 from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
 from ..nav.motion import PERIOD, REACTION
 from ..nav.pose import STILL, Velocity, wrap
 from ..nav.watchdog import REPEATS
+from ..options import Bounded, bounded
 from .camera import Frame
 from .figures import MOVE, SILENT, TURN, Recording, axis_figures, drift_of, runs_of
 

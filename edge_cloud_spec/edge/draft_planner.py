@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..bounds import Bounded, bounded
 from ..decoding.cost_model import Costs, rate, signature, specedge_depth
 from ..decoding.mean import MIN_PASS_S, Mean, PassYield
 from ..decoding.preset import STOP_AND_WAIT, Preset, Speculation
 from ..decoding.shape import BestFirst, Shape, chain
+from ..options import Bounded, bounded
 from .measures import Measures
 
 # Each constant says what goes wrong without it.

@@ -16,7 +16,6 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
-from ..bounds import Bounded, chosen, described
 from ..decoding.grammar import Grammar
 from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
@@ -27,6 +26,7 @@ from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
+from ..options import Bounded, chosen, described
 from ..wire.codec import decode_server
 from ..wire.messages import Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..bounds import bounded
 from ..errors import UserError
+from ..options import bounded
 
 Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..bounds import bounded, chosen, described
 from ..errors import UserError
+from ..options import bounded, chosen, described
 from . import BYTES, EMBEDDED, OPENAI
 from .byte_drafter import ByteDrafter
 from .drafter import Drafter

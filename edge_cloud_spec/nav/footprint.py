@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bounds import Bounded, bounded, described
+from ..options import Bounded, bounded, described
 from .motion import REACTION, Limits
 from .pose import Velocity
 

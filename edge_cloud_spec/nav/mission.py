@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..bounds import Bounded, bounded
 from ..instruction import normalized
+from ..options import Bounded, bounded
 from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from .status import Status

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..bounds import Bounded, bounded
+from ..options import Bounded, bounded
 from .answer import Action
 from .pose import STILL, Pose, Velocity, wrap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from ..bounds import Bounded, bounded, chosen, described
+from ..options import Bounded, bounded, chosen, described
 from .footprint import ObstacleSettings
 from .motion import Goal, Limits, Steps
 

@@ -12,9 +12,9 @@ from typing import Protocol
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
 
-from ..bounds import bounded, chosen, described
 from ..errors import UserError
 from ..nav.pose import Velocity
+from ..options import bounded, chosen, described
 from .runtime.qos import RELIABLE
 
 API_MOVE, API_STOP = 1008, 1003  # unitree_api/msg/Request, header.identity.api_id

@@ -19,11 +19,11 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
-from ..bounds import bounded
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link.state import LinkMonitor, LinkQuality
 from ..edge.probe import CloudState
+from ..options import bounded
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic

@@ -20,10 +20,10 @@ from std_msgs.msg import Bool, String
 from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
 
-from ..bounds import Bounded, bounded
 from ..edge.events import ANSWERED
 from ..instruction import is_stop, normalized
 from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
+from ..options import Bounded, bounded
 from .health import Health, Level
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters

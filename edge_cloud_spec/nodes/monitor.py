@@ -16,7 +16,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
-from ..bounds import Bounded, bounded, described
+from ..options import Bounded, bounded, described
 from .health import NODES, OWNERS, Health, Level, PublisherWatch, worst_of
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters

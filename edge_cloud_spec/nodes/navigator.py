@@ -27,7 +27,6 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 
-from ..bounds import bounded, described
 from ..dialects import load_dialect
 from ..nav.answer import CLAUSES_FORM
 from ..nav.events import (
@@ -53,6 +52,7 @@ from ..nav.pose import Pose, yaw_of
 from ..nav.settings import Settings
 from ..nav.status import START, Status
 from ..nav.watchdog import REPEATS, Watchdog
+from ..options import bounded, described
 from ..throttle import Throttle
 from .base_output import Output, OutputSettings, make_output
 from .health import REPORT_S, Health, Level, Reports, worst_of

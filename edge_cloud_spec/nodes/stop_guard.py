@@ -16,8 +16,8 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
-from ..bounds import Bounded, bounded, described
 from ..nav.watchdog import PERIOD, REPEATS
+from ..options import Bounded, bounded, described
 from .base_output import OutputSettings, make_output
 from .health import Health, Level, RecentProblem
 from .runtime.diagnostics import Diagnostics

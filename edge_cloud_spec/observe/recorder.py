@@ -18,13 +18,13 @@ from pathlib import Path
 
 from rclpy.node import Node
 
-from ..bounds import described
 from ..errors import UserError
 from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import Parameters
 from ..nodes.runtime.run import spin
+from ..options import described
 from ..signals import signals_as_interrupt
 from .topic_bag import TopicBag, subscribe, subscribe_raw_camera
 

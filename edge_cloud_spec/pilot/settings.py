@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..bounds import bounded, chosen
 from ..decoding.policy import SamplingPolicy, temperature_of
 from ..decoding.preset import Preset
 from ..dialects import load_dialect
@@ -14,6 +13,7 @@ from ..errors import UserError, check_installed
 from ..models.load_drafter import DraftModelSettings
 from ..nav.answer import Dialect
 from ..nav.mission import MissionSettings
+from ..options import bounded, chosen
 from ..presets import load_preset
 from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from .pilot import PilotSettings

@@ -20,6 +20,7 @@ from edge_cloud_spec.edge.draft_planner import (
     DraftPlan,
     DraftPlanner,
     Observations,
+    PlannerSettings,
     VerifyBoundPlanner,
     candidate_pipelines,
     candidate_shapes,
@@ -28,6 +29,7 @@ from edge_cloud_spec.edge.draft_planner import (
 )
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.pilot.settings import DrafterSettings
 from edge_cloud_spec.presets import load_preset, preset_names
 
 AUTO = load_preset("auto")
@@ -237,6 +239,22 @@ def test_a_robot_drafts_where_that_promises_more_than_the_server_by_itself(
     using = DraftPlan(*most) if is_drafting else DraftPlan(None, AUTO.speculation)
     seen = replace(seen, generated=seen.promises[most] / more, using=using, left=left)
     assert (taken(seen).shape is not None) == drafts
+
+
+def test_hints_go_up_where_they_pay_as_the_owner_of_the_robot_says() -> None:
+    """Each decode brings what its owner says now, the planner lasts."""
+    measures = known()
+    for hints_pay, hints in ((1.1, True), (5.0, False), (1.1, True)):
+        chosen = DrafterSettings(planner=PlannerSettings(hints_pay)).pilot.decode
+        planner = planner_of(chosen.preset, measures, chosen.planner)
+        assert isinstance(planner, AutoPlanner)
+        seen = planner.observations()
+        most = max(seen.promises.values())
+        seen = replace(seen, generated=most, hinted=1.2 * most, using=None)
+        plans = scored_plans(seen, AUTO.speculation, planner.settings)
+        plan = max(plans, key=lambda scored: scored[0])[1]
+        assert plan.generate and (plan.shape is not None) == hints
+    assert len(measures.planners) == 1
 
 
 def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same() -> None:

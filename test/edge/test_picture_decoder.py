@@ -130,7 +130,10 @@ def test_the_package_imports_neither_torch_nor_ros_nor_grpc_before_a_name_is_use
 
 def test_every_public_name_is_listed_and_is_there() -> None:
     listed = set(edge_cloud_spec.__all__)
-    assert listed == {"Answer", "ClientSettings", "Pilot", "PictureDecoder", "UserError"}
+    assert listed == {
+        *("Answer", "ClientSettings", "DraftModelSettings", "Pilot", "PictureDecoder"),
+        "UserError",
+    }
     assert listed <= set(dir(edge_cloud_spec))
     for name in listed:
         value = getattr(edge_cloud_spec, name)

@@ -95,7 +95,7 @@ def run(frames: int, seed: int, target: Target | None = None, progress: bool = F
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # NaN that numpy went on with
             limits = WorkerLimits(
-                keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_bytes=ROOM * SESSION_BYTES
+                keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_mb=ROOM * SESSION_BYTES / 2**20
             )
             worker = Worker(target or BoundedTarget(), SPEC, Target(1.0), limits)  # type: ignore[arg-type]
             with Cloud(worker) as cloud:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from edge_cloud_spec.bounds import span
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
@@ -22,7 +21,7 @@ from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
-from edge_cloud_spec.options import flag, flat_fields, title
+from edge_cloud_spec.options import flag, flat_fields, span, title
 from edge_cloud_spec.pilot.settings import DrafterSettings
 
 NODES: dict[str, object] = {

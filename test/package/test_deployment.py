@@ -16,12 +16,11 @@ from helpers.documents import line_error
 from helpers.parameters_page import NODES
 from helpers.sros2_policy import Policy
 
-from edge_cloud_spec.bounds import field_error
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, graph
 from edge_cloud_spec.nav.navigator import Settings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
-from edge_cloud_spec.options import flat_fields
+from edge_cloud_spec.options import field_error, flat_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 ROBOTS = sorted((ROOT / "config/robots").glob("*.yaml"))

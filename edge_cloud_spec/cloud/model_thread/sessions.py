@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ...bounds import bounded
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_DRAFTED, MAX_NODES, Draft
 from ...models.draft_model import DraftModel
+from ...options import bounded
 from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Fault, ServerMessage, key_of
@@ -33,7 +33,7 @@ class WorkerLimits:
     needed. ``queue_bytes``: most bytes that wait in a stream, each way; a robot with more is not
     read from, and the stream of one that does not read is ended. A client is
     ``RobotStream.client``. One session may have more than ``batch_rows`` rows in a pass.
-    ``kv_bytes``: bound for all keys and values (0: by the device). ``lookup_nodes``: most looked-up
+    ``lookup_nodes``: most looked-up
     nodes in a pass.
     """
 
@@ -53,7 +53,13 @@ class WorkerLimits:
     queue_bytes: int = 8 * 2**20
     batch: int = bounded(32, 1, inf, "sessions in one pass at most; 1: one at a time")
     batch_rows: int = bounded(256, 1, inf, "tokens in one pass at most, and in a part of a prompt")
-    kv_bytes: int = 0
+    kv_mb: float = bounded(
+        0.0,
+        0.0,
+        inf,
+        "MB for keys and values; 0: 2048 on a CPU, the most of what is free on a GPU",
+        flag="--kv-memory",
+    )
     lookup_suffixes: int = bounded(
         65_536, 0, 2**24, "of answers to draft from, 44 bytes each, for each credential; 0: none"
     )

@@ -60,7 +60,8 @@ class Worker(threading.Thread):
         if isinstance(target, ModelRunner):
             self._models = target
         else:
-            self._models = LocalModels(target, spec, drafter, exits, dialect, self.limits.kv_bytes)
+            kv_bytes = int(self.limits.kv_mb * 2**20)
+            self._models = LocalModels(target, spec, drafter, exits, dialect, kv_bytes)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()

@@ -17,9 +17,9 @@ from math import inf
 import grpc
 import grpc.aio
 
-from ...bounds import bounded, described
 from ...errors import UserError
 from ...lru_cache import LruCache
+from ...options import bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
 from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, read_tokens
 

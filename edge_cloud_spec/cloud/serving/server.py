@@ -18,8 +18,8 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
-from ...bounds import bounded, chosen, described
 from ...errors import UserError
+from ...options import bounded, chosen, described
 from ...wire.channel import EARLIER_SERVICE, METHOD_NAME, SERVER_OPTIONS, SERVICE, host_of
 from ...wire.messages import PROTOCOL
 from ..model_thread.worker import Worker

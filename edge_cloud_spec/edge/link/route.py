@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 
-from ...bounds import Bounded, described
 from ...errors import UserError
+from ...options import Bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
 from ...wire.secret_files import read_pair, read_pem, read_token
 

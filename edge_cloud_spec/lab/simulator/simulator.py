@@ -25,13 +25,13 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, LaserScan
 from std_msgs.msg import ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from ...bounds import Bounded, bounded, chosen, described
 from ...errors import UserError
 from ...nodes.health import Health, Level
 from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import LATCHED, NEWEST, RELIABLE, SENSOR_DATA
 from ...nodes.runtime.run import spin
+from ...options import Bounded, bounded, chosen, described
 from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.episode import REACH, thing_in_front

@@ -13,7 +13,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from ...bounds import check_namespace
+from ...options import check_namespace
 
 CHECK_S = 0.2  # s after which a closed thread has noticed it, even where no message comes
 JOIN_S = 3.0

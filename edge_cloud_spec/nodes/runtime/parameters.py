@@ -1,7 +1,6 @@
 """ROS parameters from a dataclass, where names, ranges and descriptions are declared once.
 
-A nested dataclass gives dotted names (``limits.speed``). Fields come from ``bounds.bounded``,
-``bounds.chosen`` and ``bounds.described``.
+A nested dataclass gives dotted names (``limits.speed``); fields are those of ``options.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValu
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from ...bounds import field_error, wanted
 from ...errors import UserError
-from ...options import flat_fields
+from ...options import field_error, flat_fields, wanted
 
 T = TypeVar("T")
 RENAMED = {"limits.response": "limits.move.response"}  # what took its place

@@ -34,7 +34,7 @@ class Cloud:
     def __call__(self, alone: bool) -> Worker:
         room, batch = (999, 1) if alone else (self.room, self.batch)
         limits = WorkerLimits(
-            sessions=9999, batch=batch, batch_rows=100, kv_bytes=int(room * SESSION_BYTES)
+            sessions=9999, batch=batch, batch_rows=100, kv_mb=room * SESSION_BYTES / 2**20
         )
         model: Any = BoundedToy(1, 0.0 if alone else self.noise)
         return Worker(model, spec_of(14), None, limits)

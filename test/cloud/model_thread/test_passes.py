@@ -456,7 +456,7 @@ def test_a_draft_that_waits_for_its_prompt(
 
 def toy_cloud(room: float, **limits: int) -> Worker:
     """A worker with memory for so many sessions."""
-    kept = WorkerLimits(kv_bytes=int(room * SESSION_BYTES), **limits)
+    kept = WorkerLimits(kv_mb=room * SESSION_BYTES / 2**20, **limits)
     return Worker(BoundedToy(1), spec_of(60), ToyVlm(1, 0.5), kept)  # type: ignore[arg-type]
 
 

@@ -124,7 +124,7 @@ def test_what_is_counted_is_what_happened(busy: Any) -> None:
 
 def test_the_embedded_targets_memory_is_told() -> None:
     target = load(EMBEDDED / "target", threads=1)
-    worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_bytes=2**26))
+    worker = Worker(target, target.spec(rules_text(), 16), limits=WorkerLimits(kv_mb=64.0))
     with Cloud(worker, metrics="127.0.0.1:0") as cloud, Talk(cloud.address) as robot:
         opened = robot.ask(replace(opening(jpeg=REQUEST.jpeg), tokenizer_digest=b"", max_tokens=2))
         assert isinstance(robot.ask(Generate(opened.base)), Verdict)

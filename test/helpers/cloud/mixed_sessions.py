@@ -256,8 +256,8 @@ def embedded_tokens_row(sessions: int, seed: int) -> Row:
     room = ROOM * session_bytes(requests[0], target)
 
     def worker(alone: bool) -> Worker:
-        held = WorkerLimits(sessions=1 << 20, batch_rows=BATCH_ROWS, kv_bytes=room)
-        limits = replace(held, batch=1, kv_bytes=0) if alone else held
+        held = WorkerLimits(sessions=1 << 20, batch_rows=BATCH_ROWS, kv_mb=room / 2**20)
+        limits = replace(held, batch=1, kv_mb=0.0) if alone else held
         ticks = count()  # what is chosen for a pass depends on times, and must not on a machine's
         spec = target.spec(rules_text(), MAX_TOKENS)
         return Worker(target, spec, None, limits, lambda: next(ticks) / 1e3, exits)

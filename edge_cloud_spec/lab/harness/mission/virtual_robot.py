@@ -9,7 +9,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ....bounds import Bounded, bounded, chosen
 from ....cloud.model_thread.worker import Worker
 from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
@@ -22,6 +21,7 @@ from ....nav.mission import End, MissionSettings
 from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
 from ....nav.status import Status
+from ....options import Bounded, bounded, chosen
 from ....pilot.decision_loop import (
     EXPLAIN,
     UNTIL_NEXT,
