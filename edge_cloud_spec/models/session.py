@@ -75,9 +75,9 @@ def run_pass(
             )
         except _NobodyLeft:
             return list(raised.values())
-        rows = [hidden[where] for where in wanted]
+        rows = [hidden[where] for where in wanted]  # [m, hidden_size] of each part
         logits = transformer.logits(rows[0] if len(rows) == 1 else torch.cat(rows), vocabulary)
-    split = torch.split(logits, [len(each) for each in rows])
+    split = torch.split(logits, [len(each) for each in rows])  # [m, vocabulary] of each part
     return [raised.get(index, on_device(each)) for index, each in enumerate(split)]
 
 

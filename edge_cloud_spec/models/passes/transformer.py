@@ -85,15 +85,16 @@ class Transformer:
         positions: int64 [3, n] (time, height, width) or one text position per row.
         on_layer: called after each layer, while the pass is under way.
         """
-        cos, sin = self._rotary(positions)
+        cos, sin = self._rotary(positions)  # [n, 1, head_dim] each
         features = deepstack.features if deepstack is not None else ()
         padded: PaddedAttention | None = None
         if PaddedAttention.pays(items, self.cache_layout):
             padded = PaddedAttention(items, self.cache_layout, self.heads)
         attention = partial(self._attend, items) if padded is None else padded.attend
         for index, layer in enumerate(self.layers):
+            # [n, heads + kv_heads, head_dim], [n, kv_heads, head_dim]
             qk, values = layer.project(hidden, cos, sin)
-            hidden = layer.finish(hidden, attention(index, qk, values))
+            hidden = layer.finish(hidden, attention(index, qk, values))  # [n, hidden_size]
             if index < len(features) and deepstack is not None:
                 hidden = hidden.index_add(0, deepstack.rows, features[index].to(hidden.dtype))
             if on_layer is not None:
