@@ -34,12 +34,12 @@ REGIMES = "fsd-go2,pico-llama-humaneval,fsd-vicuna13b-rtx"
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto,cloud_lookup,dssd"
 BENCHES = {
     "pipelines": f"--regime {REGIMES} --presets {PRESETS} --tokens 300 --answers 2",
-    "payload": "--rounds 3 --requests 0",
+    "payload": "--rounds 3",
     "fleet": "--robots 1,4 --seeds 1 --seconds 4",
     "mission": "--scenes 10 --renderer rays --presets cloud_ar,fsd,auto "
     "--explain full --drive stop_and_go",
 }
-MEASURED = ("encode", "decode", "seconds", "memory")  # in names of columns: of this machine
+MEASURED = ("judge", "seconds")  # in names of columns: of this machine
 
 
 class RecordedDecode(Decode):
