@@ -29,7 +29,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
-from .difference import Comparison, compare, dialect_of, identities_of
+from .difference import Comparison, compare, dialect_of, influences
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 
@@ -109,11 +109,11 @@ def run_replay(args: argparse.Namespace) -> int:
                 row = observer.read(partial(compare, number, task, answer, recording.run_log))
                 rows.append(row)
                 _show(view, row)
-            now = observer.read(identities_of).target
+            now = observer.read(influences).get("target")
     except NotPlayed as why:
         view.print_line(str(why), "bold red")
         return 1
-    was = identities_of(recording.run_log).target
+    was = influences(recording.run_log).get("target")
     if was and now and was != now:
         view.print_line(f"the target is {now}, and was {was} in the recorded run", "yellow")
     status = _conclude(view, recording, rows)
@@ -151,7 +151,7 @@ def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[Re
 
 def _check_target(args: argparse.Namespace, recording: Recording) -> None:
     """UserError where the recorded run had another target, and the user did not choose one."""
-    was = identities_of(recording.run_log).target
+    was = influences(recording.run_log).get("target")
     if not (was and recording.compares) or args.target or args.attach or args.cloud != LOCAL:
         return
     from ..models.load import identity  # torch: seconds that --help should not cost

@@ -17,23 +17,8 @@ from ..wire.messages import Open, Opened, WireError
 from .recording import ReplayTask
 
 
-@dataclass(frozen=True)
-class Parting:
-    """The first token that differs, from 1, and the words from there on."""
-
-    token: int
-    recorded: str
-    replayed: str
-
-    def __str__(self) -> str:
-        return (
-            f"they part at token {self.token}: it was {self.recorded or 'the end'!r}, "
-            f"and is {self.replayed or 'the end'!r}"
-        )
-
-
-def parting(recorded: Decision, replayed: Decision) -> Parting | None:
-    """Where two answers part; None where all tokens are equal.
+def parting(recorded: Decision, replayed: Decision) -> tuple[int, str] | None:
+    """The first token that differs, from 1, and both sides' words there; None: all are equal.
 
     Of one that was cut off only what was said counts: when that was is a matter of time.
     """
@@ -44,29 +29,42 @@ def parting(recorded: Decision, replayed: Decision) -> Parting | None:
         return None
     was, now = recorded.answer.split(), replayed.answer.split()
     at = next((n for n, (a, b) in enumerate(zip_longest(was, now)) if a != b), 0)
-    return Parting(token, " ".join(was[at : at + 3]), " ".join(now[at : at + 3]))
+    first, second = (" ".join(words[at : at + 3]) or "the end" for words in (was, now))
+    return token, f"they part at token {token}: it was {first!r}, and is {second!r}"
 
 
-@dataclass(frozen=True)
-class Identities:
-    """What a decision's words depend on; empty where the run did not record it."""
-
-    target: str = ""
-    prompt: str = ""
-    drafter: str = ""
-    versions: str = ""
+DRAFTED = ("draft model", "preset")
+"""What words depend on under the rule ``rejection`` only."""
 
 
-def identities_of(run_log: RunLog, decision: Decision | None = None) -> Identities:
-    """What a run says of its models: by its messages, else by ``run_info``."""
+def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, object]:
+    """What the words of a run, or of one decision, depend on, as far as the run recorded it."""
     noted = _noted(run_log.run_info)
     spec, opening = spec_of(run_log), opening_of(decision) if decision else None
-    return Identities(
-        target=spec.target if spec else str(noted.get("target", "")),
-        prompt=_prompt(spec) if spec else "",
-        drafter=opening.draft_identity if opening else str(noted.get("drafter", "")),
-        versions=str(noted.get("versions", "")),
-    )
+    found: dict[str, object] = {
+        "target": spec.target if spec else noted.get("target"),
+        "prompt of the target": _prompt(spec) if spec else None,
+        "draft model": opening.draft_identity if opening else noted.get("drafter"),
+        "preset": decision.preset if decision else None,
+        "software": noted.get("versions"),
+    }
+    found = {name: value for name, value in found.items() if value}
+    if opening is not None:
+        policy = opening.policy
+        found |= {
+            "picture": hashlib.blake2b(opening.jpeg, digest_size=4).hexdigest(),
+            "instruction": opening.instruction,
+            "order": opening.order,
+            "rule": opening.rule,
+            "temperature": policy.temperature,
+            "top_k": policy.top_k,
+            "top_p": policy.top_p,
+            "grammar": policy.grammar,
+            "max_tokens": opening.max_tokens,
+        }
+        if policy.temperature:
+            found["seed"] = policy.seed
+    return found
 
 
 def dialect_of(run_log: RunLog) -> str:
@@ -97,52 +95,21 @@ def opening_of(decision: Decision) -> Open | None:
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:
     """Differences between both runs that may have changed the words."""
-    was, now = identities_of(*recorded), identities_of(*replayed)
-    found = []
-    first, second = opening_of(recorded[1]), opening_of(replayed[1])
-    draws = first is None or first.rule == "rejection"
-    for name, then, here in (
-        ("target", was.target, now.target),
-        ("prompt of the target", was.prompt, now.prompt),
-        ("draft model", was.drafter, now.drafter),
-        ("preset", recorded[1].preset, replayed[1].preset),
-    ):
-        drafted = name in ("draft model", "preset")
-        if then and here and then != here and (draws or not drafted):
-            depends = ", and words depend on it" if drafted else ""
-            found.append(f"the {name} is another ({here}; it was {then}){depends}")
-    if first is not None and second is not None:
-        found += _requested(first, second)
+    was, now = influences(*recorded), influences(*replayed)
+    draws = was.get("rule", "rejection") == "rejection"
+    found = {
+        name: f"the {name} is {now[name]}, and was {then}"
+        for name, then in was.items()
+        if now.get(name, then) != then and (draws or name not in DRAFTED)
+    }
+    software = found.pop("software", "")
     if found:
-        return "; ".join(found)
-    versions = ""
-    if was.versions and now.versions and was.versions != now.versions:
-        versions = f", but versions ({now.versions}; they were {was.versions})"
+        return "; ".join(found.values())
+    but = f", but {software}" if software else ""
     return (
-        f"nothing that the bag knows of differs{versions}: tokens that are nearly tied fall "
-        "otherwise on another processor, with another torch or in another arithmetic"
+        f"nothing that the bag knows of differs{but}: tokens that are nearly tied fall otherwise "
+        "on another processor, with another torch or in another arithmetic"
     )
-
-
-def _requested(was: Open, now: Open) -> list[str]:
-    """The differences of two requests."""
-    found = []
-    if was.jpeg != now.jpeg:
-        found.append("another picture was decided on")
-    for name, then, here in (
-        ("instruction", was.instruction, now.instruction),
-        ("order", was.order, now.order),
-        ("rule", was.rule, now.rule),
-        ("temperature", was.policy.temperature, now.policy.temperature),
-        ("top_k", was.policy.top_k, now.policy.top_k),
-        ("top_p", was.policy.top_p, now.policy.top_p),
-        ("grammar", was.policy.grammar, now.policy.grammar),
-        ("seed", was.policy.seed, now.policy.seed),
-        ("max_tokens", was.max_tokens, now.max_tokens),
-    ):
-        if then != here and (name != "seed" or now.policy.temperature):
-            found.append(f"{name} is {here}, and was {then}")
-    return found
 
 
 def _prompt(spec: PromptSpec) -> str:
@@ -212,7 +179,7 @@ def compare(
         words,
         answer.answer,
         False,
-        token=part.token if part else len(recorded.tokens) + 1,
-        difference=str(part) if part else f"it ended with {recorded.finish}, not {answer.finish}",
+        token=part[0] if part else len(recorded.tokens) + 1,
+        difference=part[1] if part else f"it ended with {recorded.finish}, not {answer.finish}",
         why=reasons((was, recorded), (now, answer)),
     )
