@@ -48,8 +48,7 @@ def types() -> Typestore:
 class Bag:
     """A bag, checked as a whole: its folder or one of its files. Raises UserError.
 
-    ``topics``: type by full name, of topics with messages. ``custom_data``: as the recorder wrote
-    it to metadata.yaml, else empty.
+    ``topics``: type by full name, of topics with messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,9 +57,6 @@ class Bag:
             raise UserError(f"there is no bag {path}")
         metadata = _metadata(path)
         self._counts = _check_bag(path, metadata) if metadata is not None else _check_file(path)
-        noted = metadata.get("custom_data") if metadata else None
-        noted = noted if isinstance(noted, dict) else {}
-        self.custom_data = {str(key): str(value) for key, value in noted.items()}
         with _reading(path) as reader:
             self.topics = {c.topic: c.msgtype for c in reader.connections if c.msgcount}
 

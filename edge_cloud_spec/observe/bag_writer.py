@@ -163,10 +163,6 @@ class BagWriter:
         """How much there is of it: its messages, and the seconds from the first to the last."""
         return f"{self.messages} messages, {(self._last - self._first) / 1e9:.0f} s"
 
-    def note(self, key: str, value: str) -> None:
-        """Put this into the bag's ``custom_data``, under this key."""
-        self._writer.set_custom_data(key, value)
-
     def write(self, topic: str, stamp: int, cdr: bytes) -> None:
         """One message of ``topic``, received at ``stamp`` (ns)."""
         with self._lock:

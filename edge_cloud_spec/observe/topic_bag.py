@@ -10,7 +10,6 @@ from typing import Any
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 from rosbags.interfaces import (
     Qos,
@@ -21,7 +20,6 @@ from rosbags.interfaces import (
     QosTime,
 )
 from sensor_msgs.msg import Image
-from std_msgs.msg import String
 
 from ..errors import UserError
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
@@ -37,7 +35,6 @@ STATES = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 COMPRESSED_CAMERA, RAW_CAMERA = "camera/image_raw/compressed", "camera/image_raw"
 LOOK_S = 1.0  # between two looks for a camera that is raw only
-NOTED = "edge_cloud_spec"  # the key of ``run_info`` in a bag's custom_data
 
 # Whether rclpy passes on when a message was sent; Humble's does not.
 HAS_SOURCE_STAMP = hasattr(Subscription, "CallbackType")
@@ -87,11 +84,7 @@ def _callback(topic: str, take: Take) -> Callable[..., None]:
 
 
 class TopicBag(BagWriter):
-    """The bag of a node that observes all topics.
-
-    The models' identities that the drafter publishes are noted in the bag's ``custom_data``.
-    Raises UserError where no bag can be begun.
-    """
+    """The bag of a node that observes all topics. Raises UserError where none can be begun."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self._names = {topic: node.resolve_topic_name(topic) for topic in ALL}
@@ -104,8 +97,6 @@ class TopicBag(BagWriter):
     def take(self, topic: str, cdr: bytes, stamp: int) -> None:
         """One message of ``topic``, sent at ``stamp`` (ns)."""
         self.write(self._names[topic], stamp, cdr)
-        if topic == "run_info":
-            self.note(NOTED, deserialize_message(cdr, String).data)
 
 
 def _name(kind: type[Any]) -> str:

@@ -12,9 +12,9 @@ from ..errors import UserError
 from ..models.prompt import PromptSpec
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
-from ..wire.codec import decode_client, decode_server
-from ..wire.messages import Open, Opened, WireError
-from .recording import ReplayTask
+from ..wire.codec import decode_server
+from ..wire.messages import Opened, WireError
+from .recording import ReplayTask, opening_of
 
 
 def parting(recorded: Decision, replayed: Decision) -> tuple[int, str] | None:
@@ -82,15 +82,6 @@ def spec_of(run_log: RunLog) -> PromptSpec | None:
         except (WireError, UserError):
             continue
     return None
-
-
-def opening_of(decision: Decision) -> Open | None:
-    """What the decision was asked with."""
-    try:
-        message = decode_client(decision.opening) if decision.opening else None
-    except WireError:
-        return None
-    return message if isinstance(message, Open) else None
 
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:

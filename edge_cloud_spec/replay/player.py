@@ -21,8 +21,7 @@ from ..nav.status import NOBODY, TOLD_TO_STOP, Status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
-from .difference import opening_of
-from .recording import ReplayTask
+from .recording import ReplayTask, opening_of
 
 CAMERA = "camera/image_raw/compressed"
 SETTLE = 0.15  # s from "idle" to the picture

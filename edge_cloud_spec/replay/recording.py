@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +55,6 @@ def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
     return {name: full for name, full in topics.items() if full}
 
 
-RECENT = 30  # pictures; a decision's first words follow its picture
 ZEROS = bytes(64)  # that many in a row are in no JPEG's pixels: a block was lost
 
 
@@ -135,8 +133,6 @@ class _Reading:
     last: float = -1e9
     chosen: list[ReplayTask] = field(default_factory=list)
     seen: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    recent: deque[tuple[int, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    alone: dict[str, Any] = field(default_factory=dict)  # pictures of decisions without a cloud
 
     def __post_init__(self) -> None:
         self.instruction = self.choice.say
@@ -163,11 +159,6 @@ class _Reading:
             self.run_log.on_message(ours, message, at)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise UserError(f"{self.path} has a damaged message on {ours}: {error}") from None
-        if ours == "verified_tokens":
-            request = message.request_id
-            if not self.run_log.decisions[request].opening and request not in self.alone:
-                stamp = self.run_log.decisions[request].stamp
-                self.alone[request] = next((m for s, m in self.recent if s == stamp), None)
 
     def _frame(self, at: float, received: int, message: Any) -> None:
         self.frames += 1
@@ -175,7 +166,6 @@ class _Reading:
         stamp = header.sec * 10**9 + header.nanosec
         digest = b"" if _is_raw(message) else _digest(message.data.tobytes())
         self.seen.setdefault(stamp, []).append((self.frames, digest))
-        self.recent.append((stamp, message))
         if not self.instruction or at - self.last < self.choice.every:
             return
         jpeg = self._picture(message, self.frames)
@@ -196,45 +186,33 @@ class _Reading:
         return jpeg
 
     def recorded_tasks(self) -> tuple[ReplayTask, ...]:
-        """The recorded decisions that came to an end, and of which no word was missed."""
+        """What the cloud was asked for, where it came to an end and no word of it was missed."""
         ended = (
             d for d in self.run_log.decisions.values() if d.finish in ANSWERED and not d.missed
         )
         return tuple(task for task in map(self._recorded, ended) if task is not None)
 
     def _recorded(self, decision: Decision) -> ReplayTask | None:
-        """The task of a recorded decision; None where the bag has not its picture."""
-        shown = self.seen.get(decision.stamp, [])
-        frame = shown[0][0] if shown else 0
-        opening = self._opening(decision)
+        """The task of a recorded decision; None where no cloud was asked."""
+        opening, shown = opening_of(decision), self.seen.get(decision.stamp, [])
         if opening is None:
-            message = self.alone.get(decision.request)
-            if message is None:
-                return None
-            jpeg = self._picture(message, frame)
-        else:
-            jpeg, digest = opening.jpeg, _digest(opening.jpeg)
-            frame = next((number for number, d in shown if d in (b"", digest)), 0)
-            if shown and not frame:
-                raise UserError(
-                    f"{self.path} is damaged: decision {decision.number} was made on another "
-                    f"picture than picture {shown[0][0]} of {self.topics[CAMERA]} of the same stamp"
-                )
-        parameters = parameters_of(decision, opening)
-        return ReplayTask(
-            decision.begun, frame, decision.stamp, decision.instruction, jpeg, parameters, decision
-        )
-
-    def _opening(self, decision: Decision) -> Open | None:
-        if not decision.opening:
             return None
-        try:
-            opening = decode_client(decision.opening)
-        except WireError as error:
+        digest = _digest(opening.jpeg)
+        frame = next((number for number, d in shown if d in (b"", digest)), 0)
+        if shown and not frame:
             raise UserError(
-                f"{self.path}: the request of decision {decision.number} cannot be read: {error}"
-            ) from None
-        return opening if isinstance(opening, Open) else None
+                f"{self.path} is damaged: decision {decision.number} was made on another "
+                f"picture than picture {shown[0][0]} of {self.topics[CAMERA]} of the same stamp"
+            )
+        return ReplayTask(
+            decision.begun,
+            frame,
+            decision.stamp,
+            decision.instruction,
+            opening.jpeg,
+            parameters_of(decision, opening),
+            decision,
+        )
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
         """Decisions on pictures of the bag, for the instruction that was followed then."""
@@ -256,16 +234,23 @@ class _Reading:
         return tuple(self.chosen)
 
 
-def parameters_of(decision: Decision, opening: Open | None) -> dict[str, Value]:
-    """The drafter's parameters that this decision was made with, as far as the bag has them."""
+def opening_of(decision: Decision) -> Open | None:
+    """What the cloud was asked with; None where none was. Raises UserError."""
+    try:
+        opening = decode_client(decision.opening) if decision.opening else None
+    except WireError as error:
+        raise UserError(
+            f"the request of decision {decision.number} cannot be read: {error}"
+        ) from None
+    return opening if isinstance(opening, Open) else None
+
+
+def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
+    """The drafter's parameters that this decision was made with."""
     seed, number = seed_and_number(decision.seed)
     parameters: dict[str, Value] = {"seed": seed, "first_decision": number}
     if decision.preset:
         parameters["preset"] = decision.preset
-    if opening is None:
-        if decision.stats:
-            parameters["rule"] = decision.stats["rule"]
-        return parameters
     policy = opening.policy
     parameters |= {"rule": opening.rule, "order": opening.order}
     parameters |= {"top_k": policy.top_k, "top_p": policy.top_p}

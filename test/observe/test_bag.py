@@ -43,7 +43,6 @@ def messages(count: int = 60, size: int = 700) -> Messages:
 
 def write(folder: Path, written: Messages) -> BagWriter:
     bag = BagWriter(folder, TOPICS)
-    bag.note("edge_cloud_spec", '{"target": "t"}')
     for stamp, topic, cdr in written:
         bag.write(topic, stamp, cdr)
     bag.close()
@@ -66,7 +65,6 @@ def test_a_bag_reads_back_with_our_reader_and_with_any_other(tmp_path: Path) -> 
     written = messages()
     assert write(tmp_path / "bag", written).problem == ""
     assert read(tmp_path / "bag") == written == read(tmp_path / "bag/bag.mcap")
-    assert Bag(tmp_path / "bag").custom_data == {"edge_cloud_spec": '{"target": "t"}'}
     assert sorted(Bag(tmp_path / "bag").topics) == [f"/{topic}" for topic in sorted(TOPICS)]
     with AnyReader([tmp_path / "bag"]) as reader:
         assert [bytes(raw) for _, _, raw in reader.messages()] == [cdr for *_, cdr in written]
@@ -203,7 +201,6 @@ def test_a_full_disk_ends_the_bag_and_what_came_before_can_be_read(tmp_path: Pat
         kept = read(tmp_path / f"bag{limit}")
         assert kept == written[: len(kept)] and len(kept) == bag.messages
         assert limit - 2 * 1_100_000 < sum(len(cdr) for *_, cdr in kept) < limit
-        assert Bag(tmp_path / f"bag{limit}").custom_data
 
 
 def test_where_nothing_can_be_written_it_is_said_before_the_recording(tmp_path: Path) -> None:

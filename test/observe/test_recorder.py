@@ -86,7 +86,8 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None
     bag = Bag(tmp_path / "bag")
     expected = {t if t.startswith("/") else f"/robot1/{t}" for t in TOPICS}
     assert set(bag.topics) == expected
-    assert json.loads(bag.custom_data["edge_cloud_spec"])["target"] == "the target"
+    [(_, _, _, noted)] = bag.read(["robot1/run_info"])
+    assert json.loads(noted.data)["target"] == "the target"
 
 
 def test_a_graph_that_is_silent_is_no_recording(tmp_path: Path) -> None:
