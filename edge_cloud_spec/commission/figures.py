@@ -29,6 +29,7 @@ BEFORE = 0.25  # s of standing, after which one may begin
 SETTLE = 0.7  # s after which a speed is steady
 HELD = 1.2  # s of one command, from which a steady speed is told
 STRIDE = 0.2  # s over which a speed is told; a gait sways in less
+GAP = 0.5  # s without odometry, over which nothing is measured
 LATE = 0.4  # s at the end of a stand, of which the mean is where it stands
 DRIFTS = 3.0  # s of standing, from which a drift is told
 MOVED = 0.5  # of what was commanded, with which a base has moved
@@ -202,7 +203,7 @@ def _run(
     times, x, y, yaw = poses[(poses[:, 0] >= begin - 0.3) & (poses[:, 0] <= rest)].T
     to_and_fro = abs(total) < 0.99 * np.abs(along) @ lasted
     both = axis == TURN and most[MOVE] > ASIDE[MOVE]
-    if to_and_fro or both or len(times) < 5 or times[-1] < end:
+    if to_and_fro or both or len(times) < 5 or times[-1] < end or np.diff(times).max() > GAP:
         return []
     way, sign = yaw if axis == TURN else _ahead(x, y, yaw), math.copysign(1.0, total)
     covered = sign * (way - np.interp(begin, times, way))

@@ -92,9 +92,10 @@ class Robot:
         print(text, flush=True)
 
     def ask(self, text: str) -> None:
-        print(text, end="" if not self._yes else "y\n", flush=True)
+        answer = "y\n" if "[y/n]" in text else "\n"  # no tape measured anything
+        print(text, end=answer if self._yes else "", flush=True)
         if self._yes:
-            self._hear(Instruction("" if "tape" in text else "y"))
+            self._hear(Instruction(answer))
 
     def period(self) -> Iterator[tuple[float, Event]]:
         end = time.monotonic() + PERIOD

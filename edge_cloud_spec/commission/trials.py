@@ -19,11 +19,12 @@ from ..nav.pose import STILL, Velocity, wrap
 from ..nav.watchdog import REPEATS
 from ..options import Bounded, bounded
 from .camera import Frame
-from .figures import MOVE, SILENT, TURN, Recording, axis_figures, drift_of, runs_of
+from .figures import GAP, MOVE, SILENT, TURN, Recording, axis_figures, drift_of, runs_of
 
 CIRCLE = 1.5  # m around the start, which it never leaves
 AHEAD = 0.4  # s of driving that are left to the circle's edge
-LOST = 0.5  # s without odometry whose stamps go on
+LOST = 1.0  # s without odometry whose stamps go on, after which it ends
+TRIES = 3  # of a trial in which odometry paused for less
 APPEARS = 5.0  # s that odometry has to appear
 JUMP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
 AGAINST = (0.12, 0.6)  # m, rad against a command
@@ -87,6 +88,10 @@ class Stop(Exception):
     """Why the trials cannot go on."""
 
 
+class Paused(Stop):
+    """Odometry did not go on for GAP, and does now: the trial is to be repeated."""
+
+
 class Commission:
     """The trials of one base. ``recording`` is what figures come from, whole or not."""
 
@@ -131,13 +136,26 @@ class Commission:
             self._find_odometry()
             for text, trial in trials:
                 if trial != self._look or self.recording.frames:
-                    self._agree(text)
-                    trial()
+                    self._attempt(text, trial)
         except Stop as why:
             return str(why)
         finally:
             self._end()
         return ""
+
+    def _attempt(self, text: str, trial: Callable[[], None]) -> None:
+        """Make this trial from about the start, and return there; again where odometry paused."""
+        for again in range(TRIES):
+            try:
+                if again:
+                    self._halt(LOOK)
+                    self._home()
+                self._agree(text)
+                trial()
+                return self._home()
+            except Paused as pause:
+                self.robot.say(f"  {pause}: it stands, and repeats this")
+        raise Stop(f"odometry is missing: it paused in each of {TRIES} tries")
 
     def _end(self) -> None:
         """Command standing until the base stands."""
@@ -150,23 +168,40 @@ class Commission:
     # A period
 
     def _wait(self) -> None:
-        """Hear what comes within a period; raises Stop where it ends the trials."""
+        """Hear what comes within a period; raises Stop where it ends the trials.
+
+        Where odometry pauses, the base is told to stand until it goes on; then Paused is raised.
+        """
+        self._hear()
+        paused = self._gap > GAP
+        while self._gap > GAP:
+            if self._gap > LOST:
+                raise Stop(f"odometry is missing: its stamps did not go on for {LOST:g} s")
+            self._send_stop()
+            self._hear()
+        if paused:
+            raise Paused("odometry paused")
+
+    @property
+    def _gap(self) -> float:
+        """Seconds since odometry went on; 0 before its first message."""
+        return self._now - self._came if self.recording.poses else 0.0
+
+    def _hear(self) -> None:
         for now, event in self.robot.period():
             self._now = now
             if isinstance(event, Frame):
                 self.recording.frames.append(event)
             elif isinstance(event, Odometry):
-                self._hear(event)
+                self._hear_odometry(event)
             elif isinstance(event, Instruction):
                 self._answer = event.text
             elif isinstance(event, Hold):
                 raise Stop(event.why)
             elif isinstance(event, EStop) and event.on:
                 raise Stop("the e_stop was pressed")
-        if self.recording.poses and self._now - self._came > LOST:
-            raise Stop(f"odometry is missing: its stamps did not go on for {LOST:g} s")
 
-    def _hear(self, event: Odometry) -> None:
+    def _hear_odometry(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses
         if not pose.sane:
             raise Stop("odometry tells no place: it is not a number")
@@ -219,7 +254,8 @@ class Commission:
         self._answer = None
         self.robot.ask(text)
         while self._answer is None:
-            self._halt(PERIOD)
+            with suppress(Paused):  # it stands
+                self._halt(PERIOD)
         return self._answer.strip().lower()
 
     # What the trials are made of
@@ -240,11 +276,11 @@ class Commission:
         return cos * dx + sin * dy, yaw - yaw0, cos * dy - sin * dx
 
     def _rests(self) -> bool:
-        """Whether the base moved no more than twice its drift for half a second."""
+        """Whether the base moved no more than twice its drift in odometry's last half second."""
         poses = self.recording.poses
         if not poses:
             return True
-        then = next((one for one in reversed(poses) if one[0] <= self._now - 0.5), poses[0])
+        then = next((one for one in reversed(poses) if one[0] <= self._came - 0.5), poses[0])
         ahead, turned, aside = self._since(then)
         drifts = self._drift[2], abs(self._drift[TURN])
         return math.hypot(ahead, aside) < SAME[0] + drifts[0] and abs(turned) < SAME[1] + drifts[1]
@@ -260,12 +296,12 @@ class Commission:
 
     def _drive(self, axis: int, speed: float, seconds: float) -> None:
         """One command; then a stop, and until it stands."""
-        before, sign = self.recording.poses[-1], math.copysign(1.0, speed)
+        before, sign, begun = self.recording.poses[-1], math.copysign(1.0, speed), self._now
         velocity = Velocity(speed) if axis == MOVE else Velocity(wz=speed)
-        for since in self._periods(seconds):
-            self._check(axis, sign * self._since(before)[axis], abs(speed), since)
+        for _ in self._periods(seconds):
+            self._check(axis, sign * self._since(before)[axis], abs(speed), self._came - begun)
             self._send(velocity)
-        self._check(axis, sign * self._since(before)[axis], abs(speed), seconds)
+        self._check(axis, sign * self._since(before)[axis], abs(speed), self._came - begun)
         self._rest()
 
     def _check(self, axis: int, made: float, speed: float, seconds: float) -> None:
@@ -348,7 +384,6 @@ class Commission:
             low, high = (low, middle) if self._follows(axis, middle) else (middle, high)
         self._slowest[axis] = high
         self.robot.say(f"  it follows from {high:.2g} {RATES[axis]} on")
-        self._home()
 
     def _follows(self, axis: int, speed: float) -> bool:
         """Whether the base moves at this speed, to and fro."""
@@ -371,7 +406,6 @@ class Commission:
             for _ in self._periods(SILENCE):
                 pass
             self._rest()
-        self._home()
 
     def _faster(self, axis: int, most: float) -> None:
         least = min(self._easy(axis, EASY[axis]), most)
@@ -399,7 +433,6 @@ class Commission:
             self._hold(seconds, Velocity(wz=speed if number % 2 else -speed))
             self._halt(PAUSES[number % len(PAUSES)])
         self._rest()
-        self._home()
 
     def _metre(self) -> None:
         speed = self._easy(MOVE, 0.25)
@@ -416,4 +449,3 @@ class Commission:
                     self.recording.metre = float(text) / 100, told
                     break
             self.robot.say("  a number of centimetres is expected, such as 97.5")
-        self._home()

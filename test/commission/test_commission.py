@@ -101,6 +101,23 @@ def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(
     str(report_of(trial.commission.recording, Settings()))  # what there is can be told
 
 
+def pauses(at: float, lasts: float) -> Callable[[Pose, float], Pose | None]:
+    """Odometry that pauses once for so many s."""
+    return lambda pose, now: None if at <= now < at + lasts else pose
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_short_pause_of_odometry_only_repeats_the_trial(seed: int) -> None:
+    draw = random.Random(seed)
+    lasts = draw.uniform(0.3, 0.95)
+    base = Kinematic(0.2, 0.2)
+    trial = Trial(base, odometry=pauses(draw.uniform(100.0, 220.0), lasts), seed=seed).run()
+    assert trial.problem == "" and trial.farthest < CIRCLE
+    recording = trial.commission.recording
+    for axis in (MOVE, TURN):
+        assert not wrong(vars(axis_figures(recording, axis)), truth_of(base, axis)), axis
+
+
 class Sticky(Kinematic):
     """Drops zeros, and has no time-out."""
 
@@ -137,7 +154,9 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
         (Kinematic(), freezes(195.0), "does not follow"),
-        (Kinematic(), lambda p, now: p if now < 180.0 else None, "stamps did not go on"),
+        (Kinematic(), pauses(180.0, 1e9), "stamps did not go on"),
+        (Kinematic(), pauses(180.0, 1.2), "stamps did not go on"),
+        (Kinematic(), lambda p, now: p if now % 4.0 < 3.2 else None, "paused in each of 3 tries"),
         (Kinematic(), lambda p, now: replace(p, x=p.x + (now > 180.0)), "odometry jumped"),
         (Kinematic(), lambda p, now: replace(p, x=math.nan), "not a number"),
     ],
