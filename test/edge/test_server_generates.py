@@ -12,7 +12,7 @@ from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.draft_planner import HINTED
+from edge_cloud_spec.edge.draft_planner import DEFAULTS, HINTED
 from edge_cloud_spec.edge.events import (
     Action,
     Drafted,
@@ -209,7 +209,7 @@ def test_a_robot_whose_draft_model_fails_while_it_joins_leaves_the_server_to_gen
 def test_rounds_begin_anew_where_the_prompt_is_replaced(mode: Mode) -> None:
     preset, measures, stats = load_preset("auto"), Measures(), DecodeStats()
     source = SeededRandomSource(1)
-    rounds = Rounds(OPENING, preset, source, measures, stats, ReplyDeadline(10.0))
+    rounds = Rounds(OPENING, preset, source, measures, stats, ReplyDeadline(10.0), DEFAULTS)
     rounds.begin(BASE)
     rounds.mode = mode
     rounds.invalidate()
