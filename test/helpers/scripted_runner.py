@@ -19,12 +19,14 @@ class ScriptedRunner:
     def __init__(self, draft_model: Any, tokens: tuple[int, ...]) -> None:
         self.draft_model, self.tokens = draft_model, tokens
         self.by_itself = "end"  # how it ends where nobody ends it
+        self.failure, self.presets = "", list[str]()
         self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
         self.go_on = threading.Event()
 
     def run(
         self, request: Any, decode: Any, nonce: int, connect: Any, emit: Any, inbox: Any
     ) -> Outcome:
+        self.presets.append(decode.preset.name)
         emit(Emit(0, self.tokens, True))
         self.begun += 1
         self.said.release()
@@ -36,4 +38,4 @@ class ScriptedRunner:
                 continue
         reason = self.by_itself if reason == "end" else reason
         self.ends.append(reason)
-        return Outcome(reason, "", self.tokens, 1.0, DecodeStats())
+        return Outcome(reason, "", self.tokens, 1.0, DecodeStats(failure=self.failure))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
 from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import STOP_AND_GO, Settings
 from edge_cloud_spec.pilot.decision_loop import LoopSettings
 from edge_cloud_spec.pilot.pilot import Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
@@ -46,8 +49,9 @@ class Says(ScriptedRunner):
 class Robot:
     """A base and a camera of one's own; ``way``: m ahead, of velocities that last a tick."""
 
-    def __init__(self, runner: ScriptedRunner) -> None:
-        settings = PilotSettings(DecodeSettings(load_preset("dsd")), LoopSettings(retry=0.0))
+    def __init__(self, runner: ScriptedRunner, dialect: Dialect = CLAUSES) -> None:
+        loop = LoopSettings(retry=0.0, dialect=dialect)
+        settings = PilotSettings(DecodeSettings(load_preset("dsd")), loop)
         self.pilot = Pilot(settings, lambda decide, on_receive: pytest.fail("no transport"))
         self.pilot.use(runner)  # type: ignore[arg-type]
         self.commands: list[tuple[float, float, float]] = []
@@ -73,6 +77,20 @@ def test_it_moves_as_the_verified_words_say_and_stands_at_the_end() -> None:
     assert robot.moved and all(vx >= 0 for vx, _, _ in robot.commands)
     assert robot.commands[-1] == (0.0, 0.0, 0.0)
     assert robot.go() == f"done {IT}", "and again"
+
+
+def test_it_reads_answers_in_the_decoders_dialect() -> None:
+    robot = Robot(Says("forward", "stop"), load_dialect("uni_navid"))
+    assert robot.go() == f"done {IT}"
+    assert robot.moved
+
+
+def test_it_stands_between_two_motions_where_decisions_are_made_standing() -> None:
+    robot = Robot(Says(FORWARD, "action: turn left small;", STOP))
+    robot.go(settings=Settings(drive=STOP_AND_GO))
+    kinds = ["ahead" if vx > 0 else "left" if wz > 0 else "still" for vx, _, wz in robot.commands]
+    changes = [kind for kind, _ in groupby(kinds)]
+    assert changes[changes[0] == "still" :] == ["ahead", "still", "left", "still"]
 
 
 def test_words_that_nobody_has_verified_move_nothing() -> None:
@@ -107,7 +125,7 @@ def test_what_a_callback_raises_ends_it_and_the_base_stands(error: BaseException
     with pytest.raises(type(error)):
         robot.go()
     assert robot.commands[-1] == (0.0, 0.0, 0.0)
-    assert "model" not in [thread.name for thread in threading.enumerate()]
+    assert not {"model", "watchdog"} & {thread.name for thread in threading.enumerate()}
     assert robot.pilot.instruction == ""
     robot.look, robot.pilot.runner = lambda: b"picture", Says(STOP)  # type: ignore[assignment]
     assert robot.go() == f"done {IT}", "and can begin again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from typing import Any
@@ -127,17 +128,50 @@ def test_each_decision_has_the_next_number_and_a_seed_of_its_own() -> None:
     assert seeds == [5, 6] and flight.pilot.number == 7
 
 
-def test_the_cameras_clock_is_measured_by_stamps_that_go_on() -> None:
+@pytest.mark.parametrize("stands_still", [0, 108 * 10**9])
+def test_the_cameras_clock_is_measured_by_stamps_that_go_on(stands_still: int) -> None:
     flight = Flight()
     for _ in range(5):
         flight.now += 1.0
         flight.pilot.see(round((flight.now + 3.0) * 1e9), None)
     assert flight.pilot.camera_clock.offset == pytest.approx(3.0)
-    flight.now += 100.0
-    flight.pilot.see(round((flight.now - 97.0) * 1e9), b"the same stamp again")
+    for _ in range(20):
+        flight.now += 1.0
+        flight.pilot.see(stands_still, None)
     assert flight.pilot.camera_clock.offset == pytest.approx(3.0)
     flight.pilot.pause("")
     assert flight.pilot.camera_clock.offset is None, "another camera may come"
+
+
+def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset() -> None:
+    flight = Flight(replace(STOPS, loop=LoopSettings(lag=0.5)))
+    flight.pilot.hear(Instruction(IT))
+    flight.now += 1.0
+    flight.pilot.see(round((flight.now + 3.0) * 1e9), b"picture")
+    decide = flight.pilot.take()
+    assert decide is not None and decide.frame.stamp == round((flight.now + 2.5) * 1e9)
+    flight.runner.go_on.set()
+    flight.pilot.make(decide)
+    words = flight.of(Words)[0]
+    assert words.stamp == decide.frame.stamp and words.camera_offset == pytest.approx(3.0)
+    assert words.age == math.inf, "who receives them says it; else they move nothing"
+
+
+def test_a_robot_that_sees_nothing_says_so_with_its_instruction() -> None:
+    flight = Flight()
+    flight.pilot.hear(Instruction(IT))
+    flight.pilot.tick("no picture comes")
+    flight.pilot.tick()
+    lines = [say.line for say in flight.of(Say)]
+    assert lines == [f"following {IT}", f"following {IT}: no picture comes", f"following {IT}"]
+
+
+def test_a_drafter_that_failed_in_a_decision_is_reported_and_its_answer_counts() -> None:
+    flight = Flight()
+    flight.runner.failure = "the draft model ran out of memory"
+    assert str(flight.decided().action) == "search"
+    problem = "the cloud went on alone: the draft model ran out of memory"
+    assert [report.problem for report in flight.of(Report)] == [problem]
 
 
 # Bytes that are no letter yet
@@ -227,6 +261,7 @@ def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event)
         flying.pilot.hear(Status("ready", flying.of(Words)[-1].request, stops=7))
         flying.see()
         assert not flying.runner.ends, "the explanation is wanted"
+        assert flying.pilot.take() is None, "and one decision is made at a time"
         flying.pilot.hear(event)
         assert flying.ended() == ["aborted"]
         assert flying.of(Say)[-1].line.startswith("idle")
@@ -276,6 +311,7 @@ def test_a_decision_that_waits_for_the_link_or_needs_none_goes_on_without_it(
         flying.runner.go_on.set()
         assert flying.ended() == ["end"]
         assert flying.of(Decided)[0].alone is lost
+        assert flying.runner.presets == ["edge_only" if lost else "dsd"]
 
 
 def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None:
@@ -284,6 +320,7 @@ def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None
         flying.pilot.lose_link()
         assert flying.ended() == ["aborted"]
         assert not flying.of(Report), "it is decided anew"
+        assert [say.line for say in flying.of(Say)] == [f"following {IT}"], "and is no failure"
     flying = Flying(CREEPS, lost=True)
     assert flying.decided().alone
     flying.lost, flying.now = False, flying.now + 10.0
