@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from .. import __version__
 from ..edge.client import ClientSettings
 from ..errors import UserError, check_writable, write_json
+from ..health import Health, Level
 from ..models import EMBEDDED
 from ..options import add_options, from_options
-from .finding import FAIL, Finding
 from .graph import check_live
 from .machine import (
     check_cloud,
@@ -24,7 +23,8 @@ from .machine import (
     check_threads,
 )
 
-Check = Callable[[], Iterable[Finding]]
+STATES = {Level.OK: "ok", Level.WARN: "warn", Level.ERROR: "fail", Level.STALE: "fail"}
+Check = Callable[[], Iterable[Health]]
 NOWHERE = ClientSettings(cloud="")  # no verifier is looked for unless one is named
 
 
@@ -48,16 +48,21 @@ def run_doctor(args: argparse.Namespace) -> int:
     for check in checks:
         for finding in check():
             findings.append(finding)
-            print(finding, flush=True)
+            advice = f"\n      {finding.advice}" if finding.advice else ""
+            state = STATES[finding.level]
+            print(f"{state:4}  {finding.check}: {finding.message}{advice}", flush=True)
     if args.json:
         report = {
             "suite": "doctor",
             "seed": 0,
             "versions": {"edge_cloud_spec": __version__},
-            "rows": [asdict(finding) for finding in findings],
+            "rows": [
+                {"check": f.check, "state": STATES[f.level], "found": f.message, "advice": f.advice}
+                for f in findings
+            ],
         }
         write_json(Path(args.json), report)
-    return 1 if any(finding.state == FAIL for finding in findings) else 0
+    return 1 if any(STATES[finding.level] == "fail" for finding in findings) else 0
 
 
 def _checks(args: argparse.Namespace) -> list[Check]:
@@ -82,7 +87,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
     return checks
 
 
-def _check_pictures(target: str) -> Iterable[Finding]:
+def _check_pictures(target: str) -> Iterable[Health]:
     from .pictures import check_pictures  # torch: seconds that --help should not cost
 
     return check_pictures("target", target)

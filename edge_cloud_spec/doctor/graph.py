@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..health import Health, Level
 from ..nodes.drafting.camera import CameraTopics, no_picture
-from ..nodes.health import NODES, OWNERS, Level, PublisherWatch
-from .finding import FAIL, OK, WARN, Finding
+from ..nodes.health import NODES, OWNERS, PublisherWatch
 
 PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
 VELOCITIES = (
@@ -19,11 +19,10 @@ VELOCITIES = (
     "unitree_api/msg/Request",
 )
 ODOMETRY = "nav_msgs/msg/Odometry"
-STATES = {Level.OK: OK, Level.WARN: WARN, Level.ERROR: FAIL, Level.STALE: FAIL}
 NAME = "edge_cloud_spec_doctor"
 
 
-def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Finding]:
+def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health]:
     """Findings about each robot in the graph, or the one in ``namespace``."""
     robots = robots_in(snapshot)
     if namespace is not None:
@@ -32,13 +31,15 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Findin
             elsewhere = f"; there are some in {_places(robots)}" if robots else ""
             found = f"no node of ours in namespace {wanted or '/'}{elsewhere}"
             advice = "give --namespace one of these, or leave it out to look at all of them"
-            return [Finding("graph", FAIL, found, advice if robots else _where(snapshot))]
+            return [
+                Health(Level.ERROR, found, advice if robots else _where(snapshot), check="graph")
+            ]
         robots = [wanted]
     if not robots:
         found = f"no node of ours in ROS domain {snapshot.domain}"
         if snapshot.nodes:
             found += f", where there are {len(snapshot.nodes)} others"
-        return [Finding("graph", FAIL, found, _where(snapshot))]
+        return [Health(Level.ERROR, found, _where(snapshot), check="graph")]
     return [finding for robot in robots for finding in _check_robot(snapshot, robot)]
 
 
@@ -60,7 +61,7 @@ def _where(snapshot: Snapshot) -> str:
     )
 
 
-def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _nodes(snapshot, robot)
     yield from _camera(snapshot, robot)
     yield from _ends(snapshot, robot)
@@ -70,29 +71,32 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
         if f"{robot}/{name}" in snapshot.nodes:
             yield _speaks(snapshot, f"{robot}/{name}")
     mine = tuple(f"{robot}/{name}" for name in (*NODES, "monitor"))
-    for said in snapshot.said:
-        if said.name in mine or said.name.startswith(f"{robot}/monitor: "):
-            yield from _diagnosis(said)
+    for name, health in sorted(snapshot.said.items()):
+        if name in mine or name.startswith(f"{robot}/monitor: "):
+            yield health
+            for key, value in health.values.items():
+                if "clock" in key or key == "drive":
+                    yield Health(Level.OK, f"{key}: {value}", check=health.check)
 
 
-def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _nodes(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     missing = [f"{robot}/{name}" for name in NODES if f"{robot}/{name}" not in snapshot.nodes]
     twice = [f"{robot}/{name}" for name in NODES if snapshot.nodes.count(f"{robot}/{name}") > 1]
     check = f"nodes of {robot or '/'}"
     if missing:
         advice = "start it, and see the launch's output for why it ended"
-        yield Finding(check, FAIL, f"{', '.join(missing)} is not running", advice)
+        yield Health(Level.ERROR, f"{', '.join(missing)} is not running", advice, check=check)
     if twice:
         advice = (
             "give each robot a namespace of its own (namespace:=robot1), or end one of them; one "
             "that was killed is seen for twenty seconds more"
         )
-        yield Finding(check, FAIL, f"there are two of {', '.join(twice)}", advice)
+        yield Health(Level.ERROR, f"there are two of {', '.join(twice)}", advice, check=check)
     if not (missing or twice):
-        yield Finding(check, OK, ", ".join(f"{robot}/{name}" for name in NODES))
+        yield Health(Level.OK, ", ".join(f"{robot}/{name}" for name in NODES), check=check)
 
 
-def _camera(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     heard = [e for e in snapshot.of(f"{robot}/drafter", False) if e.kind in PICTURES]
     heard.sort(key=lambda e: PICTURES.index(e.kind))
     if not heard:
@@ -101,32 +105,32 @@ def _camera(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
     good = [p for e in heard for p in snapshot.on(e.topic, True) if not mismatches(p, e)]
     if good:
         found = f"{good[0].topic} ({good[0].kind}) by {good[0].node}"
-        yield Finding(f"camera of {robot or '/'}", OK, found)
+        yield Health(Level.OK, found, check=f"camera of {robot or '/'}")
         return
     wrong = {p.kind for e in heard for p in snapshot.on(e.topic, True) if p.kind != e.kind}
     publishers = sum(len(snapshot.on(name, True)) for name in names)
     others = {e.topic for e in snapshot.endpoints if e.publishes and e.kind in PICTURES}
     rest = tuple(sorted(t for t in others - set(names) if "image_annotated" not in t))
     health = no_picture(CameraTopics(names, publishers, tuple(sorted(wrong)), rest))
-    yield Finding(f"camera of {robot or '/'}", FAIL, health.message, health.advice)
+    yield replace(health, check=f"camera of {robot or '/'}")
 
 
-def _ends(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     """Odometry and the base: the topics that the navigator needs others for."""
     navigator = f"{robot}/navigator"
     for end in snapshot.of(navigator, False):
         if end.kind == ODOMETRY and not snapshot.on(end.topic, True):
             advice = "start the odometry, or launch with odom:= and its topic"
             found = f"nothing publishes {end.topic}: motions are timed, not measured"
-            yield Finding(f"odometry of {robot or '/'}", WARN, found, advice)
+            yield Health(Level.WARN, found, advice, check=f"odometry of {robot or '/'}")
     for end in snapshot.of(navigator, True):
         if end.kind in VELOCITIES and not snapshot.on(end.topic, False):
             advice = "start the base's driver, or launch with cmd_vel:= and its topic"
             found = f"nobody listens on {end.topic}"
-            yield Finding(f"base of {robot or '/'}", FAIL, found, advice)
+            yield Health(Level.ERROR, found, advice, check=f"base of {robot or '/'}")
 
 
-def _connections(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     """Publishers and subscriptions of one topic that never exchange a message."""
     ours = {f"{robot}/{name}" for name in (*NODES, "monitor", "simulator")}
     wrong = 0
@@ -140,16 +144,16 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
                 yield _mismatch(publisher, subscription, why)
     if not wrong:
         found = "publishers and subscriptions agree on types and QoS"
-        yield Finding(f"topics of {robot or '/'}", OK, found)
+        yield Health(Level.OK, found, check=f"topics of {robot or '/'}")
 
 
-def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Finding:
+def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Health:
     found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
     advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
-    return Finding(f"topic {publisher.topic}", FAIL, found, advice)
+    return Health(Level.ERROR, found, advice, check=f"topic {publisher.topic}")
 
 
-def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
+def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     owners = {f"{robot}/{t}": [f"{robot}/{name}" for name in names] for t, names in OWNERS.items()}
     navigator, movers = f"{robot}/navigator", owners[f"{robot}/cmd_vel"]
     owners |= {e.topic: movers for e in snapshot.of(navigator, True) if e.kind in VELOCITIES[:2]}
@@ -157,24 +161,19 @@ def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Finding]:
     watch = PublisherWatch(owners)
     watch.look(names, 0.0)
     for topic, health in watch.look(names, snapshot.seconds + 1.0).items():
-        state = STATES[health.level]
-        yield Finding(f"publishers of {topic}", state, health.message, health.advice)
+        yield replace(health, check=f"publishers of {topic}")
 
 
-def _speaks(snapshot: Snapshot, node: str) -> Finding:
-    if any(said.name == node for said in snapshot.said):
-        return Finding(f"heartbeat of {node}", OK, "comes")
+def _speaks(snapshot: Snapshot, node: str) -> Health:
+    if node in snapshot.said:
+        return Health(Level.OK, "comes", check=f"heartbeat of {node}")
     found = f"{node} said nothing on /diagnostics in {snapshot.seconds:g} s"
-    return Finding(f"heartbeat of {node}", FAIL, found, "it hangs, or loads its model: see its log")
-
-
-def _diagnosis(said: Said) -> Iterator[Finding]:
-    state = STATES.get(Level(said.level) if said.level in set(Level) else Level.ERROR, FAIL)
-    who = f" ({said.hardware_id})" if said.hardware_id else ""
-    yield Finding(f"{said.name}{who}", state, said.message)
-    for name, value in said.values.items():
-        if "clock" in name or name == "drive":
-            yield Finding(f"{said.name}{who}", OK, f"{name}: {value}")
+    return Health(
+        Level.ERROR,
+        found,
+        "it hangs, or loads its model: see its log",
+        check=f"heartbeat of {node}",
+    )
 
 
 @dataclass(frozen=True)
@@ -190,23 +189,13 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Said:
-    """The last status on ``/diagnostics`` under this name; ``level`` as in diagnostic_msgs."""
-
-    name: str
-    level: int
-    message: str
-    hardware_id: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Snapshot:
-    """Nodes by full name (twice where there are two of a name), endpoints, diagnostics."""
+    """Nodes by full name (twice where there are two of a name), endpoints, and the last status
+    on ``/diagnostics`` under each name."""
 
     nodes: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
-    said: tuple[Said, ...] = ()
+    said: Mapping[str, Health] = field(default_factory=dict)
     domain: str = "0"
     seconds: float = 0.0
 
@@ -231,14 +220,14 @@ def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
     return " and ".join(wrong)
 
 
-def check_live(seconds: float, namespace: str | None = None) -> Iterable[Finding]:
+def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]:
     """Findings about the graph of this ROS domain, or about the robot of one namespace."""
     try:
         import rclpy  # noqa: F401
         from diagnostic_msgs.msg import DiagnosticArray  # noqa: F401
     except ImportError as error:
         advice = "source your ROS 2 (source /opt/ros/DISTRO/setup.bash), and try again"
-        return [Finding("graph", FAIL, f"ROS 2 cannot be imported ({error})", advice)]
+        return [Health(Level.ERROR, f"ROS 2 cannot be imported ({error})", advice, check="graph")]
     return check_graph(read_graph(seconds), namespace)
 
 
@@ -249,7 +238,7 @@ def read_graph(seconds: float) -> Snapshot:
     from ..nodes.runtime.node_thread import NodeThread
 
     thread = NodeThread(f"{NAME}_{os.getpid()}")
-    node, said = thread.node, dict[str, Said]()
+    node, said = thread.node, dict[str, Health]()
 
     def hear(message: DiagnosticArray) -> None:
         said.update({status.name: _said(status) for status in message.status})
@@ -261,7 +250,7 @@ def read_graph(seconds: float) -> Snapshot:
         return Snapshot(
             nodes=tuple(name for name in _node_names(node) if NAME not in name),
             endpoints=tuple(e for e in _endpoints(node) if NAME not in e.node),
-            said=tuple(said.copy()[name] for name in sorted(said.copy())),
+            said=said.copy(),
             domain=os.environ.get("ROS_DOMAIN_ID", "0"),
             seconds=seconds,
         )
@@ -269,10 +258,12 @@ def read_graph(seconds: float) -> Snapshot:
         thread.close()
 
 
-def _said(status: Any) -> Said:
-    level = status.level if isinstance(status.level, int) else int.from_bytes(status.level, "big")
+def _said(status: Any) -> Health:
+    number = status.level if isinstance(status.level, int) else int.from_bytes(status.level, "big")
+    level = Level(number) if number in set(Level) else Level.ERROR
+    who = f" ({status.hardware_id})" if status.hardware_id else ""
     values = {each.key: each.value for each in status.values}
-    return Said(status.name, level, status.message, status.hardware_id, values)
+    return Health(level, status.message, values=values, check=f"{status.name}{who}")
 
 
 def _node_names(node: Any) -> list[str]:

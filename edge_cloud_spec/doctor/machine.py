@@ -7,29 +7,30 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..edge.client import ClientSettings, open_channel
-from ..edge.probe import TIMEOUT_S, CloudState, probe
+from ..edge.probe import ROUND_TRIP, TIMEOUT_S, probe
 from ..errors import UserError
+from ..health import Health, Level
 from ..models import BYTES, OPENAI
 from ..share import lab
-from .finding import FAIL, OK, WARN, Finding
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 LIBRARIES = ("numpy", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "pillow")
 
 
-def check_python() -> Finding:
+def check_python() -> Health:
     """The interpreter's version."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
     if OLDEST <= sys.version_info[:2] <= NEWEST:
-        return Finding("python", OK, found)
-    return Finding("python", FAIL, found, "use Python 3.10 to 3.13")
+        return Health(Level.OK, found, check="python")
+    return Health(Level.ERROR, found, "use Python 3.10 to 3.13", check="python")
 
 
-def check_libraries() -> Finding:
+def check_libraries() -> Health:
     """The Python packages that every part needs."""
     versions, missing = [], []
     for name in LIBRARIES:
@@ -39,8 +40,8 @@ def check_libraries() -> Finding:
             missing.append(name)
     if missing:
         advice = "pip install -r requirements/torch.txt -r requirements/base.txt"
-        return Finding("libraries", FAIL, f"no {', '.join(missing)}", advice)
-    return Finding("libraries", OK, ", ".join(versions))
+        return Health(Level.ERROR, f"no {', '.join(missing)}", advice, check="libraries")
+    return Health(Level.OK, ", ".join(versions), check="libraries")
 
 
 IMPORTED = {  # what ROS needs, and what to do where it is missing
@@ -57,35 +58,37 @@ IMPORTED = {  # what ROS needs, and what to do where it is missing
 }
 
 
-def check_ros() -> Iterator[Finding]:
+def check_ros() -> Iterator[Health]:
     """rclpy, and our messages, which are generated when the package is built."""
     distribution = os.environ.get("ROS_DISTRO", "the wheels of this Python environment")
     for check, (module, advice) in IMPORTED.items():
         try:
             importlib.import_module(module)
         except ImportError as error:
-            yield Finding(check, WARN, f"{module} cannot be imported ({error})", advice)
+            yield Health(Level.WARN, f"{module} cannot be imported ({error})", advice, check=check)
         else:
             source = f", from {distribution}" if module == "rclpy" else ""
-            yield Finding(check, OK, f"{module}{source}")
+            yield Health(Level.OK, f"{module}{source}", check=check)
 
 
-def check_simulator() -> Finding:
+def check_simulator() -> Health:
     """MuJoCo, and what the camera is rendered with."""
     try:
         gl = lab("sim.engine")
     except UserError as error:
-        return Finding("simulator", OK, "not installed", f"{error}; a real robot needs none")
+        return Health(
+            Level.OK, "not installed", f"{error}; a real robot needs none", check="simulator"
+        )
     except ImportError as error:
         advice = "pip install -r requirements/sim.txt; a real robot does not need it"
-        return Finding("simulator", WARN, f"MuJoCo cannot be imported ({error})", advice)
+        return Health(Level.WARN, f"MuJoCo cannot be imported ({error})", advice, check="simulator")
     if gl.no_gl_because:
         advice = "the camera is ray cast, which is slower and needs nothing"
-        return Finding("simulator", OK, f"no EGL: {gl.no_gl_because}", advice)
-    return Finding("simulator", OK, "MuJoCo renders by EGL")
+        return Health(Level.OK, f"no EGL: {gl.no_gl_because}", advice, check="simulator")
+    return Health(Level.OK, "MuJoCo renders by EGL", check="simulator")
 
 
-def check_threads() -> Finding:
+def check_threads() -> Health:
     """Cores, torch's threads, and an accelerator."""
     import torch
 
@@ -93,8 +96,8 @@ def check_threads() -> Finding:
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no CUDA"
     found = f"{torch.get_num_threads()} torch threads on {cores} cores, {device}"
     if torch.get_num_threads() > cores:
-        return Finding("threads", WARN, found, f"set OMP_NUM_THREADS={cores}")
-    return Finding("threads", OK, found)
+        return Health(Level.WARN, found, f"set OMP_NUM_THREADS={cores}", check="threads")
+    return Health(Level.OK, found, check="threads")
 
 
 MODEL_FILES = (  # one of each
@@ -105,18 +108,20 @@ MODEL_FILES = (  # one of each
 )
 
 
-def check_model(name: str, directory: str) -> Finding:
+def check_model(name: str, directory: str) -> Health:
     """Whether a model directory has its files, and its weights are whole; they are not loaded."""
     if directory == BYTES:
-        return Finding(name, OK, "bytes: no draft model, for a target behind an API")
+        return Health(Level.OK, "bytes: no draft model, for a target behind an API", check=name)
     if directory.startswith(OPENAI):
-        return Finding(name, OK, f"{directory}: a server, which is tried when it is loaded")
+        return Health(
+            Level.OK, f"{directory}: a server, which is tried when it is loaded", check=name
+        )
     path = Path(directory).expanduser()
     gguf = [path] if path.is_file() and path.suffix == ".gguf" else []
     path = path.parent if gguf else path
     if not path.is_dir():
         advice = f"give a directory with --{name}; a hub name is fetched at its first use"
-        return Finding(name, FAIL, f"there is no directory {directory}", advice)
+        return Health(Level.ERROR, f"there is no directory {directory}", advice, check=name)
     missing = [
         choices[0]
         for choices in (MODEL_FILES[:-1] if gguf else MODEL_FILES)
@@ -124,20 +129,23 @@ def check_model(name: str, directory: str) -> Finding:
     ]
     if missing:
         advice = "copy what is missing from the checkpoint"
-        return Finding(name, FAIL, f"{path} lacks {', '.join(missing)}", advice)
+        return Health(Level.ERROR, f"{path} lacks {', '.join(missing)}", advice, check=name)
     try:
         from ..models.llama import vision_file
 
         files = [*gguf, *map(vision_file, gguf)] or _open_weights(path)
     except ImportError as error:
-        return Finding(
-            name, FAIL, f"cannot be looked into ({error})", "install the libraries first"
+        return Health(
+            Level.ERROR,
+            f"cannot be looked into ({error})",
+            "install the libraries first",
+            check=name,
         )
     except UserError as error:
         advice = "copy it anew from the checkpoint; the embedded pair's comes with this package"
-        return Finding(name, FAIL, str(error), advice)
+        return Health(Level.ERROR, str(error), advice, check=name)
     size = sum(file.stat().st_size for file in files) / 2**20
-    return Finding(name, OK, f"{path}, {size:.1f} MiB")
+    return Health(Level.OK, f"{path}, {size:.1f} MiB", check=name)
 
 
 def _open_weights(directory: Path) -> list[Path]:
@@ -156,21 +164,21 @@ def _open_weights(directory: Path) -> list[Path]:
     return files
 
 
-def check_cloud(settings: ClientSettings, timeout: float = TIMEOUT_S) -> Finding:
+def check_cloud(settings: ClientSettings, timeout: float = TIMEOUT_S) -> Health:
     """Open a stream to the verifier with the token and close it at once.
 
     ``timeout``: s of each step.
     """
-    state = asyncio.run(_probe(settings, timeout))
-    if state.serves:
+    found = asyncio.run(_probe(settings, timeout))
+    said = f"{found.message} ({found.check})"
+    if found.level == Level.OK:
         how = "over TLS" if settings.secure else "without TLS"
         token = "takes the token" if settings.read_token() else "asks for no token"
-        return Finding(
-            "cloud", OK, f"{state.text} {how}, {token}, answers in {state.round_trip * 1e3:.1f} ms"
-        )
-    return Finding("cloud", FAIL, f"{state.text} ({state.kind})", state.advice)
+        took = f"answers in {found.values[ROUND_TRIP]:.1f} ms"
+        said = f"{found.message} {how}, {token}, {took}"
+    return replace(found, message=said, check="cloud")
 
 
-async def _probe(settings: ClientSettings, timeout: float) -> CloudState:
+async def _probe(settings: ClientSettings, timeout: float) -> Health:
     async with open_channel(settings) as channel:
         return await probe(channel, settings, timeout)

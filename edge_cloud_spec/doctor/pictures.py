@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from ..errors import UserError, one_line
+from ..health import Health, Level
 from ..models.checkpoint import ImagePreprocessing, image_preprocessing, quiet_libraries
 from ..models.image import patches
-from .finding import FAIL, OK, WARN, Finding
 
 Patches = tuple[np.ndarray, tuple[int, int, int]]  # float32 [patches, numbers], the grid (t, h, w)
 Process = Callable[[Image.Image], Patches]
@@ -66,25 +66,25 @@ def sample(size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
 
 
-def judge(check: str, differences: list[Difference], grid_state: str) -> Finding:
-    """The worst difference as a finding; ``grid_state``: how bad another number of patches is."""
+def judge(check: str, differences: list[Difference], grid_level: Level) -> Health:
+    """The worst difference as a finding; ``grid_level``: how bad another number of patches is."""
     other = [d for d in differences if d.ours != d.theirs]
     if other:
         advice = (
             "give target and drafter pictures by this package alone, and check min_pixels and "
             "max_pixels in preprocessor_config.json"
         )
-        return Finding(check, grid_state, "; ".join(map(str, other)), advice)
+        return Health(grid_level, "; ".join(map(str, other)), advice, check=check)
     worst = max(differences, key=lambda d: d.largest)
     if worst.largest <= SAME:
-        return Finding(check, OK, f"equal to ours ({worst})")
+        return Health(Level.OK, f"equal to ours ({worst})", check=check)
     if worst.largest <= RESIZED:
-        return Finding(check, OK, f"{worst}: another library's resize")
+        return Health(Level.OK, f"{worst}: another library's resize", check=check)
     advice = "check image_mean, image_std and the sizes in preprocessor_config.json"
-    return Finding(check, WARN, str(worst), advice)
+    return Health(Level.WARN, str(worst), advice, check=check)
 
 
-def check_pictures(name: str, directory: str) -> Iterator[Finding]:
+def check_pictures(name: str, directory: str) -> Iterator[Health]:
     """Ours against the checkpoint's own processor, and that behind qwen-vl-utils."""
     try:
         preprocessing = image_preprocessing(directory)
@@ -93,7 +93,7 @@ def check_pictures(name: str, directory: str) -> Iterator[Finding]:
     check = f"pictures of {name}"
     try:
         own = own_processor(directory)
-        yield judge(f"{check}: own processor", compare(_ours(preprocessing), own), FAIL)
+        yield judge(f"{check}: own processor", compare(_ours(preprocessing), own), Level.ERROR)
     except Exception as error:  # whatever a library raises on its way
         yield _skipped(f"{check}: own processor", error)
         return
@@ -102,7 +102,7 @@ def check_pictures(name: str, directory: str) -> Iterator[Finding]:
     except Exception as error:
         yield _skipped(f"{check}: qwen-vl-utils", error)
         return
-    yield judge(f"{check}: qwen-vl-utils", compare(_ours(preprocessing), behind), WARN)
+    yield judge(f"{check}: qwen-vl-utils", compare(_ours(preprocessing), behind), Level.WARN)
 
 
 def _ours(preprocessing: ImagePreprocessing) -> Process:
@@ -130,6 +130,8 @@ def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
     return lambda image: own(fetch_image({"image": image}, image_patch_size=patch_size))
 
 
-def _skipped(check: str, error: Exception) -> Finding:
+def _skipped(check: str, error: Exception) -> Health:
     advice = "pip install 'edge-cloud-spec[qwen]' with a torchvision that fits this torch"
-    return Finding(check, OK, f"not compared ({type(error).__name__}: {one_line(error)})", advice)
+    return Health(
+        Level.OK, f"not compared ({type(error).__name__}: {one_line(error)})", advice, check=check
+    )

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ..health import Health, Level
 from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
 from ..wire.codec import decode_client, encode_client
 from ..wire.frames import kind_of
@@ -25,7 +26,7 @@ from ..wire.secret_files import Reloaded
 from .events import OnReceive
 from .link.route import ClientSettings, KnownPlace, Place, Route
 from .link.stream import LINGER_S, ClientStream, ClockOffset, Offset
-from .probe import CloudState, probe
+from .probe import UNREACHABLE, probe
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
@@ -142,14 +143,16 @@ class VerifierClient:
         """The transport of one decode (``DecodeRunner.run``)."""
         return GrpcTransport(self.open(on_receive))
 
-    def probe(self, on_found: Callable[[CloudState], None]) -> None:
+    def probe(self, on_found: Callable[[Health], None]) -> None:
         """Look whether the verifier serves this robot; calls back in the client's thread."""
 
         async def look() -> None:
             try:
                 found = await probe(self._open_channel(), self.settings, PROBE_TIMEOUT_S)
             except Exception as error:
-                found = CloudState("unreachable", f"{self.address} cannot be probed: {error!r}")
+                found = Health(
+                    Level.ERROR, f"{self.address} cannot be probed: {error!r}", check=UNREACHABLE
+                )
             on_found(found)
 
         def start() -> None:

@@ -9,22 +9,24 @@ import asyncio
 import socket
 import ssl
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ..health import Health, Level
 from ..wire.channel import METHOD, SERVICE
 from ..wire.messages import PROTOCOL
 from .link.route import ClientSettings
 
 TIMEOUT_S = 3.0  # of a probe; and for a connection, and again for its handshake
 
-SERVING = "serving"
+SERVING, UNREACHABLE = "serving", "unreachable"
+ROUND_TRIP = "round_trip_ms"  # of a small message, where it serves
 ADVICE = {
-    "unreachable": "start one with edge-cloud-spec serve, and check the address and the firewall",
+    UNREACHABLE: "start one with edge-cloud-spec serve, and check the address and the firewall",
     "token": "give the robot the verifier's own token (--token-file, parameter token_file)",
     "not_a_verifier": "check the address, or update edge_cloud_spec on the cloud",
     "not_serving": "wait until it is up, or see its log",
@@ -32,30 +34,13 @@ ADVICE = {
 _EXPIRED, _NOT_YET, _WRONG_HOST = {10}, {9}, {62, 64}  # X509_V_ERR codes of OpenSSL
 
 
-@dataclass(frozen=True)
-class CloudState:
-    """What a probe found: ``kind`` is ``serving`` or a key of ``ADVICE`` or ``tls``.
-
-    ``round_trip`` in seconds, of a small message; 0 where none came back.
-    """
-
-    kind: str
-    text: str
-    advice: str = ""
-    round_trip: float = 0.0
-
-    @property
-    def serves(self) -> bool:
-        """Whether a decode can be opened there."""
-        return self.kind == SERVING
-
-
 async def probe(
     channel: grpc.aio.Channel, settings: ClientSettings, timeout: float = TIMEOUT_S
-) -> CloudState:
+) -> Health:
     """Look whether the verifier behind this channel serves, and takes this robot's token.
 
     A stream is opened with the token and closed at once: no session is made and no model runs.
+    Returns OK, or an error whose ``check`` is a key of ``ADVICE`` or ``tls``.
     """
     for last_try in (False, True):
         try:
@@ -68,7 +53,7 @@ async def probe(
             if state is not None:
                 return state
             failed = error
-    return _state("unreachable", f"{settings.cloud}: {failed.details() or failed.code().name}")
+    return _state(UNREACHABLE, f"{settings.cloud}: {failed.details() or failed.code().name}")
 
 
 async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -> bool:
@@ -79,18 +64,20 @@ async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -
     return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float) -> CloudState:
+async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float) -> Health:
     token = settings.read_token()
     metadata = (("authorization", f"Bearer {token}"),) if token else None
     begun = time.perf_counter()
     # Nothing is sent: a write that crosses the server's refusal hides the refusal in gRPC's aio.
     async for _ in channel.stream_stream(METHOD)(iter(()), metadata=metadata, timeout=timeout):
         pass
-    round_trip = time.perf_counter() - begun
-    return CloudState(SERVING, f"{settings.cloud} serves", round_trip=round_trip)
+    round_trip = 1e3 * (time.perf_counter() - begun)
+    return Health(
+        Level.OK, f"{settings.cloud} serves", check=SERVING, values={ROUND_TRIP: round_trip}
+    )
 
 
-async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> CloudState | None:
+async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Health | None:
     """Why; None where the way to the verifier looks good, so that it may work the next time."""
     code, address = error.code(), settings.cloud
     if code == grpc.StatusCode.UNAUTHENTICATED:
@@ -107,19 +94,19 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Clou
         (settings.certificate, settings.key) if settings.certificate else None,
     )
     if problem is not None:
-        return replace(problem, text=f"{address}: {problem.text}")
+        return replace(problem, message=f"{address}: {problem.message}")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _state("not_a_verifier", f"{address} is open, but does not answer gRPC")
     return None
 
 
-def _state(kind: str, text: str) -> CloudState:
-    return CloudState(kind, text, ADVICE[kind])
+def _state(kind: str, text: str) -> Health:
+    return Health(Level.ERROR, text, ADVICE[kind], check=kind)
 
 
 def connection_problem(
     address: str, secure: bool, authority: str = "", client: tuple[str, str] | None = None
-) -> CloudState | None:
+) -> Health | None:
     """What is wrong with the way to ``address`` (HOST:PORT); None where nothing was found.
 
     ``authority`` is a PEM file (empty: the system's), ``client`` the robot's certificate and key.
@@ -133,14 +120,16 @@ def connection_problem(
         connection = socket.create_connection((host, int(port)), TIMEOUT_S)
     except socket.gaierror:
         text = f"the host name {host} is not known"
-        return CloudState("unreachable", text, "check the address and the name server")
+        return Health(Level.ERROR, text, "check the address and the name server", check=UNREACHABLE)
     except TimeoutError:
         advice = "check the address, the route and the firewall"
-        return CloudState("unreachable", f"{host} does not answer", advice)
+        return Health(Level.ERROR, f"{host} does not answer", advice, check=UNREACHABLE)
     except OSError as error:
         advice = "start a verifier there with edge-cloud-spec serve, and check the address"
         why = (error.strerror or str(error)).lower()
-        return CloudState("unreachable", f"nothing listens at {address} ({why})", advice)
+        return Health(
+            Level.ERROR, f"nothing listens at {address} ({why})", advice, check=UNREACHABLE
+        )
     with connection:
         return _handshake(connection, host, secure, authority, client)
 
@@ -151,7 +140,7 @@ def _handshake(
     secure: bool,
     authority: str,
     client: tuple[str, str] | None,
-) -> CloudState | None:
+) -> Health | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:
@@ -166,7 +155,9 @@ def _handshake(
         with context.wrap_socket(connection, server_hostname=host) as encrypted:
             if not secure:
                 advice = "give --authority (parameter authority) with its certificate authority"
-                return CloudState("tls", "the verifier speaks TLS, the robot not", advice)
+                return Health(
+                    Level.ERROR, "the verifier speaks TLS, the robot not", advice, check="tls"
+                )
             # Under TLS 1.3 a missing client certificate shows only now, by an alert or, from
             # gRPC's servers, by the end of a connection on which they would speak first.
             if not encrypted.recv(1):
@@ -178,36 +169,34 @@ def _handshake(
     return None
 
 
-def _refused_certificate(
-    error: ssl.SSLCertVerificationError, host: str, authority: str
-) -> CloudState:
+def _refused_certificate(error: ssl.SSLCertVerificationError, host: str, authority: str) -> Health:
     if error.verify_code in _EXPIRED:
         text = "the verifier's certificate has expired"
-        return CloudState("tls", text, "make a new one, or set this machine's clock")
+        return Health(Level.ERROR, text, "make a new one, or set this machine's clock", check="tls")
     if error.verify_code in _NOT_YET:
         text = "the verifier's certificate is not valid yet"
-        return CloudState("tls", text, "set this machine's clock")
+        return Health(Level.ERROR, text, "set this machine's clock", check="tls")
     if error.verify_code in _WRONG_HOST:
         text = f"the verifier's certificate is not for {host}"
         advice = "reach it under the name in its certificate, or make one for this name"
-        return CloudState("tls", text, advice)
+        return Health(Level.ERROR, text, advice, check="tls")
     whose = authority or "this machine's own authorities"
     text = f"the verifier's certificate is not signed by {whose} ({error.verify_message})"
     advice = "give --authority (parameter authority) with the authority that signed it"
-    return CloudState("tls", text, advice)
+    return Health(Level.ERROR, text, advice, check="tls")
 
 
-def _wants_certificate() -> CloudState:
+def _wants_certificate() -> Health:
     advice = "give the robot's (--certificate and --key, parameters certificate and key)"
-    return CloudState("tls", "the verifier asks for a client certificate", advice)
+    return Health(Level.ERROR, "the verifier asks for a client certificate", advice, check="tls")
 
 
-def _refused(reason: str) -> CloudState:
+def _refused(reason: str) -> Health:
     text = f"the verifier refuses the robot's certificate ({reason})"
-    return CloudState("tls", text, "use one that its authority signed")
+    return Health(Level.ERROR, text, "use one that its authority signed", check="tls")
 
 
-def _tls_failed(error: OSError) -> CloudState | None:
+def _tls_failed(error: OSError) -> Health | None:
     reason = str(getattr(error, "reason", "") or error)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return _wants_certificate()
@@ -216,8 +205,10 @@ def _tls_failed(error: OSError) -> CloudState | None:
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         text = "what listens there speaks no TLS"
         advice = "serve with --certificate and --key, and check the port"
-        return CloudState("tls", text, advice)
+        return Health(Level.ERROR, text, advice, check="tls")
     if isinstance(error, TimeoutError):
         text = "what listens there does not answer a TLS handshake"
-        return CloudState("tls", text, "check the address and the port")
-    return CloudState("tls", f"TLS failed: {reason}", "check the address and the port")
+        return Health(Level.ERROR, text, "check the address and the port", check="tls")
+    return Health(
+        Level.ERROR, f"TLS failed: {reason}", "check the address and the port", check="tls"
+    )

@@ -22,12 +22,12 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
 from ..edge.link.state import LinkMonitor, LinkQuality
-from ..edge.probe import CloudState
+from ..edge.probe import ROUND_TRIP
+from ..health import Health, Level
 from ..options import bounded
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic
-from .health import Health, Level
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED
 from .runtime.run import spin
@@ -148,10 +148,11 @@ class CloudBridge(ManagedNode):
             self._client.probe(self._on_probe)
         self._say_link_state(self._monitor.text)
 
-    def _on_probe(self, found: CloudState) -> None:
-        problem = "" if found.serves else found.text
-        self._round_trip_s = found.round_trip
-        self._monitor.probed(problem, found.advice, found.round_trip)
+    def _on_probe(self, found: Health) -> None:
+        problem = found.message if found.severity else ""
+        took = found.values.get(ROUND_TRIP)
+        self._round_trip_s = took / 1e3 if isinstance(took, float) else 0.0
+        self._monitor.probed(problem, found.advice, self._round_trip_s)
 
     def _say_link_state(self, text: str) -> None:
         if text != self._said:

@@ -21,6 +21,7 @@ from edge_cloud_spec.msg import NavStatus
 
 from ..edge.runner import DecodeRunner
 from ..errors import UserError
+from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
@@ -31,7 +32,7 @@ from ..pilot.settings import DrafterSettings
 from ..throttle import LONGEST_S, Throttle
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
-from .health import Health, Level, Reports, worst_of
+from .health import Reports
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import EACH_STATE, RELIABLE, SENSOR_DATA

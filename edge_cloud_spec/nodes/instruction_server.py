@@ -21,10 +21,10 @@ from edge_cloud_spec.action import NavigateByInstruction
 from edge_cloud_spec.msg import VerifiedTokens
 
 from ..edge.events import ANSWERED
+from ..health import Health, Level
 from ..instruction import is_stop, normalized
 from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
 from ..options import Bounded, bounded
-from .health import Health, Level
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE

@@ -16,8 +16,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
+from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
-from .health import NODES, OWNERS, Health, Level, PublisherWatch, worst_of
+from .health import NODES, OWNERS, PublisherWatch
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE

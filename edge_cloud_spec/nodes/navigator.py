@@ -28,6 +28,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 
 from ..dialects import load_dialect
+from ..health import Health, Level, worst_of
 from ..nav.answer import CLAUSES_FORM
 from ..nav.events import (
     Announce,
@@ -55,7 +56,7 @@ from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Throttle
 from .base_output import Output, OutputSettings, make_output
-from .health import REPORT_S, Health, Level, Reports, worst_of
+from .health import REPORT_S, Reports
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA

@@ -16,10 +16,11 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
+from ..health import Health, Level
 from ..nav.watchdog import PERIOD, REPEATS
 from ..options import Bounded, bounded, described
 from .base_output import OutputSettings, make_output
-from .health import Health, Level, RecentProblem
+from .health import RecentProblem
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE

@@ -20,9 +20,9 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from ..errors import UserError
+from ..health import Health, Level
 from ..models.image import decode_image
 from ..nodes.drafting.camera import encode_frame
-from ..nodes.health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
 from ..nodes.runtime.run import spin

@@ -19,7 +19,7 @@ from pathlib import Path
 from rclpy.node import Node
 
 from ..errors import UserError
-from ..nodes.health import Health, Level
+from ..health import Health, Level
 from ..nodes.runtime.diagnostics import Diagnostics
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import Parameters

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from edge_cloud_spec.doctor import command
-from edge_cloud_spec.doctor.finding import Finding
+from edge_cloud_spec.health import Health, Level
 
-FINE = Finding("this machine", "ok", "not looked at")
+FINE = Health(Level.OK, "not looked at", check="this machine")
 
 
 @contextmanager

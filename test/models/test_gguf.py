@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers.checkpoints import jpeg
 
-from edge_cloud_spec.doctor.finding import FAIL, OK
 from edge_cloud_spec.doctor.machine import check_model
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import known_instructions
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import ImageSpec, decode_image, patches, picture_of, target_size
@@ -54,10 +54,10 @@ def test_a_library_that_is_missing_is_one_sentence(
 def test_a_file_is_known_by_what_lies_beside_it(file: Path) -> None:
     here, there = known_instructions(file), known_instructions(EMBEDDED / "drafter")
     assert here is not None and there is not None and here.pattern == there.pattern
-    assert check_model("drafter", str(file)).state == OK
+    assert check_model("drafter", str(file)).level == Level.OK
     (file.parent / "mmproj-x.gguf").unlink()
     finding = check_model("drafter", str(file))
-    assert finding.state == FAIL and "mmproj-x.gguf is missing" in finding.found
+    assert finding.level == Level.ERROR and "mmproj-x.gguf is missing" in finding.message
     (file.parent / "tokenizer.json").unlink()
-    assert "lacks tokenizer.json" in check_model("drafter", str(file)).found
-    assert check_model("drafter", str(file.with_name("y.gguf"))).state == FAIL
+    assert "lacks tokenizer.json" in check_model("drafter", str(file)).message
+    assert check_model("drafter", str(file.with_name("y.gguf"))).level == Level.ERROR

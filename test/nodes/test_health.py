@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.cloud_bridge import Rate
@@ -31,12 +32,9 @@ from edge_cloud_spec.nodes.health import (
     UNKNOWN,
     WARNING_S,
     WELL_S,
-    Health,
     HealthConsole,
-    Level,
     PublisherWatch,
     RecentProblem,
-    worst_of,
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health

@@ -19,8 +19,8 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.msg import Verdict
-from edge_cloud_spec.nodes.health import Health, Level
 from edge_cloud_spec.nodes.monitor import MonitorNode
 from edge_cloud_spec.nodes.runtime.diagnostics import Diagnostics
 

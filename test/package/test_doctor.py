@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.machine import check_model, check_ros
 from edge_cloud_spec.errors import UserError, write_json
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.models import EMBEDDED
 
 MODELS = ("target", "drafter")
@@ -25,11 +26,11 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_whole_model_directory_is_ok_and_a_missing_file_is_named(model: Path) -> None:
-    assert check_model("target", str(model)).state == "ok"
+    assert check_model("target", str(model)).level == Level.OK
     (model / "tokenizer.json").unlink()
     finding = check_model("target", str(model))
-    assert finding.state == "fail"
-    assert "tokenizer.json" in finding.found and finding.advice
+    assert finding.level == Level.ERROR
+    assert "tokenizer.json" in finding.message and finding.advice
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -43,7 +44,7 @@ def test_weights_that_are_cut_short_or_too_long_are_never_ok(
     damaged = whole + more if more else whole[: int(share * len(whole))]
     (folder / "model.safetensors").write_bytes(damaged)
     finding = check_model(name, str(folder))
-    assert finding.state == "fail" and "model.safetensors is damaged" in finding.found
+    assert finding.level == Level.ERROR and "model.safetensors is damaged" in finding.message
     assert "copy it anew" in finding.advice
     shutil.rmtree(folder)
 
@@ -51,24 +52,27 @@ def test_weights_that_are_cut_short_or_too_long_are_never_ok(
 def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: Path) -> None:
     exits = next(model.glob("exits/*.safetensors"))
     exits.write_bytes(exits.read_bytes()[:-1])
-    assert "exits.safetensors is damaged" in check_model("target", str(model)).found
+    assert "exits.safetensors is damaged" in check_model("target", str(model)).message
     shards = {"weight_map": {"a": "model-1.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(shards))
     finding = check_model("target", str(model))
-    assert finding.state == "fail" and "model-1.safetensors" in finding.found
+    assert finding.level == Level.ERROR and "model-1.safetensors" in finding.message
 
 
 def test_a_drafter_without_files_is_no_missing_directory() -> None:
     for name in ("bytes", "openai:http://127.0.0.1:8080/v1"):
         finding = check_model("drafter", name)
-        assert finding.state == "ok" and name in finding.found
+        assert finding.level == Level.OK and name in finding.message
 
 
 def test_ros_and_the_messages_are_found_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [finding.state for finding in check_ros()] == ["ok", "ok"]
+    assert [finding.level for finding in check_ros()] == [Level.OK, Level.OK]
     monkeypatch.setitem(sys.modules, "rclpy", None)
     ros, messages = check_ros()
-    assert (ros.state, messages.state) == ("warn", "ok") and "source your ROS 2" in ros.advice
+    assert (ros.level, messages.level) == (
+        Level.WARN,
+        Level.OK,
+    ) and "source your ROS 2" in ros.advice
 
 
 def test_doctor_exits_1_on_a_failure_and_writes_every_finding(

@@ -19,8 +19,11 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.machine import check_cloud
 from edge_cloud_spec.edge.client import ClientSettings
 from edge_cloud_spec.edge.probe import TIMEOUT_S
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE
+
+OK, ERROR = Level.OK, Level.ERROR
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +38,22 @@ def guarded(authority: Authority) -> Iterator[Cloud]:
         yield running
 
 
-def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[str, str]:
-    """State, and all that is said."""
+def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[Level, str]:
+    """Level, and all that is said."""
     finding = check_cloud(settings, timeout)
-    return finding.state, f"{finding.found} {finding.advice}"
+    return finding.level, f"{finding.message} {finding.advice}"
 
 
 @pytest.mark.parametrize(
     ("token", "state", "said"),
     [
-        ("secret", "ok", ["serves over TLS", "takes the token", "ms"]),
-        ("", "fail", ["asks for a token", "--token-file"]),
-        ("wrong", "fail", ["the token is refused", "--token-file"]),
+        ("secret", OK, ["serves over TLS", "takes the token", "ms"]),
+        ("", ERROR, ["asks for a token", "--token-file"]),
+        ("wrong", ERROR, ["the token is refused", "--token-file"]),
     ],
 )
 def test_a_verifier_is_ok_that_takes_the_token_and_keeps_no_session(
-    guarded: Cloud, authority: Authority, token: str, state: str, said: list[str]
+    guarded: Cloud, authority: Authority, token: str, state: Level, said: list[str]
 ) -> None:
     found_state, text = found(ClientSettings(guarded.address, authority.path, token))
     assert found_state == state and all(words in text for words in said), text
@@ -60,9 +63,9 @@ def test_a_verifier_is_ok_that_takes_the_token_and_keeps_no_session(
 def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Authority) -> None:
     with Cloud(toy_worker()) as plain:
         state, text = found(ClientSettings(plain.address))
-        assert state == "ok" and "without TLS" in text and "asks for no token" in text
+        assert state == OK and "without TLS" in text and "asks for no token" in text
         state, text = found(ClientSettings(plain.address, authority.path))
-    assert state == "fail" and "speaks no TLS" in text
+    assert state == ERROR and "speaks no TLS" in text
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_a_certificate_that_cannot_be_accepted_is_told_apart(
     files = authority.certificate("wrong", **wrong)  # type: ignore[arg-type]
     with Cloud(toy_worker(), token="secret", **files) as running:
         state, text = found(ClientSettings(running.address, authority.path, "secret"))
-    assert state == "fail" and said in text and "(tls)" in text and advice in text
+    assert state == ERROR and said in text and "(tls)" in text and advice in text
 
 
 def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
@@ -87,9 +90,9 @@ def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
 ) -> None:
     stranger = Authority(tmp_path, "stranger").path
     state, text = found(ClientSettings(guarded.address, stranger, "secret"))
-    assert state == "fail" and f"not signed by {stranger}" in text and "--authority" in text
+    assert state == ERROR and f"not signed by {stranger}" in text and "--authority" in text
     state, text = found(ClientSettings(guarded.address, "", "secret"))
-    assert state == "fail" and "speaks TLS, the robot not" in text
+    assert state == ERROR and "speaks TLS, the robot not" in text
 
 
 def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(
@@ -100,9 +103,9 @@ def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_o
     stranger = Authority(tmp_path, "stranger").certificate("robot")
     with Cloud(toy_worker(), token="secret", **files, **mutual) as running:
         for robot, state, said in (
-            ({}, "fail", ["asks for a client certificate", "--certificate"]),
-            (known, "ok", []),
-            (stranger, "fail", ["refuses the robot's certificate"]),
+            ({}, ERROR, ["asks for a client certificate", "--certificate"]),
+            (known, OK, []),
+            (stranger, ERROR, ["refuses the robot's certificate"]),
         ):
             where = (running.address, authority.path, "secret")
             found_state, text = found(ClientSettings(*where, **robot))
@@ -117,7 +120,7 @@ def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
             ("verifier.invalid:50151", ["verifier.invalid is not known"]),
         ):
             state, text = found(ClientSettings(address), 0.5 if "gRPC" in said[0] else TIMEOUT_S)
-            assert state == "fail" and all(words in text for words in said), text
+            assert state == ERROR and all(words in text for words in said), text
 
 
 Status = health_pb2.HealthCheckResponse
@@ -146,7 +149,7 @@ def test_another_grpc_server_and_one_that_does_not_serve_are_told_apart(
         state, text = found(ClientSettings(f"127.0.0.1:{port}"))
     finally:
         server.stop(0).wait(60)
-    assert state == "fail" and all(words in text for words in said), text
+    assert state == ERROR and all(words in text for words in said), text
 
 
 def test_a_link_that_is_cut_again_and_again_fails_and_does_not_hang() -> None:
@@ -164,8 +167,8 @@ def test_a_link_that_is_cut_again_and_again_fails_and_does_not_hang() -> None:
         finally:
             over.set()
             cutting.join()
-        assert finding.state in ("ok", "fail")
-        assert check_cloud(ClientSettings(proxy.address)).state == "ok"
+        assert finding.level in (OK, ERROR)
+        assert check_cloud(ClientSettings(proxy.address)).level == OK
 
 
 def test_the_command_takes_the_token_from_a_file_and_exits_1_where_it_is_refused(

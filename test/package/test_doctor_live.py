@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.doctor.finding import FAIL, OK, WARN, Finding
-from edge_cloud_spec.doctor.graph import Endpoint, Said, Snapshot, check_graph, mismatches
+from edge_cloud_spec.doctor.graph import Endpoint, Snapshot, check_graph, mismatches
+from edge_cloud_spec.health import Health, Level
 
 COMPRESSED, IMAGE = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
 TWIST, ODOMETRY = "geometry_msgs/msg/Twist", "nav_msgs/msg/Odometry"
@@ -41,7 +41,7 @@ def robot(namespace: str = "") -> Snapshot:
             end("drafter", "nav_status", status, False, latched=True),
             end("cloud_bridge", "verdict", "edge_cloud_spec/msg/Verdict", True),
         ),
-        said=tuple(Said(f"{namespace}/{name}", 0, "fine", namespace[1:]) for name in NODES),
+        said={f"{namespace}/{name}": Health(Level.OK, "fine", check=name) for name in NODES},
         domain="67",
         seconds=5.0,
     )
@@ -60,11 +60,11 @@ def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
     return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
 
 
-def wrong(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.state != OK]
+def wrong(findings: list[Health]) -> list[Health]:
+    return [finding for finding in findings if finding.level != Level.OK]
 
 
-def only(snapshot: Snapshot, namespace: str | None = None) -> Finding:
+def only(snapshot: Snapshot, namespace: str | None = None) -> Health:
     (finding,) = wrong(check_graph(snapshot, namespace))
     return finding
 
@@ -92,21 +92,26 @@ RENAMED = replace(
         (
             Snapshot(domain="67"),
             None,
-            FAIL,
+            Level.ERROR,
             "no node of ours in ROS domain 67;ros2 launch",
         ),
-        (Snapshot(nodes=("/turtle",)), None, FAIL, "where there are 1 others"),
-        (robot("/robot1"), "robot2", FAIL, "namespace /robot2;some in /robot1;--namespace"),
-        (replace(robot(), nodes=(*robot().nodes, "/drafter")), None, FAIL, "two of /drafter"),
-        (BLIND, None, FAIL, "nothing publishes it"),
-        (more(BLIND, CAMERA), None, FAIL, "camera:=/camera/rgb/compressed"),
-        (without(robot(), "odom", True), None, WARN, "nothing publishes /odom"),
-        (without(robot(), "cmd_vel", False), None, FAIL, "nobody listens on /cmd_vel"),
-        (more(robot(), FORGED), None, FAIL, "/mallory publishes on /verdict"),
+        (Snapshot(nodes=("/turtle",)), None, Level.ERROR, "where there are 1 others"),
+        (robot("/robot1"), "robot2", Level.ERROR, "namespace /robot2;some in /robot1;--namespace"),
+        (
+            replace(robot(), nodes=(*robot().nodes, "/drafter")),
+            None,
+            Level.ERROR,
+            "two of /drafter",
+        ),
+        (BLIND, None, Level.ERROR, "nothing publishes it"),
+        (more(BLIND, CAMERA), None, Level.ERROR, "camera:=/camera/rgb/compressed"),
+        (without(robot(), "odom", True), None, Level.WARN, "nothing publishes /odom"),
+        (without(robot(), "cmd_vel", False), None, Level.ERROR, "nobody listens on /cmd_vel"),
+        (more(robot(), FORGED), None, Level.ERROR, "/mallory publishes on /verdict"),
         (
             more(RENAMED, Endpoint("/mallory", "/go2/velocity", TWIST, True)),
             None,
-            FAIL,
+            Level.ERROR,
             "/mallory publishes on /go2/velocity",
         ),
     ],
@@ -115,17 +120,17 @@ def test_one_fault_is_one_finding_that_names_it_and_says_what_to_do(
     snapshot: Snapshot, namespace: str | None, state: str, said: str
 ) -> None:
     finding = only(snapshot, namespace)
-    assert finding.state == state and finding.advice
-    assert all(words in f"{finding.found} {finding.advice}" for words in said.split(";"))
+    assert finding.level == state and finding.advice
+    assert all(words in f"{finding.message} {finding.advice}" for words in said.split(";"))
 
 
 @pytest.mark.parametrize("gone", NODES)
 def test_a_node_that_is_missing_is_named(gone: str) -> None:
     whole = robot("/robot1")
     nodes = tuple(node for node in whole.nodes if node != f"/robot1/{gone}")
-    said = tuple(s for s in whole.said if s.name != f"/robot1/{gone}")
+    said = {name: s for name, s in whole.said.items() if name != f"/robot1/{gone}"}
     finding = only(replace(whole, nodes=nodes, said=said))
-    assert finding.state == FAIL and f"/robot1/{gone} is not running" in finding.found
+    assert finding.level == Level.ERROR and f"/robot1/{gone} is not running" in finding.message
 
 
 def test_a_raw_camera_alone_is_enough_and_one_of_another_type_is_told_apart() -> None:
@@ -133,7 +138,7 @@ def test_a_raw_camera_alone_is_enough_and_one_of_another_type_is_told_apart() ->
     assert wrong(check_graph(more(BLIND, raw))) == []
     other = replace(raw, topic="/camera/image_raw/compressed")
     findings = wrong(check_graph(more(BLIND, other)))
-    assert any("it carries sensor_msgs/msg/Image" in finding.found for finding in findings)
+    assert any("it carries sensor_msgs/msg/Image" in finding.message for finding in findings)
 
 
 @pytest.mark.parametrize(("reliable", "latched"), [(True, False), (False, True)])
@@ -144,8 +149,8 @@ def test_qos_that_does_not_fit_is_said_of_both_ends(reliable: bool, latched: boo
     assert wrong(check_graph(more(robot(), listener))) == []  # the driver is not a node of ours
     listener = replace(listener, node="/cloud_bridge")
     finding = only(more(robot(), listener))
-    assert "/cloud_bridge hears nothing of /driver" in finding.found
-    assert ("best effort" if reliable else "volatile") in finding.found
+    assert "/cloud_bridge hears nothing of /driver" in finding.message
+    assert ("best effort" if reliable else "volatile") in finding.message
 
 
 @given(*[st.booleans()] * 4)
@@ -160,37 +165,37 @@ def test_a_subscription_never_asks_for_more_than_is_offered(
 
 def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
     whole = robot("/robot1")
-    hangs = replace(whole, said=tuple(s for s in whole.said if "drafter" not in s.name))
-    assert "/robot1/drafter said nothing on /diagnostics in 5 s" in only(hangs).found
-    ill = [replace(s, level=2, message="no picture") for s in hangs.said[:1]]
-    findings = wrong(check_graph(replace(whole, said=(*whole.said[:1], *ill, *hangs.said[1:]))))
-    assert [(f.state, f.found) for f in findings] == [(FAIL, "no picture")]
-    assert "(robot1)" in findings[0].check
-    stale = replace(whole.said[0], level=3, message="old")
-    assert only(replace(whole, said=(*whole.said, stale))).state == FAIL
-    warned = replace(whole.said[0], level=1, message="black")
-    assert only(replace(whole, said=(*whole.said, warned))).state == WARN
+    drafter = "/robot1/drafter"
+    hangs = {name: health for name, health in whole.said.items() if name != drafter}
+    assert (
+        f"{drafter} said nothing on /diagnostics in 5 s" in only(replace(whole, said=hangs)).message
+    )
+    for level in (Level.ERROR, Level.STALE, Level.WARN):
+        ill = Health(level, "no picture", check=f"{drafter} (robot1)")
+        assert only(replace(whole, said={**hangs, drafter: ill})) == ill
 
 
 def test_it_is_shown_whether_the_robot_decides_while_it_drives() -> None:
-    said = Said("/navigator", 0, "idle", values={"drive": "stop_and_go", "refused": "0"})
-    found = [finding.found for finding in check_graph(replace(robot(), said=(said,)))]
+    said = Health(Level.OK, "idle", values={"drive": "stop_and_go", "refused": "0"})
+    found = [
+        finding.message for finding in check_graph(replace(robot(), said={"/navigator": said}))
+    ]
     assert "drive: stop_and_go" in found and "refused: 0" not in found
 
 
 def test_clock_offsets_are_shown() -> None:
-    said = Said("/cloud_bridge", 0, "fine", values={"cloud_clock_offset_s": "0.013"})
-    findings = check_graph(replace(robot(), said=(*robot().said[:1], said, *robot().said[2:])))
-    assert any("cloud_clock_offset_s: 0.013" in finding.found for finding in findings)
+    said = Health(Level.OK, "fine", values={"cloud_clock_offset_s": "0.013"})
+    findings = check_graph(replace(robot(), said={**robot().said, "/cloud_bridge": said}))
+    assert any("cloud_clock_offset_s: 0.013" in finding.message for finding in findings)
 
 
 def test_two_robots_do_not_mix() -> None:
     """What the second lacks is said of the second; the first one's camera does not help it."""
     one, blind = robot("/robot1"), without(robot("/robot2"), "compressed", True)
-    said = one.said + blind.said
+    said = {**one.said, **blind.said}
     two = Snapshot(one.nodes + blind.nodes, one.endpoints + blind.endpoints, said, seconds=5.0)
     finding = only(two)
-    assert finding.check == "camera of /robot2" and "/robot2/camera/image_raw" in finding.found
+    assert finding.check == "camera of /robot2" and "/robot2/camera/image_raw" in finding.message
     assert wrong(check_graph(two, "robot1")) == []
-    lie = Said("/robot1/drafter", 2, "a lie of robot 2's")
-    assert wrong(check_graph(replace(two, said=(*two.said, lie)), "robot2")) == [finding]
+    lie = {"/robot1/drafter": Health(Level.ERROR, "a lie of robot 2's")}
+    assert wrong(check_graph(replace(two, said={**two.said, **lie}), "robot2")) == [finding]

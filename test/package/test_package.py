@@ -23,9 +23,9 @@ import edge_cloud_spec
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.doctor.finding import OK
 from edge_cloud_spec.doctor.machine import check_simulator
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import check_instruction, known_instructions
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.models import EMBEDDED
@@ -291,7 +291,7 @@ def test_without_the_lab_the_launch_and_the_doctor_say_so(monkeypatch: pytest.Mo
     with pytest.raises(UserError, match=r"simulator, .* not installed here: .* sim:=false"):
         settings_of({**given, "sim": "true"})
     finding = check_simulator()
-    assert (finding.state, finding.found) == (OK, "not installed")
+    assert (finding.level, finding.message) == (Level.OK, "not installed")
 
 
 def test_the_readmes_first_ros_example_can_succeed() -> None:

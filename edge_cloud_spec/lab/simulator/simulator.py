@@ -26,7 +26,7 @@ from std_msgs.msg import ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
 from ...errors import UserError
-from ...nodes.health import Health, Level
+from ...health import Health, Level
 from ...nodes.runtime.diagnostics import Diagnostics
 from ...nodes.runtime.parameters import Parameters, refuse_unknown_parameters
 from ...nodes.runtime.qos import LATCHED, NEWEST, RELIABLE, SENSOR_DATA

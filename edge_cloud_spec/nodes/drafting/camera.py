@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image as Picture
 
 from ...errors import UserError
+from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
-from ..health import Health, Level
 
 if TYPE_CHECKING:
     from rclpy.node import Node

@@ -12,7 +12,8 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
-from ..health import Health, HealthConsole, Level
+from ...health import Health, Level
+from ..health import HealthConsole
 from .qos import RELIABLE
 
 PERIOD_S = 1.0

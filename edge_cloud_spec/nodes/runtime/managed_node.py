@@ -11,7 +11,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from std_msgs.msg import Bool
 
 from ...errors import UserError, sentence
-from ..health import Health, Level
+from ...health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters

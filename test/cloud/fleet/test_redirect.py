@@ -25,7 +25,7 @@ from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost
-from edge_cloud_spec.edge.probe import CloudState
+from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
@@ -102,12 +102,12 @@ def test_a_verifier_that_took_the_place_of_a_front_is_decoded_with() -> None:
 
 def test_a_front_is_probed_without_placing_anybody(front: SmallFleet) -> None:
     front.roster.reported("a", "127.0.0.1:1", ReplicaLoad())
-    found: queue.Queue[CloudState] = queue.Queue()
+    found: queue.Queue[Health] = queue.Queue()
     with closing(VerifierClient(ClientSettings(front.address))) as link:
         link.probe(found.put)
-        while (state := found.get(timeout=100)).kind == "not_serving":
+        while (state := found.get(timeout=100)).check == "not_serving":
             link.probe(found.put)  # until its health says so, too
-    assert state.serves, state
+    assert state.level == Level.OK, state
     assert not front.roster.placed
 
 
