@@ -15,7 +15,7 @@ from .entities import CAMERA, CAPTION, LOG, MAP, TIMELINE, TOKENS, Entity
 TIME = "run"  # the name of the time, seconds since the run began
 WINDOW = 8.0  # s before the cursor that the time line shows
 PLOTTED = 60.0  # s before the cursor that the plots show
-HEIGHT = 8.0  # m of the eye above the robot
+HEIGHT = 11.0  # m of the eye above the robot
 
 
 def layout(live: bool) -> rrb.Blueprint:
