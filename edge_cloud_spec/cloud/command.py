@@ -156,10 +156,10 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def _serve_fleet(settings: ServeSettings) -> int:
-    """Serve a front and replicas on Ray, the only use of Ray."""
+    """Serve a router and replicas on Ray, the only use of Ray."""
     from ..models.load import choose
     from .fleet.ray_fleet import serve_fleet
-    from .fleet.roster import ScalingLimits
+    from .fleet.registry import ScalingLimits
 
     fleet, models = settings.fleet, settings.models
     limits = ScalingLimits(fleet.replicas, fleet.max_replicas or fleet.replicas)

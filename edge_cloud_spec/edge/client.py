@@ -162,7 +162,7 @@ class VerifierClient:
         self.run_soon(start)
 
     def forget_replica(self) -> None:
-        """Let the next stream ask the front again; from any thread."""
+        """Let the next stream ask the router again; from any thread."""
         self.run_soon(self._known.clear)
 
     def run_soon(self, job: Callable[[], None]) -> None:

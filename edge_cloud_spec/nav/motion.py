@@ -172,7 +172,7 @@ class Motion:
 
     It may begin on the move: ``driven`` is commanded already. What of that leads to the goal goes
     on, what is across it comes to an end within the limits, and what is against it must be braked
-    before (``in_reach``). ``used``: what was commanded since the step's frame (`Ledger`), which is
+    before (``in_reach``). ``used``: what was commanded since the step's frame (`CommandedMotion`), which is
     off its budget.
     """
 
@@ -544,7 +544,7 @@ def _rates(velocity: Velocity) -> tuple[float, float, float]:
     return velocity.speed, abs(velocity.vy), abs(velocity.wz)
 
 
-class Ledger:
+class CommandedMotion:
     """The velocities commanded lately, for whatever step. Times are steady seconds."""
 
     def __init__(self) -> None:

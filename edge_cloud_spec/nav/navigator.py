@@ -34,8 +34,8 @@ from .motion import (
     NOTHING,
     PERIOD,
     SHORT,
+    CommandedMotion,
     Goal,
-    Ledger,
     Motion,
     Use,
     goal_of,
@@ -141,7 +141,7 @@ class Navigator:
     settings), its own end or expiry, odometry that went missing or jumped, or a gap between ticks.
     Where odometry tells the place of a frame, the next decision is made while it runs, and replaces
     it: the next tick drives on from the speed of the last, and all that was commanded since the
-    frame (``Ledger``) is off the new action's budget. One that does not fit into that has the robot
+    frame (``CommandedMotion``) is off the new action's budget. One that does not fit into that has the robot
     stand first. Words that nobody has verified replace no motion, and none replaces theirs.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
@@ -169,8 +169,8 @@ class Navigator:
         self._shortened: set[Action] = set()  # those of which it was said
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: Run | None = None
-        self._ledger = Ledger()
-        self.obstacles = Obstacles(self.odometer, self._ledger)
+        self._commanded = CommandedMotion()
+        self.obstacles = Obstacles(self.odometer, self._commanded)
         self.obstacles.settings = self.settings
         self._free_at = -math.inf  # when nothing in the way held the robot last
         self._in_way = ""  # what was in the way of the motion under way
@@ -225,9 +225,9 @@ class Navigator:
         for effect in effects:
             if isinstance(effect, Drive):
                 self._given = effect
-                self._ledger.command(effect.velocity, now)
+                self._commanded.command(effect.velocity, now)
             elif isinstance(effect, Halt):
-                self._ledger.command(STILL, now)
+                self._commanded.command(STILL, now)
         return effects
 
     def _on(self, event: Event, now: float) -> list[Effect]:
@@ -357,7 +357,7 @@ class Navigator:
         moves = settled.action is not None and settled.action.verb == "move"
         path, _, turn = self._used_since(frame, now)
         on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]
-        driven = self._ledger.driven_since(frame.taken, now)
+        driven = self._commanded.driven_since(frame.taken, now)
         if on_the_move and driven > YOUNG:
             return f"its frame is from {driven:.1f} s of driving ago"
         return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, on_the_move)
@@ -374,7 +374,7 @@ class Navigator:
         frame = self._frame_time(settled)
         used = self._used_since(frame, now)
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
-        motion = Motion(goal, limits, now, pose, anchor, self._ledger.driven, used)
+        motion = Motion(goal, limits, now, pose, anchor, self._commanded.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
         # Its own deadline is sooner, unless it has to wait for odometry that falters.
@@ -414,7 +414,7 @@ class Navigator:
         """
         if not self.odometer.locates(now):
             return NOTHING
-        path, aside, turn = self._ledger.since(frame.taken, now, self.settings.limits)
+        path, aside, turn = self._commanded.since(frame.taken, now, self.settings.limits)
         if path <= LEFT[0] and turn <= LEFT[1]:
             return path, aside, turn
         metres, radians = self.odometer.track.moved_since(frame.at)
@@ -450,7 +450,7 @@ class Navigator:
         if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
             effects = self._show("idle", detail)
         effects += self._say_what_is_unseen(now)
-        stands = now - self._ledger.changed >= 2 * STANDS_S and self.odometer.locates(now)
+        stands = now - self._commanded.changed >= 2 * STANDS_S and self.odometer.locates(now)
         made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
         drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
         if drifts and not self._drifts:
@@ -514,7 +514,7 @@ class Navigator:
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of what is commanded; of motions that replace each other
         none lasts long enough to tell."""
-        path, _, turn = self._ledger.since(now - PROGRESS_S, now)
+        path, _, turn = self._commanded.since(now - PROGRESS_S, now)
         made, turned = self.odometer.track.made_lately(PROGRESS_S)
         return any(
             given > least and real < PROGRESS * given

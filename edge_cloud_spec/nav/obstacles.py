@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .clock_offset import FARTHEST_CLOCK, SourceClock, camera_clock
 from .events import Scan
 from .footprint import SOURCES, Points
-from .motion import DOUBT, FAR, IN_THE_WAY, Ledger
+from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 from .settings import Settings
@@ -40,10 +40,10 @@ class Obstacles:
     was slowed down; else it is empty.
     """
 
-    def __init__(self, odometer: Odometer, ledger: Ledger) -> None:
+    def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
         self.settings = Settings()
         self.why = ""
-        self._odometer, self._ledger = odometer, ledger
+        self._odometer, self._commanded = odometer, commanded
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, str] = {}  # of the newest message of a source
         self._behind: dict[str, int] = {}  # the last stamp that went back
@@ -113,7 +113,7 @@ class Obstacles:
         """Its points as the base stands now, and the margin to keep of them: where odometry does
         not tell how the base has moved since then, as much more as it can have."""
         margin = self.settings.obstacles.margin
-        path, _, turn = self._ledger.since(seen.taken, now, self.settings.limits)
+        path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
         track = self._odometer.track
         then = track.at(seen.at) if self._odometer.locates(now) else None
         if then is not None:

@@ -12,9 +12,9 @@ SERVICE, METHOD_NAME = METHOD[1:].split("/")
 EARLIER_SERVICE = "edge_cloud_spec.v1.Verifier"  # of protocols before 4: refused in a sentence
 DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
 RETRY_AFTER = "retry-after-ms"  # trailing metadata of a refusal that passes
-ASK = "ask-for-replica"  # metadata of a robot that knows that a front is there: no message comes
+ASK = "ask-for-replica"  # metadata of a robot that knows that a router is there: no message comes
 AVOID = "avoid-replica"  # the address of a replica that the robot could not reach
-LEASE = "lease-bin"  # what the front gave the robot for a replica
+LEASE = "lease-bin"  # what the router gave the robot for a replica
 MAX_RETRY_S = 30.0  # a longer pause than this is not taken from a cloud
 MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
 

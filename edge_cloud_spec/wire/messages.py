@@ -202,7 +202,7 @@ class Fault:
     """The cloud cannot continue this decode. The text names what is wrong and what to do.
 
     ``retry_after_s``: when it may be asked again; 0: it does not say. Code ``MOVED`` sends the
-    robot to the replica at ``address`` (empty: back to the front) with a ``lease`` that opens
+    robot to the replica at ``address`` (empty: back to the router) with a ``lease`` that opens
     streams there for ``lease_s``. Times in seconds.
     """
 

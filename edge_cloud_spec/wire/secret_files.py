@@ -87,7 +87,7 @@ def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _digits(token: str) -> str:
-    """Too few to tell the token by, and the same in a fleet's front and its replicas."""
+    """Too few to tell the token by, and the same in a fleet's router and its replicas."""
     return hashlib.blake2b(token.encode(), digest_size=6, person=b"token name").hexdigest()
 
 

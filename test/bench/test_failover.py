@@ -51,7 +51,7 @@ def test_a_killed_replica_is_not_there_until_another_process_is() -> None:
     """Its last report is believed for a while: the next kill would take the only one left."""
     pids = {"a": 1, "b": 2}
     fleet: Any = SimpleNamespace(
-        roster=SimpleNamespace(loads={"a": None, "b": None}),
+        registry=SimpleNamespace(loads={"a": None, "b": None}),
         controller=SimpleNamespace(pids=pids),
     )
     events = Events(fleet, [], 2, None)  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def test_an_instruction_that_the_draft_model_does_not_know_is_refused_with_those
     assert "blue box" in told and not out
 
 
-def test_figures_are_those_of_the_ledger() -> None:
+def test_figures_are_those_of_the_measures() -> None:
     one = Round(0, 4, 3, 4, 0.0, 0.0, 1.0)
     stats = DecodeStats([one, one], up_bytes=700, down_bytes=90)
     assert figures_of(Outcome("end", "", (1,) * 7, 0.5, stats)) == {

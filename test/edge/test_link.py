@@ -61,7 +61,7 @@ def test_a_circle_is_noticed_and_an_answer_ends_it() -> None:
     assert not route.in_circles
 
 
-def test_a_replica_that_broke_is_tried_once_more_and_then_the_front_is_asked() -> None:
+def test_a_replica_that_broke_is_tried_once_more_and_then_the_router_is_asked() -> None:
     known = KnownPlace()
     route = Route(PLAIN, known, 0.0)
     assert route.here == Place("127.0.0.1:7")
@@ -91,7 +91,7 @@ def test_a_replica_beyond_a_long_round_trip_is_given_longer_each_time() -> None:
         route.follow(f"127.0.0.1:{port}", b"lease", 60.0, 0.0)
         waited.append(route.connect_s)
         route.lost(connected=False, now=0.0)
-        assert route.connect_s == UNREACHABLE_S  # the front: whoever watches the link is told
+        assert route.connect_s == UNREACHABLE_S  # the router: whoever watches the link is told
     assert waited[0] == UNREACHABLE_S and waited == sorted(waited) and waited[3] > 4 * waited[0]
     assert waited[-1] == waited[-2]
     route.follow("127.0.0.1:8", b"lease", 60.0, 0.0)

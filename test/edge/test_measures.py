@@ -159,7 +159,7 @@ def test_a_round_keeps_what_no_model_accounts_for_apart() -> None:
     assert (quick.link_s, quick.overhead_s, watch.link_s(verdict, 2.0)) == (0.0, 0.0, 0.0)
 
 
-def test_a_ledger_adds_up_its_rounds() -> None:
+def test_measures_add_up_their_rounds() -> None:
     def one(drafted: int, accepted: int) -> Round:
         return Round(0, drafted, accepted, 1, 0.0, 0.0, 0.0)
 

@@ -28,7 +28,7 @@ from edge_cloud_spec.nav.motion import (
     PATH,
     PERIOD,
     Axis,
-    Ledger,
+    CommandedMotion,
     Limits,
     Steps,
     goal_of,
@@ -113,7 +113,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     [
         [(Track, "at", lambda self, time: self.newest)],
         [
-            (Ledger, "since", lambda self, *when: NOTHING),
+            (CommandedMotion, "since", lambda self, *when: NOTHING),
             (Track, "moved_since", lambda self, time: (0.0, 0.0)),
         ],
     ],
@@ -197,7 +197,7 @@ def lagging(braking: float) -> Limits:
 
 def step(drill: Followed) -> list[Any]:
     """Odometry, and a tick."""
-    given, pose = drill.navigator._ledger.driven, drill.pose
+    given, pose = drill.navigator._commanded.driven, drill.pose
     x = pose.x + PERIOD * given.vx * math.cos(pose.yaw)
     y = pose.y + PERIOD * given.vx * math.sin(pose.yaw)
     drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)
@@ -225,7 +225,7 @@ def test_what_cannot_begin_at_this_speed_has_the_robot_stand_first(
     first: str, then: str, goes_on: bool
 ) -> None:
     drill = moving(first)
-    driven = drill.navigator._ledger.driven
+    driven = drill.navigator._commanded.driven
     effects = drill.on(words(f"action: {then};", "r2", age=0.0, stamp=stamp(drill)))
     assert drill.navigator.moving == goes_on
     assert any(isinstance(effect, Halt) for effect in effects) != goes_on
@@ -269,24 +269,24 @@ def test_what_was_turned_since_the_frame_is_off_the_next_budget_though_the_robot
 
 
 def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() -> None:
-    base, ledger = Base(lag=0.1, now=0.0), Ledger()
+    base, commanded = Base(lag=0.1, now=0.0), CommandedMotion()
     for begin, end, velocity in (
         (0.0, 0.5, Velocity(vx=0.6)),
         (0.5, 0.8, Velocity(vx=-0.2, wz=1.2)),
         (0.8, 2.0, Velocity()),
     ):
         base.obey(Drive(velocity, end, end))
-        ledger.command(velocity, begin)
+        commanded.command(velocity, begin)
         for _ in base.run(end):
             pass
     for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
         made = [base.made(2.0).turned - base.made(taken).turned]
-        path, _, turn = ledger.since(taken, 2.0, lagging(0.1))
+        path, _, turn = commanded.since(taken, 2.0, lagging(0.1))
         made.append(base.made(2.0).path - base.made(taken).path)
         assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
-        faster = ledger.since(taken, 2.0, lagging(0.05))
+        faster = commanded.since(taken, 2.0, lagging(0.05))
         assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
-    assert ledger.since(1.3, 2.0) == NOTHING
+    assert commanded.since(1.3, 2.0) == NOTHING
 
 
 @pytest.mark.parametrize(("first", "then"), [(True, False), (False, True), (False, False)])

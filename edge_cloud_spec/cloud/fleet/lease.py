@@ -1,4 +1,4 @@
-"""A lease: the front's signed word that a client may decode at a replica, for a short while."""
+"""A lease: the router's signed word that a client may decode at a replica, for a short while."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Lease:
 
 
 def new_key() -> bytes:
-    """A new fleet's key, known only to its front and replicas."""
+    """A new fleet's key, known only to its router and replicas."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -40,15 +40,15 @@ def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: floa
     ``now`` is Unix time, s. Nothing of an unsigned lease is read.
     """
     if not shown:
-        return "a lease is needed: ask the fleet's front for a replica"
+        return "a lease is needed: ask the fleet's router for a replica"
     tag, said = shown[:_TAG_BYTES], shown[_TAG_BYTES:]
     if not hmac.compare_digest(tag, hmac.digest(key, said, hashlib.sha256)):
-        return "the lease is not signed by this fleet; ask its front"
+        return "the lease is not signed by this fleet; ask its router"
     lease = Lease(*json.loads(said))
     if lease.replica != replica:
-        return "the lease is for another replica; ask the fleet's front"
+        return "the lease is for another replica; ask the fleet's router"
     if lease.client != client:
-        return "the lease was given to another client; ask the fleet's front"
+        return "the lease was given to another client; ask the fleet's router"
     if now >= lease.expires:
-        return "the lease has expired; ask the fleet's front for another"
+        return "the lease has expired; ask the fleet's router for another"
     return ""

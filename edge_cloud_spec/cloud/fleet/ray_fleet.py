@@ -1,7 +1,7 @@
 """A fleet whose replicas are actors of Ray: ``serve --replicas``, until a signal.
 
 ``/metrics`` of a fleet are all replicas' own, each with a label ``replica``, as vLLM labels the
-engines of one server, so that the same queries sum over them; and the front's.
+engines of one server, so that the same queries sum over them; and the router's.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ...errors import UserError, check_installed
 from ...wire.channel import is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
-from .front import FrontServer
 from .lease import new_key
+from .registry import Registry, Scaling, ScalingLimits
 from .replica import MakeWorker, ReplicaActor, ReplicaReport
-from .roster import Roster, Scaling, ScalingLimits
+from .router import RouterServer
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -55,7 +55,7 @@ class RayReplicas:
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, key: bytes, cpus: float, gpus: float
     ) -> None:
-        """settings: the front's. cpus, gpus: what each replica gets of Ray's machines.
+        """settings: the router's. cpus, gpus: what each replica gets of Ray's machines.
 
         RAY_ADDRESS names a cluster; without it, Ray runs on this machine.
         """
@@ -128,13 +128,18 @@ class Controller:
     def __init__(
         self,
         replicas: RayReplicas,
-        roster: Roster,
+        registry: Registry,
         scaling: Scaling,
         clock: Callable[[], float] = time.monotonic,
         unix: Callable[[], float] = time.time,
     ) -> None:
         """clock: steady time, s. unix: Unix time, s."""
-        self._replicas, self._roster, self._scaling, self._clock = replicas, roster, scaling, clock
+        self._replicas, self._registry, self._scaling, self._clock = (
+            replicas,
+            registry,
+            scaling,
+            clock,
+        )
         self._unix = unix
         self._leaving: dict[str, float] = {}  # since when
         self._numbers = itertools.count(1)
@@ -150,7 +155,7 @@ class Controller:
     async def look(self) -> None:
         """Collect all reports, then start and drain replicas as wanted."""
         await asyncio.gather(*(self._hear(name) for name in self._replicas.names))
-        loads = self._roster.loads
+        loads = self._registry.loads
         wanted = self._scaling.look(list(loads.values()), self._clock())
         staying = [name for name in self._replicas.names if name not in self._leaving]
         for _ in range(wanted - len(staying)):
@@ -161,7 +166,7 @@ class Controller:
     def drain(self, name: str) -> None:
         """Let this replica leave; a wanted one is replaced."""
         self._leaving[name] = self._clock()
-        self._roster.drain(name)
+        self._registry.drain(name)
         self._replicas.drain(name)
         log.info("%s drains", name)
 
@@ -174,7 +179,7 @@ class Controller:
             self._forget(name)
             return
         except Exception:  # it starts (again), or its machine does not answer
-            self._roster.missed(name)
+            self._registry.missed(name)
             return
         if name in self._leaving:
             late = self._clock() - self._leaving[name] > LEAVE_S
@@ -183,11 +188,11 @@ class Controller:
             return
         self.pids[name] = report.pid
         ahead_s = report.unix_s - self._unix()
-        self._roster.reported(name, report.address, report.load, ahead_s)
+        self._registry.reported(name, report.address, report.load, ahead_s)
 
     def _forget(self, name: str) -> None:
         self._replicas.end(name)
-        self._roster.left(name)
+        self._registry.left(name)
         self._leaving.pop(name, None)
         self.pids.pop(name, None)
 
@@ -241,7 +246,7 @@ def _check_refusal(address: str) -> None:
         )
 
 
-def fleet_metrics(ask: Callable[[], Scrape], roster: Roster) -> Iterator[Metric]:
+def fleet_metrics(ask: Callable[[], Scrape], registry: Registry) -> Iterator[Metric]:
     """All families of all replicas; one that does not answer is ``fleet_replica_up`` 0.
 
     ask: all replicas, from the thread of the scrape.
@@ -249,8 +254,8 @@ def fleet_metrics(ask: Callable[[], Scrape], roster: Roster) -> Iterator[Metric]
     scrape = ask()
     up = {name: float(found is not None) for name, found in scrape.items()}
     yield gauge("fleet_replica_up", "1: the replica answered.", up, LABEL)
-    text = "Robots that the front sent to this replica."
-    yield counter("fleet_placements", text, dict(roster.placed), LABEL)
+    text = "Robots that the router sent to this replica."
+    yield counter("fleet_placements", text, dict(registry.placed), LABEL)
     yield from together({name: found for name, found in scrape.items() if found is not None})
 
 
@@ -266,7 +271,7 @@ def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
 
 
 class Fleet:
-    """A front with its replicas on Ray; lives on one asyncio loop, once it is made."""
+    """A router with its replicas on Ray; lives on one asyncio loop, once it is made."""
 
     def __init__(
         self,
@@ -277,27 +282,27 @@ class Fleet:
         gpus: float = 0.0,
     ) -> None:
         """Starts Ray. cpus, gpus: for each replica. Raises UserError."""
-        key, self.roster = new_key(), Roster()
+        key, self.registry = new_key(), Registry()
         self._replicas = RayReplicas(make, settings, key, cpus, gpus)
-        self.controller = Controller(self._replicas, self.roster, Scaling(limits))
-        self._front = FrontServer(self.roster, key, settings)
+        self.controller = Controller(self._replicas, self.registry, Scaling(limits))
+        self._router = RouterServer(self.registry, key, settings)
         self._controlling: asyncio.Task[None] | None = None
         self._metrics_address = settings.metrics
         self.metrics: MetricsServer | None = None
 
     async def start(self, count: int) -> str:
-        """The front's address, once so many replicas serve. Raises UserError."""
+        """The router's address, once so many replicas serve. Raises UserError."""
         loop = asyncio.get_running_loop()
         if self._metrics_address:
 
             def ask() -> Scrape:
                 return asyncio.run_coroutine_threadsafe(self._scrape(), loop).result()
 
-            collect = partial(fleet_metrics, ask, self.roster)
+            collect = partial(fleet_metrics, ask, self.registry)
             self.metrics = MetricsServer(self._metrics_address, collect)
-        address = await self._front.start()
+        address = await self._router.start()
         self._controlling = asyncio.ensure_future(self.controller.run())
-        while len(self.roster.loads) < count:
+        while len(self.registry.loads) < count:
             if self.controller.problem:
                 raise UserError(f"a replica cannot start: {self.controller.problem}")
             await asyncio.sleep(LOOK_S)
@@ -310,12 +315,12 @@ class Fleet:
         return why
 
     async def stop(self) -> None:
-        """End the front and all replicas."""
+        """End the router and all replicas."""
         if self._controlling is not None:
             self._controlling.cancel()
         if self.metrics is not None:
             await asyncio.to_thread(self.metrics.stop)
-        await self._front.stop()
+        await self._router.stop()
         await asyncio.to_thread(self._replicas.close)
 
     async def _scrape(self) -> Scrape:

@@ -1,6 +1,6 @@
 """One replica: the worker and server of a single verifier, on a loop in a thread.
 
-Its streams show the front's lease, and are sent elsewhere when it drains. As a Ray actor Ray
+Its streams show the router's lease, and are sent elsewhere when it drains. As a Ray actor Ray
 decides where it runs, and starts it again when it died.
 """
 
@@ -32,7 +32,7 @@ from ..serving.metrics import verifier_metrics
 from ..serving.server import Server, ServerSettings
 from ..serving.service import DecodeService
 from .lease import lease_problem
-from .roster import ReplicaLoad
+from .registry import ReplicaLoad
 
 DRAIN_S = 1.0  # after which a stream without a verdict is sent elsewhere, too
 GO_ELSEWHERE = encode_server(
@@ -147,7 +147,7 @@ class Replica:
         return ReplicaReport(self.address, os.getpid(), load, len(streams), time.time())
 
     def metrics(self) -> list[Any]:
-        """The families of ``/metrics``, which the front serves; needs prometheus-client."""
+        """The families of ``/metrics``, which the router serves; needs prometheus-client."""
         return list(verifier_metrics(self._worker, self._service))
 
     def drain(self) -> None:

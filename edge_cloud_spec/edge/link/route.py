@@ -3,7 +3,7 @@
 ``Route`` is a state machine without I/O: to the verifier that is configured, or on to one that it
 names. Who could lie: whoever answers at the configured address, or at a replica. Under TLS all of
 them hold the configured verifier's own certificate, since its name is asked for at every address;
-the hosts that a redirect may name are bounded nevertheless, or a front could let robots knock at
+the hosts that a redirect may name are bounded nevertheless, or a router could let robots knock at
 any door of their network.
 """
 
@@ -44,7 +44,7 @@ class ClientSettings(Bounded):
     )
     key: str = described("", "PEM file of the certificate's key", fixed=True)
     replica_hosts: str = described(
-        "", "hosts, with commas, that a fleet's front may send us to beside its own", fixed=True
+        "", "hosts, with commas, that a fleet's router may send us to beside its own", fixed=True
     )
 
     @property
@@ -116,20 +116,20 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
 
 
 class KnownPlace:
-    """The place that a front gave last, for the next streams of one robot. Times are steady, s."""
+    """The place that a router gave last, for the next streams of one robot. Times are steady, s."""
 
     def __init__(self) -> None:
-        self.is_front = False  # whether the configured verifier sent us on before
+        self.is_router = False  # whether the configured verifier sent us on before
         self._place: Place | None = None
         self._until = 0.0
 
     def at(self, now: float) -> Place | None:
-        """Where a stream may go without asking the front; None if it must ask."""
+        """Where a stream may go without asking the router; None if it must ask."""
         return self._place if now < self._until else None
 
     def given(self, place: Place, lease_s: float, now: float) -> None:
-        """Keep the place that the front gave, whose lease opens streams for ``lease_s``."""
-        self.is_front = True
+        """Keep the place that the router gave, whose lease opens streams for ``lease_s``."""
+        self.is_router = True
         self._place, self._until = place, now + 0.9 * lease_s
 
     def forget(self, place: Place) -> None:
@@ -138,26 +138,26 @@ class KnownPlace:
             self.clear()
 
     def clear(self) -> None:
-        """The next stream asks the front."""
+        """The next stream asks the router."""
         self._place, self._until = None, 0.0
 
 
 class Route:
-    """The way of one stream. ``here`` is where it goes now, None: ask the front first."""
+    """The way of one stream. ``here`` is where it goes now, None: ask the router first."""
 
     def __init__(self, settings: ClientSettings, known: KnownPlace, now: float) -> None:
         self.avoid = ""  # the address that could not be reached
         self._settings, self._known = settings, known
-        self._front = Place(settings.cloud)
+        self._router = Place(settings.cloud)
         self._redirects = 0  # since the last answer
         self._retried = False  # the replica, since its last answer
         self._silent = 0  # replicas that could not be reached since the last answer
-        self.here: Place | None = known.at(now) or (None if known.is_front else self._front)
+        self.here: Place | None = known.at(now) or (None if known.is_router else self._router)
 
     @property
-    def at_front(self) -> bool:
+    def at_router(self) -> bool:
         """Whether the configured verifier is next, or is asked."""
-        return self.here is None or self.here == self._front
+        return self.here is None or self.here == self._router
 
     @property
     def in_circles(self) -> bool:
@@ -170,16 +170,16 @@ class Route:
 
         Over a link of a long round trip none would be reached otherwise: TCP and TLS take four.
         """
-        doublings = 0 if self.at_front else min(self._silent, MAX_DOUBLINGS)
+        doublings = 0 if self.at_router else min(self._silent, MAX_DOUBLINGS)
         return UNREACHABLE_S * (1 << doublings)
 
     def follow(self, address: str, lease: bytes, lease_s: float, now: float) -> str:
-        """A redirect; empty ``address``: back to the front. Returns why it is not followed."""
+        """A redirect; empty ``address``: back to the router. Returns why it is not followed."""
         self._redirects += 1
-        if self.here is not None and not self.at_front:
+        if self.here is not None and not self.at_router:
             self._known.forget(self.here)
         if not address:
-            self._known.is_front = True
+            self._known.is_router = True
             self.here = None
             return ""
         if problem := redirect_problem(self._settings, address):
@@ -190,9 +190,9 @@ class Route:
         return ""
 
     def is_plain(self) -> None:
-        """The front does not send us on any more: it verifies itself."""
-        self._known.is_front = False
-        self.here = self._front
+        """The router does not send us on any more: it verifies itself."""
+        self._known.is_router = False
+        self.here = self._router
 
     def answered(self) -> None:
         """A verifier answered the robot here."""
@@ -202,9 +202,9 @@ class Route:
         """The stream broke, or could not be made. Whether to try again at once.
 
         A replica that we were connected to is tried once more, since the link alone may have
-        broken; then the front is asked for another.
+        broken; then the router is asked for another.
         """
-        if self.here is None or self.at_front:
+        if self.here is None or self.at_router:
             return False
         if connected and not self._retried:
             self._retried = True

@@ -48,11 +48,11 @@ _FATAL = {
 }
 
 
-# Of a replica: its tokens or our lease changed, and the front knows more.
+# Of a replica: its tokens or our lease changed, and the router knows more.
 _FOR_THE_FRONT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
-# Makes a fresh call of raw bytes to a place, or asks the front for one (None). The address is of a
-# replica that could not be reached, for the front to know.
+# Makes a fresh call of raw bytes to a place, or asks the router for one (None). The address is of a
+# replica that could not be reached, for the router to know.
 OpenCall = Callable[[Place | None, str], Any]
 
 
@@ -223,7 +223,7 @@ class ClientStream:
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
             wait = retry_after_s(error.trailing_metadata())
-            refused = not route.at_front and error.code() in _FOR_THE_FRONT
+            refused = not route.at_router and error.code() in _FOR_THE_FRONT
             if wait is None and error.code() in _FATAL and not (self._answered or refused):
                 code, advice = _FATAL[error.code()]
                 text = f"{reason}; {advice}" if advice else reason
@@ -239,7 +239,7 @@ class ClientStream:
                 await asyncio.sleep(pause)
 
     async def _ask(self) -> Place:
-        """Ask the front for a replica; the front itself, where that verifies now."""
+        """Ask the router for a replica; the router itself, where that verifies now."""
         call = await self._connect(None)
         await call.done_writing()
         async for data in call:
@@ -249,13 +249,13 @@ class ClientStream:
         else:
             self._route.is_plain()
         place = self._route.here
-        if place is None:  # a front without an address to go to
-            raise _FatalError(Fault("bad_redirect", "the fleet's front named no replica"))
+        if place is None:  # a router without an address to go to
+            raise _FatalError(Fault("bad_redirect", "the fleet's router named no replica"))
         return place
 
     def _follow(self, fault: ServerMessage) -> None:
         """Go where this sends us next; raises _FatalError where that is nowhere to go."""
-        problem = "the fleet's front does not name a replica; update it"
+        problem = "the fleet's router does not name a replica; update it"
         if isinstance(fault, Fault) and fault.code == MOVED:
             now = time.monotonic()
             problem = self._route.follow(fault.address, fault.lease, fault.lease_s, now)
@@ -280,11 +280,11 @@ class ClientStream:
     async def _connect(self, place: Place | None) -> Any:
         """A connected call; LinkLost is reported if that takes long (``Route.connect_s``).
 
-        ``place`` None: it asks the front. A replica is given up then.
+        ``place`` None: it asks the router. A replica is given up then.
         """
         call = self._open_call(place, self._route.avoid)
         if not await _within(self._route.connect_s, call.wait_for_connection()):
-            if place is not None and not self._route.at_front:
+            if place is not None and not self._route.at_router:
                 call.cancel()
                 raise _SilentError
             self._report_loss(self._unreachable("nothing answers there"))

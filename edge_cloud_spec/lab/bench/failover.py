@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from ...cloud.fleet.ray_fleet import Fleet
-from ...cloud.fleet.roster import ScalingLimits
+from ...cloud.fleet.registry import ScalingLimits
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.serving.server import ServerSettings
 from ...edge.client import ClientSettings, VerifierClient
@@ -68,8 +68,8 @@ class BusyRobot(threading.Thread):
         self._runner = DecodeRunner(drafts, answers.spec)
         self._link = VerifierClient(ClientSettings(address))
 
-    def ask_front(self) -> None:
-        """Let the next decode be where the front places it, and not where the last one was."""
+    def ask_router(self) -> None:
+        """Let the next decode be where the router places it, and not where the last one was."""
         self._link.forget_replica()
 
     def run(self) -> None:
@@ -174,10 +174,10 @@ class Events:
         """Kill or drain the replica with the most robots; how long each robot waited then, s."""
         _until(self._is_whole, "the fleet is not whole again")
         for robot in self._robots:
-            robot.ask_front()  # or all of them stay where the last event has sent them
+            robot.ask_router()  # or all of them stay where the last event has sent them
         spread = time.perf_counter()
         _until(partial(self._are_past, spread), "a robot does not decode")
-        loads = self._fleet.roster.loads
+        loads = self._fleet.registry.loads
         name = max(loads, key=lambda one: loads[one].sessions)
         event = time.perf_counter()
         if drain:
@@ -191,8 +191,8 @@ class Events:
 
     def _is_whole(self) -> bool:
         """Whether all replicas serve; one that was killed is not counted until it is back."""
-        roster, pids = self._fleet.roster.loads, self._fleet.controller.pids
-        alive = [name for name in roster if pids.get(name) not in {None, *self._killed}]
+        registry, pids = self._fleet.registry.loads, self._fleet.controller.pids
+        alive = [name for name in registry if pids.get(name) not in {None, *self._killed}]
         return len(alive) == self._replicas
 
     def _are_past(self, event: float) -> bool:

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.fleet.ray_fleet import LEAVE_S, Controller
-from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
-from edge_cloud_spec.cloud.fleet.roster import (
+from edge_cloud_spec.cloud.fleet.registry import (
     ABOVE_MEAN,
     MISSES,
+    Registry,
     ReplicaLoad,
-    Roster,
     Scaling,
     ScalingLimits,
     place,
 )
+from edge_cloud_spec.cloud.fleet.replica import ReplicaReport
 
 LIMITS = ScalingLimits(least=1, most=3, sessions=10, waiting=4, up_s=2.0, down_s=20.0)
 CLIENTS = [f"robot {number}" for number in range(600)]
 EVEN = dict.fromkeys("abcdef", ReplicaLoad(sessions=100))
-NOW, AHEAD = 5_000.0, -300.0  # the front's clock, and how far the replicas' are ahead, s
+NOW, AHEAD = 5_000.0, -300.0  # the router's clock, and how far the replicas' are ahead, s
 
 
 BUSY, WAITING, IDLE = ReplicaLoad(sessions=11), ReplicaLoad(waiting=5), ReplicaLoad()
@@ -85,12 +85,12 @@ def test_it_stays_within_its_limits_and_never_turns_back_at_once(
             changes.append((now, scaling.wanted))
 
 
-def roster_of(names: str) -> Roster:
+def registry_of(names: str) -> Registry:
     """These replicas serve, each at its own address, and hold nothing."""
-    roster = Roster()
+    registry = Registry()
     for name in names:
-        roster.reported(name, f"{name}:1", ReplicaLoad())
-    return roster
+        registry.reported(name, f"{name}:1", ReplicaLoad())
+    return registry
 
 
 def homes(loads: dict[str, ReplicaLoad]) -> dict[str, str | None]:
@@ -141,58 +141,58 @@ def test_without_the_bound_one_replica_would_be_filled() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS[:5])
 def test_a_replica_that_a_client_could_not_reach_is_its_last_choice(client: str) -> None:
-    assert Roster().place(client) is None
-    roster = roster_of("abcdef")
-    home = roster.place(client)
+    assert Registry().place(client) is None
+    registry = registry_of("abcdef")
+    home = registry.place(client)
     assert home is not None
-    assert roster.place(client, {home[1]}) not in (home, None)
+    assert registry.place(client, {home[1]}) not in (home, None)
     for name in set(EVEN) - {home[0]}:
-        roster.left(name)
-    assert roster.place(client, {home[1]}) == home
+        registry.left(name)
+    assert registry.place(client, {home[1]}) == home
 
 
 @pytest.mark.parametrize("client", CLIENTS[:5])
 def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str) -> None:
     """All robots are at it since another died; or it is the one that died, as they found out."""
-    roster = roster_of("ab")
+    registry = registry_of("ab")
     for _ in range(MISSES):
-        roster.missed("a")
-    assert roster.place(client) == ("b", "b:1")
-    assert roster.place(client, {"b:1"}) == ("a", "a:1")
+        registry.missed("a")
+    assert registry.place(client) == ("b", "b:1")
+    assert registry.place(client, {"b:1"}) == ("a", "a:1")
     for _ in range(MISSES):
-        roster.missed("b")
-    assert not roster.loads  # the front says that it does not serve, and tries nevertheless
-    assert roster.place(client, {"b:1"}) == ("a", "a:1")
-    assert roster.place(client, {"a:1"}) == ("b", "b:1")
-    roster.drain("a")
-    roster.left("b")
-    assert roster.place(client) is None
+        registry.missed("b")
+    assert not registry.loads  # the router says that it does not serve, and tries nevertheless
+    assert registry.place(client, {"b:1"}) == ("a", "a:1")
+    assert registry.place(client, {"a:1"}) == ("b", "b:1")
+    registry.drain("a")
+    registry.left("b")
+    assert registry.place(client) is None
 
 
-def test_the_front_counts_whom_it_placed_before_a_report_does() -> None:
-    roster = roster_of("ab")
+def test_the_router_counts_whom_it_placed_before_a_report_does() -> None:
+    registry = registry_of("ab")
     for client in CLIENTS[:40]:
-        assert roster.place(client) is not None
-    held = [load.sessions for load in roster.loads.values()]
+        assert registry.place(client) is not None
+    held = [load.sessions for load in registry.loads.values()]
     assert sum(held) == 40
     assert max(held) <= ABOVE_MEAN * 41 / 2 + 1
     for name in "ab":
-        roster.reported(name, f"{name}:1", ReplicaLoad(3))
-    assert {load.sessions for load in roster.loads.values()} == {3}
+        registry.reported(name, f"{name}:1", ReplicaLoad(3))
+    assert {load.sessions for load in registry.loads.values()} == {3}
 
 
 def test_only_a_replica_that_reports_and_does_not_drain_gets_clients() -> None:
-    roster = roster_of("abc")
-    roster.drain("a")
+    registry = registry_of("abc")
+    registry.drain("a")
     for _ in range(MISSES):
-        roster.missed("b")
-    assert list(roster.loads) == ["c"]
-    roster.left("c")
-    assert not roster.loads
-    roster.reported("b", "b:1", ReplicaLoad())  # it was slow only
-    roster.reported("a", "a:2", ReplicaLoad())  # it was started again, elsewhere
-    assert set(roster.loads) == {"a", "b"}
-    assert {roster.place(client) for client in CLIENTS} == {("a", "a:2"), ("b", "b:1")}
+        registry.missed("b")
+    assert list(registry.loads) == ["c"]
+    registry.left("c")
+    assert not registry.loads
+    registry.reported("b", "b:1", ReplicaLoad())  # it was slow only
+    registry.reported("a", "a:2", ReplicaLoad())  # it was started again, elsewhere
+    assert set(registry.loads) == {"a", "b"}
+    assert {registry.place(client) for client in CLIENTS} == {("a", "a:2"), ("b", "b:1")}
 
 
 class Said:
@@ -231,9 +231,11 @@ class Said:
 
 class Scene:
     def __init__(self, least: int = 2, most: int = 2) -> None:
-        self.now, self.said, self.roster = 0.0, Said(), Roster()
+        self.now, self.said, self.registry = 0.0, Said(), Registry()
         scaling = Scaling(ScalingLimits(least, most, sessions=4, up_s=1.0, down_s=5.0))
-        self.controller = Controller(self.said, self.roster, scaling, lambda: self.now, lambda: NOW)
+        self.controller = Controller(
+            self.said, self.registry, scaling, lambda: self.now, lambda: NOW
+        )
 
     def look(self, seconds: float = 0.0) -> None:
         self.now += seconds
@@ -250,11 +252,11 @@ def running(scene: Scene) -> None:
 def test_as_many_are_started_as_are_wanted_and_get_clients_once_they_serve() -> None:
     scene = Scene()
     scene.look()
-    assert len(scene.said.names) == 2 and not scene.roster.loads
+    assert len(scene.said.names) == 2 and not scene.registry.loads
     running(scene)
     assert len(scene.said.names) == 2
-    assert set(scene.roster.loads) == set(scene.said.names)
-    assert {scene.roster.ahead_s(name) for name in scene.said.names} == {AHEAD}
+    assert set(scene.registry.loads) == set(scene.said.names)
+    assert {scene.registry.ahead_s(name) for name in scene.said.names} == {AHEAD}
 
 
 def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_for() -> None:
@@ -265,10 +267,10 @@ def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_
     for _ in range(MISSES):
         scene.look()
     assert (scene.said.ended, scene.controller.problem) == ([gone], "its memory is full")
-    assert len(scene.said.names) == 2 and not scene.roster.loads  # it was replaced
+    assert len(scene.said.names) == 2 and not scene.registry.loads  # it was replaced
     scene.said.serves(silent)
     scene.look()
-    assert list(scene.roster.loads) == [silent]
+    assert list(scene.registry.loads) == [silent]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -283,7 +285,7 @@ def test_one_that_drains_is_replaced_and_ends_with_its_last_robot_or_after_a_whi
     scene.said.serves(leaving, streams=1)
     scene.look(LEAVE_S)
     assert len(scene.said.names) == 3
-    assert leaving not in scene.roster.loads
+    assert leaving not in scene.registry.loads
     assert not scene.said.ended
     scene.said.serves(leaving, streams=0 if leaves else 1)
     scene.look(0.0 if leaves else 0.1)

@@ -17,7 +17,7 @@ import pytest
 from helpers.cloud.grpc_robot import OWN, REQUEST, decode_at, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
-from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.edge import client as client_module
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -62,13 +62,13 @@ def decode(
     emitted: list[int] = []
     items: list[Any] = []
     done: list[str] = []
-    before = fleet.roster.placed.copy()
+    before = fleet.registry.placed.copy()
 
     def on_emit(emit: Emit) -> None:
         assert emit.position == len(emitted)  # nothing twice, nothing left out
         emitted.extend(emit.tokens)
         if not done and len(emitted) > 3 and disturb is not None:
-            done.extend(fleet.roster.placed - before)
+            done.extend(fleet.registry.placed - before)
             disturb(done[0])
 
     chosen = settings(preset, rule)
@@ -85,8 +85,8 @@ def decode(
 def test_a_replica_killed_in_mid_answer_costs_no_word(
     fleet: SmallFleet, preset: str, rule: str
 ) -> None:
-    disturbed, killed, _ = decode(fleet, preset, rule, fleet.kill)  # and the front does not know
-    fleet.roster.left(killed)
+    disturbed, killed, _ = decode(fleet, preset, rule, fleet.kill)  # and the router does not know
+    fleet.registry.left(killed)
     fleet.start(killed)
     if rule == "coupled":
         assert disturbed.tokens == OWN
@@ -132,13 +132,13 @@ class Hooked:
 
 
 class Victim:
-    """The only replica that the front has, until something happens to it; that it does not hear."""
+    """The only replica that the router has, until something happens to it; that it does not hear."""
 
     def __init__(self, fleet: SmallFleet, name: str, stage: str) -> None:
         self.fleet, self.name, self.stage, self.over, self.sent = fleet, name, stage, False, 0
         for other in fleet.addresses:
-            fleet.roster.left(other)
-        fleet.roster.reported(name, fleet.addresses[name], ReplicaLoad())
+            fleet.registry.left(other)
+        fleet.registry.reported(name, fleet.addresses[name], ReplicaLoad())
 
     def decode(self, patience: float = 150.0) -> Outcome:
         link = VerifierClient(ClientSettings(self.fleet.address, retry_s=0.02))
@@ -161,8 +161,8 @@ class Victim:
         self.fleet.processes[self.name].signal(signal.SIGSTOP)
 
     def spare(self) -> None:
-        """From now on the front has another one."""
-        self.fleet.roster.reported(REST, self.fleet.addresses[REST], ReplicaLoad())
+        """From now on the router has another one."""
+        self.fleet.registry.reported(REST, self.fleet.addresses[REST], ReplicaLoad())
 
     def kill(self) -> None:
         if not self.over:
@@ -171,7 +171,7 @@ class Victim:
             self.fleet.kill(self.name)
 
     def kill_once_placed(self) -> None:
-        while not self.fleet.roster.placed[self.name]:
+        while not self.fleet.registry.placed[self.name]:
             time.sleep(0.002)
         self.kill()
 
@@ -191,7 +191,7 @@ class Victim:
             self.kill()
 
     def on_send(self, message: Any) -> None:
-        stopped = self.stage == "waiting" and self.fleet.roster.placed[self.name]
+        stopped = self.stage == "waiting" and self.fleet.registry.placed[self.name]
         if stopped and isinstance(message, DraftMessage) and len(message.draft):
             self.sent += 1
             if self.sent > 1:  # the first one is answered, or the robot would not have emitted
@@ -203,7 +203,7 @@ class Victim:
 def test_a_kill_at_this_stage_costs_no_word_and_no_wait(
     fleet: SmallFleet, stage: str, name: str
 ) -> None:
-    fleet.roster.placed.clear()
+    fleet.registry.placed.clear()
     victim = Victim(fleet, name, stage)
     if stage == "connecting":
         victim.stop()
@@ -211,7 +211,7 @@ def test_a_kill_at_this_stage_costs_no_word_and_no_wait(
     outcome = victim.decode()
     assert victim.over
     assert outcome.tokens == OWN, outcome.text
-    assert fleet.roster.placed[REST] > 0
+    assert fleet.registry.placed[REST] > 0
 
 
 @pytest.mark.usefixtures("_no_keepalive")

@@ -23,7 +23,7 @@ from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.fleet import ray_fleet
 from edge_cloud_spec.cloud.fleet.ray_fleet import LOOPBACK, Fleet
-from edge_cloud_spec.cloud.fleet.roster import ScalingLimits
+from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
@@ -55,7 +55,7 @@ def test_a_replica_killed_under_its_robot_costs_no_word_and_comes_back(loop: Loo
 
         def on_emit(emit: Emit) -> None:
             if emit.position > 3 and not killed:
-                (name,) = fleet.roster.placed
+                (name,) = fleet.registry.placed
                 killed.append(name)
                 os.kill(before[name], signal.SIGKILL)
 
@@ -121,7 +121,7 @@ def name(pid: int) -> str:
 
 
 def test_a_fleet_ends_with_a_status_and_a_sentence_when_ray_has_ended() -> None:
-    """What started it starts it again; before, its front sent robots away for ever."""
+    """What started it starts it again; before, its router sent robots away for ever."""
     command = [sys.executable, "-c", SERVE]
     fleet = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-"""Robots that a front sends to a replica: leases, addresses, and TLS on the way."""
+"""Robots that a router sends to a replica: leases, addresses, and TLS on the way."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from helpers.cloud.grpc_cloud import Cloud, free_port
 from helpers.cloud.grpc_robot import OWN, REQUEST, decode_at, opening, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
-from edge_cloud_spec.cloud.fleet.front import LEASE_S
 from edge_cloud_spec.cloud.fleet.lease import Lease, lease_problem, new_key, sign
+from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
-from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
+from edge_cloud_spec.cloud.fleet.router import LEASE_S
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost
@@ -56,7 +56,7 @@ def test_no_lease_but_its_own_opens_a_clients_stream(shown: bytes, why: str) -> 
 
 
 @pytest.fixture
-def front() -> Iterator[SmallFleet]:
+def router() -> Iterator[SmallFleet]:
     with SmallFleet("") as running:
         yield running
 
@@ -65,54 +65,54 @@ decode = partial(decode_at, retry_s=0.05)
 
 
 @pytest.mark.parametrize("address", ["10.9.8.7:1", "localhost:1", "unix:/tmp/door", "nothing"])
-def test_a_robot_does_not_knock_where_its_front_may_not_send_it(
-    front: SmallFleet, address: str
+def test_a_robot_does_not_knock_where_its_router_may_not_send_it(
+    router: SmallFleet, address: str
 ) -> None:
-    front.roster.reported("a", address, ReplicaLoad())
-    outcome = decode(front.address)
+    router.registry.reported("a", address, ReplicaLoad())
+    outcome = decode(router.address)
     assert outcome.reason == "bad_redirect"
     assert address in outcome.text
     assert not outcome.tokens
 
 
-def test_fronts_that_send_a_robot_to_each_other_are_asked_a_few_times_a_second(
-    front: SmallFleet,
+def test_routers_that_send_a_robot_to_each_other_are_asked_a_few_times_a_second(
+    router: SmallFleet,
 ) -> None:
     with SmallFleet("") as other:
-        front.roster.reported("a", other.address, ReplicaLoad())
-        other.roster.reported("a", front.address, ReplicaLoad())
+        router.registry.reported("a", other.address, ReplicaLoad())
+        other.registry.reported("a", router.address, ReplicaLoad())
         begun = time.monotonic()
-        outcome = decode(front.address, patience=5.0)
-        asked = front.roster.placed["a"] + other.roster.placed["a"]
+        outcome = decode(router.address, patience=5.0)
+        asked = router.registry.placed["a"] + other.registry.placed["a"]
     assert outcome.reason == "timeout"
     assert "circles" in outcome.text
     assert 4 < asked <= 5 + (time.monotonic() - begun) / 0.05  # ``retry_s`` between two of them
 
 
-def test_a_verifier_that_took_the_place_of_a_front_is_decoded_with() -> None:
-    """The robot knows it as a front, and asks; the verifier lets it decode."""
+def test_a_verifier_that_took_the_place_of_a_router_is_decoded_with() -> None:
+    """The robot knows it as a router, and asks; the verifier lets it decode."""
     address, chosen = f"127.0.0.1:{free_port()}", settings("dsd", "coupled")
     with closing(VerifierClient(ClientSettings(address, retry_s=0.05))) as link:
         with Cloud(toy_worker()) as cloud, SmallFleet("", address=address) as first:
-            first.roster.reported("a", cloud.address, ReplicaLoad())
+            first.registry.reported("a", cloud.address, ReplicaLoad())
             assert toy_robot().run(REQUEST, chosen, 1, link.connect).tokens == OWN
         with Cloud(toy_worker(), address=address):
             assert toy_robot().run(REQUEST, chosen, 2, link.connect).tokens == OWN
 
 
-def test_a_front_is_probed_without_placing_anybody(front: SmallFleet) -> None:
-    front.roster.reported("a", "127.0.0.1:1", ReplicaLoad())
+def test_a_router_is_probed_without_placing_anybody(router: SmallFleet) -> None:
+    router.registry.reported("a", "127.0.0.1:1", ReplicaLoad())
     found: queue.Queue[Health] = queue.Queue()
-    with closing(VerifierClient(ClientSettings(front.address))) as link:
+    with closing(VerifierClient(ClientSettings(router.address))) as link:
         link.probe(found.put)
         while (state := found.get(timeout=100)).check == "not_serving":
             link.probe(found.put)  # until its health says so, too
     assert state.level == Level.OK, state
-    assert not front.roster.placed
+    assert not router.registry.placed
 
 
 class Secured:
-    """A front and two replicas with one certificate, tokens, and robots' certificates."""
+    """A router and two replicas with one certificate, tokens, and robots' certificates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -134,11 +134,11 @@ class Secured:
         return Replica(toy_worker(), made, name, self.fleet.key)
 
     def only(self, **addresses: tuple[str, float]) -> None:
-        """Let the front have these replicas alone, with clocks that far ahead of its own."""
+        """Let the router have these replicas alone, with clocks that far ahead of its own."""
         for name in "abx":
-            self.fleet.roster.left(name)
+            self.fleet.registry.left(name)
         for name, (address, ahead_s) in addresses.items():
-            self.fleet.roster.reported(name, address, ReplicaLoad(), ahead_s)
+            self.fleet.registry.reported(name, address, ReplicaLoad(), ahead_s)
 
     def decode(self, patience: float = 150.0, on_emit: Any = lambda _: None, **robot: Any) -> Any:
         self.lost: list[str] = []
@@ -150,7 +150,7 @@ class Secured:
         return decode_at(self.fleet.address, "dsd", 1, patience, on_emit, on_item, **shown)
 
     def lease(self, **robot: Any) -> bytes:
-        """What the front gives this robot."""
+        """What the router gives this robot."""
         shown = {**self.robot, **robot}
         with self._channel(self.fleet.address, shown) as channel:
             metadata = ((ASK, "1"), ("authorization", f"Bearer {shown['token']}"))
@@ -199,7 +199,7 @@ def at_a(secured: Secured) -> Secured:
     return secured
 
 
-def test_a_robot_decodes_where_the_front_sends_it(at_a: Secured) -> None:
+def test_a_robot_decodes_where_the_router_sends_it(at_a: Secured) -> None:
     assert at_a.decode().tokens == OWN
     assert not at_a.lost
 
@@ -212,24 +212,24 @@ def test_a_robot_decodes_where_the_front_sends_it(at_a: Secured) -> None:
         ({"certificate": "", "key": ""}, "timeout"),
     ],
 )
-def test_the_front_sends_nobody_on_whom_it_does_not_know(
+def test_the_router_sends_nobody_on_whom_it_does_not_know(
     at_a: Secured, wrong: dict[str, str], reason: str
 ) -> None:
-    placed = at_a.fleet.roster.placed.total()
+    placed = at_a.fleet.registry.placed.total()
     assert at_a.decode(patience=0.5, **wrong).reason == reason
-    assert at_a.fleet.roster.placed.total() == placed
+    assert at_a.fleet.registry.placed.total() == placed
 
 
 @pytest.mark.parametrize(("signer", "host"), [("stranger", "127.0.0.1"), ("own", "10.9.8.7")])
 def test_who_is_not_of_the_fleet_gets_no_token(secured: Secured, signer: str, host: str) -> None:
-    """It stands where the front sends the robot, and has another certificate than the fleet's."""
+    """It stands where the router sends the robot, and has another certificate than the fleet's."""
     authority = secured.authority if signer == "own" else secured.stranger
     access = {**secured.access, **authority.certificate(f"impostor-{signer}", host)}
     impostor = secured.replica("x", **access)
     secured.only(x=(impostor.address, 0.0))
-    patience, placed = 0.5, secured.fleet.roster.placed["x"]
+    patience, placed = 0.5, secured.fleet.registry.placed["x"]
     try:
-        while secured.fleet.roster.placed["x"] == placed:
+        while secured.fleet.registry.placed["x"] == placed:
             outcome = secured.decode(patience)
             assert outcome.reason == "timeout"
             assert not outcome.tokens
@@ -269,7 +269,7 @@ def test_a_lease_is_good_by_a_clock_that_differs(
     assert refused == (grpc.StatusCode.PERMISSION_DENIED if ahead else grpc.StatusCode.OK)
 
 
-def test_a_lease_that_has_expired_is_no_good_and_the_front_gives_another(
+def test_a_lease_that_has_expired_is_no_good_and_the_router_gives_another(
     at_a: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, old = at_a.replicas["a"], at_a.lease()

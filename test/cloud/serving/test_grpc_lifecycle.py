@@ -232,11 +232,11 @@ def test_a_dead_thread_is_not_serving(held: Any) -> None:
 
 
 def test_strangers_hold_nothing_by_asking_for_health(toy: Any) -> None:
-    """Watch has no end, and no token: it is refused by a verifier and by a fleet's front."""
+    """Watch has no end, and no token: it is refused by a verifier and by a fleet's router."""
     names = ["", SERVICE, *(f"no-such-{number}" for number in range(50))]
     first, *_, last = asked = [health_pb2.HealthCheckRequest(service=name) for name in names]
     with SmallFleet("") as fleet:
-        for address, server in ((toy.address, toy._server), (fleet.address, fleet._front)):
+        for address, server in ((toy.address, toy._server), (fleet.address, fleet._router)):
             with grpc.insecure_channel(address) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 for watch in [stub.Watch(request, timeout=100) for request in asked]:

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_cloud_spec.cloud.fleet.ray_fleet import fleet_metrics
+from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
-from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
@@ -243,16 +243,16 @@ def replicas() -> Iterator[SimpleNamespace]:
     with SmallFleet("") as fleet:
         served = {name: Replica(toy_worker(), made, name, fleet.key) for name in "ab"}
         for name, replica in served.items():
-            fleet.roster.reported(name, replica.address, ReplicaLoad())
+            fleet.registry.reported(name, replica.address, ReplicaLoad())
             assert decode_at(fleet.address).tokens == OWN
-            fleet.roster.left(name)
+            fleet.registry.left(name)
 
         def ask() -> dict[str, Any]:
             """As they come from another process."""
             said = {name: one.metrics() for name, one in served.items()}
             return {**pickle.loads(pickle.dumps(said)), "c": None}
 
-        server = MetricsServer("127.0.0.1:0", partial(fleet_metrics, ask, fleet.roster))
+        server = MetricsServer("127.0.0.1:0", partial(fleet_metrics, ask, fleet.registry))
         alone = MetricsServer("127.0.0.1:0", served["a"].metrics)
         yield SimpleNamespace(text=scrape(server), again=scrape(server), alone=scrape(alone))
         for each in (alone, server, *served.values()):

@@ -1,4 +1,4 @@
-"""A front in this process, and replicas with toy models in processes of their own."""
+"""A router in this process, and replicas with toy models in processes of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from edge_cloud_spec.cloud.fleet.front import FrontServer
 from edge_cloud_spec.cloud.fleet.lease import new_key
+from edge_cloud_spec.cloud.fleet.registry import Registry, ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
-from edge_cloud_spec.cloud.fleet.roster import ReplicaLoad, Roster
+from edge_cloud_spec.cloud.fleet.router import RouterServer
 from edge_cloud_spec.cloud.serving.access import AccessSettings
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.lab.harness.loop_thread import LoopThread
@@ -66,11 +66,11 @@ class SmallFleet:
     """``names`` of replicas, each a process that can be killed."""
 
     def __init__(self, names: str = "ab", **access: Any) -> None:
-        self.key, self.roster = new_key(), Roster()
+        self.key, self.registry = new_key(), Registry()
         self._thread = LoopThread("fleet")
         chosen = AccessSettings(**{"address": "127.0.0.1:0", **access})
-        self._front = FrontServer(self.roster, self.key, chosen)
-        self.address = self._thread.run(self._front.start())
+        self._router = RouterServer(self.registry, self.key, chosen)
+        self.address = self._thread.run(self._router.start())
         self.processes = {name: self._spawn(name) for name in names}
         self.addresses = {name: self._join(name) for name in names}
 
@@ -81,16 +81,16 @@ class SmallFleet:
 
     def holder(self) -> str:
         """The replica that the last client was placed at."""
-        return max(self.roster.placed, key=lambda name: self.roster.placed[name])
+        return max(self.registry.placed, key=lambda name: self.registry.placed[name])
 
     def kill(self, name: str, noticed: bool = False) -> None:
-        """kill -9; the front learns of it where ``noticed``."""
+        """kill -9; the router learns of it where ``noticed``."""
         self.processes[name].kill()
         if noticed:
-            self.roster.left(name)
+            self.registry.left(name)
 
     def drain(self, name: str) -> None:
-        self.roster.drain(name)
+        self.registry.drain(name)
         self.processes[name].drain()
 
     def _spawn(self, name: str) -> ReplicaProcess:
@@ -98,7 +98,7 @@ class SmallFleet:
 
     def _join(self, name: str) -> str:
         address = self.processes[name].address
-        self.roster.reported(name, address, ReplicaLoad())
+        self.registry.reported(name, address, ReplicaLoad())
         return address
 
     def __enter__(self) -> SmallFleet:
@@ -107,5 +107,5 @@ class SmallFleet:
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
             process.kill()
-        self._thread.run(self._front.stop())
+        self._thread.run(self._router.stop())
         self._thread.close()

@@ -1,6 +1,6 @@
-"""The fleet's front: it gives each robot its replica's address and a lease.
+"""The fleet's router: it gives each robot its replica's address and a lease.
 
-It sees a robot's first message at most, never a round. A robot that knows that this is a front asks
+It sees a robot's first message at most, never a round. A robot that knows that this is a router asks
 with metadata alone (``ASK``).
 """
 
@@ -20,21 +20,21 @@ from ...wire.messages import MOVED, Fault
 from ..serving.access import AccessSettings, Gate, retry_after
 from ..serving.server import HealthyServer
 from .lease import Lease, sign
-from .roster import Roster
+from .registry import Registry
 
 LEASE_S = 60.0  # how long a lease opens streams
 NO_REPLICA_S = 0.1  # after which a robot asks again where no replica serves
 FIRST_MESSAGE_S = 10.0  # in which a robot says something
-OLD_ROBOT = "this address is a fleet's front; update edge_cloud_spec on the robot"
+OLD_ROBOT = "this address is a fleet's router; update edge_cloud_spec on the robot"
 HEALTH_S = 0.1  # between two looks at whether any replica serves
 
 
 class FrontService:
-    """Places clients at the roster's replicas, within what ``access`` allows each of them."""
+    """Places clients at the registry's replicas, within what ``access`` allows each of them."""
 
-    def __init__(self, roster: Roster, key: bytes, access: AccessSettings) -> None:
+    def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
         """Raises UserError for a token file that cannot be used."""
-        self._roster, self._key = roster, key
+        self._registry, self._key = registry, key
         self._gate = Gate(access)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -51,13 +51,13 @@ class FrontService:
         if ASK not in metadata and not await _says_something(requests):
             return
         # Robots that share a token are told apart by their connections.
-        found = self._roster.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
+        found = self._registry.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
         if found is None:
             text = "no replica of this fleet serves now"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text, retry_after(NO_REPLICA_S))
             return
         name, address = found
-        expires = time.time() + self._roster.ahead_s(name) + LEASE_S
+        expires = time.time() + self._registry.ahead_s(name) + LEASE_S
         lease = Lease(credential, name, expires)
         fault = Fault(
             MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
@@ -74,13 +74,13 @@ async def _says_something(requests: AsyncIterator[bytes]) -> bool:
     return True
 
 
-class FrontServer(HealthyServer):
-    """The front as a server: address, TLS and health; it runs no model."""
+class RouterServer(HealthyServer):
+    """The router as a server: address, TLS and health; it runs no model."""
 
-    def __init__(self, roster: Roster, key: bytes, access: AccessSettings) -> None:
+    def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
         """Raises UserError."""
-        super().__init__(access, FrontService(roster, key, access).handler())
-        self._roster = roster
+        super().__init__(access, FrontService(registry, key, access).handler())
+        self._registry = registry
 
     async def stop(self) -> None:
         """End it; streams here are short."""
@@ -89,7 +89,7 @@ class FrontServer(HealthyServer):
             await self._server.stop(1.0)
 
     async def _watch(self) -> None:
-        """Report that the front serves while any replica does."""
+        """Report that the router serves while any replica does."""
         while True:
-            await self._report(bool(self._roster.loads))
+            await self._report(bool(self._registry.loads))
             await asyncio.sleep(HEALTH_S)

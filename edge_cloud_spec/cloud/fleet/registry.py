@@ -1,4 +1,4 @@
-"""The replicas of a fleet as its front knows them: who gets a client, and how many there should be.
+"""The replicas of a fleet as its router knows them: who gets a client, and how many there should be.
 
 How many follows from what they hold: up soon, down late.
 
@@ -63,7 +63,7 @@ class _Entry:
     ahead_s: float = 0.0
 
 
-class Roster:
+class Registry:
     """Replicas by name. No I/O: others report to it. ``placed`` counts clients by replica."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Roster:
         }
 
     def ahead_s(self, name: str) -> float:
-        """How far a replica's clock is ahead of the front's, s; KeyError where it is gone."""
+        """How far a replica's clock is ahead of the router's, s; KeyError where it is gone."""
         return self._entries[name].ahead_s
 
     def reported(self, name: str, address: str, load: ReplicaLoad, ahead_s: float = 0.0) -> None:
