@@ -172,8 +172,8 @@ class Motion:
 
     It may begin on the move: ``driven`` is commanded already. What of that leads to the goal goes
     on, what is across it comes to an end within the limits, and what is against it must be braked
-    before (``in_reach``). ``used``: what was commanded since the step's frame (`CommandedMotion`), which is
-    off its budget.
+    before (``in_reach``). ``used``: what was commanded since the step's frame
+    (`CommandedMotion`), which is off its budget.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad

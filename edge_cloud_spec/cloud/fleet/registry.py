@@ -1,4 +1,4 @@
-"""The replicas of a fleet as its router knows them: who gets a client, and how many there should be.
+"""The replicas of a fleet as its router knows them: who gets a client, and how many are needed.
 
 How many follows from what they hold: up soon, down late.
 

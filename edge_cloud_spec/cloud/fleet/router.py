@@ -1,7 +1,7 @@
 """The fleet's router: it gives each robot its replica's address and a lease.
 
-It sees a robot's first message at most, never a round. A robot that knows that this is a router asks
-with metadata alone (``ASK``).
+It sees a robot's first message at most, never a round. A robot that knows that this is a router
+asks with metadata alone (``ASK``).
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Hooked:
 
 
 class Victim:
-    """The only replica that the router has, until something happens to it; that it does not hear."""
+    """The only replica that the router has, until something happens to it, unheard."""
 
     def __init__(self, fleet: SmallFleet, name: str, stage: str) -> None:
         self.fleet, self.name, self.stage, self.over, self.sent = fleet, name, stage, False, 0
