@@ -143,9 +143,6 @@ def run_view(args: argparse.Namespace) -> int:
         address = ViewerAddress(args.host, args.port, args.data_port)
         with serving(address) as check, contextlib.suppress(KeyboardInterrupt):
             _show(args, address.data_url, check)
-            while args.bag is not None:
-                check()
-                time.sleep(SLICE)
     return 0
 
 
@@ -170,5 +167,9 @@ def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -
         sink.log(entities.caption(now))
         sink.flush()
         print(f"{args.bag or args.save or 'the graph'}: {count} messages shown", flush=True)
+        # Here, while the sink lives: an interrupt within its __del__ would be lost.
+        while args.bag is not None and args.save is None:
+            check()
+            time.sleep(SLICE)
     finally:
         sink.close()
