@@ -78,11 +78,13 @@ def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(
         while not backlogs[0].received:  # both sides have found each other
             words.publish(VerifiedTokens(finished=True))
             time.sleep(0.01)
+        time.sleep(0.5)  # what is still on its way
+        before = backlogs[0].received
         for position in range(COUNT):
             if position % BATCH == 0:
-                until(lambda p=position: backlogs[0].received >= p)
+                until(lambda p=position: backlogs[0].received >= before + p)
             words.publish(VerifiedTokens(position=position))
-        until(lambda: backlogs[0].received > COUNT)
+        until(lambda: backlogs[0].received >= before + COUNT)
 
     thread = threading.Thread(target=publish, daemon=True)
     thread.start()
