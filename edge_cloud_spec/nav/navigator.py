@@ -142,7 +142,8 @@ class Navigator:
     Where odometry tells the place of a frame, the next decision is made while it runs, and replaces
     it: the next tick drives on from the speed of the last, and all that was commanded since the
     frame (``CommandedMotion``) is off the new action's budget. One that does not fit into that has
-    the robot stand first. Words that nobody has verified replace no motion, and none replaces theirs.
+    the robot stand first. Words that nobody has verified replace no motion, and none replaces
+    theirs.
 
     After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops and instructions that was heard before their frame
