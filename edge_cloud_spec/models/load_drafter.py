@@ -84,6 +84,7 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
     if path.endswith(".gguf"):
         from .llama import load_llama
 
+        del options["dtype"]
         model = load_llama(path, **options)
     else:
         from .load import load
