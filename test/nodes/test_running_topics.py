@@ -217,7 +217,7 @@ def test_the_viewer_shows_the_words_of_the_running_graph(run: Seen) -> None:
         text for _, text in lines(rows["/log/operator"])
     ]
     lanes = {path.rpartition("/")[2][2:]: states(found) for path, found in rows.items()}
-    for lane in ("decision", "robot_drafts", "on_the_link", "cloud_verifies", "cloud_predicts"):
+    for lane in ("decision", "robot_drafts", "cloud_verifies", "robot_moves"):
         assert any(text for _, text in lanes[lane]), lane
-    missing = {"/camera", "/words", "/map/robot", "/map/room/names"} - rows.keys()
+    missing = {"/camera", "/words", "/map/robot", "/map/room/names/0"} - rows.keys()
     assert not missing
