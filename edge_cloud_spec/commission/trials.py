@@ -31,6 +31,7 @@ AGAINST = (0.12, 0.6)  # m, rad against a command
 FAR = (0.35, 0.6)  # m, rad beyond twice a command
 SHOULD = (0.35, 0.8)  # m, rad of commands after which it must have moved,
 FOLLOWS = 0.25  # by this share
+STARTS = 0.4  # s that a base may take to get going, as legs do from a stand
 STANDS = 5.0  # s that a base has to stand
 LOOK = 1.2  # s to see it stand
 SAME = (0.025, math.radians(2.5))  # m, rad in half a second of a base that stands
@@ -307,6 +308,7 @@ class Commission:
     def _check(self, axis: int, made: float, speed: float, seconds: float) -> None:
         """Raise Stop where the base does not do as it is commanded; m or rad."""
         commanded, drifts = speed * seconds, abs(self._drift[axis]) * seconds
+        due = speed * (seconds - STARTS)
         for is_wrong, why in (
             (
                 made < -AGAINST[axis] - drifts,
@@ -317,7 +319,7 @@ class Commission:
                 "it moves by more than twice its commands, as odometry has it",
             ),
             (
-                commanded > SHOULD[axis] + drifts and made < FOLLOWS * commanded,
+                due > SHOULD[axis] + drifts and made < FOLLOWS * due,
                 "it does not follow its commands, as odometry has it: is the base's motion on, "
                 "is cmd_vel its topic, is the way free?",
             ),

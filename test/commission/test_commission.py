@@ -128,6 +128,21 @@ class Sticky(Kinematic):
         super().move(self.kept, dt)
 
 
+class Hesitates(Kinematic):
+    """Stands for 0.45 s before it follows, as legs may."""
+
+    waited = 0.0
+
+    def move(self, command: tuple[float, float], dt: float) -> None:
+        self.waited = self.waited + dt if any(command) else 0.0
+        super().move(command if self.waited > 0.45 else (0.0, 0.0), dt)
+
+
+def test_a_base_that_takes_its_time_to_get_going_follows_its_commands() -> None:
+    trial = Trial(Hesitates()).run()
+    assert not trial.problem
+
+
 def freezes(at: float) -> Callable[[Pose, float], Pose]:
     """Odometry whose stamps go on and whose poses do not, from then on."""
     kept: list[Pose] = []
@@ -149,7 +164,7 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(follows=lambda v, w: (v, 1.0)), None, "told to stand"),
         (Sticky(), None, "does not stand 5 s after"),
         (Kinematic(slowest=(0.5, 0.0)), None, "does not move|does not follow"),
-        (Kinematic(told=0.1), None, "does not follow"),
+        (Kinematic(told=0.1), None, "does not move|does not follow"),
         (Kinematic(told=3.0), None, "more than twice"),
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
