@@ -93,7 +93,7 @@ class PictureDecoder:
         cloud.check()  # before the model: seconds that a wrong file should not cost
         model, texts = load_drafter(drafter), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
-        self._tokenizer, self.runner = model.tokenizer, DecodeRunner(model, spec)
+        self.runner = DecodeRunner(model, spec)
         self.client = VerifierClient(cloud)
         self.answer: Answer | None = None  # of the last decode, where it came to its end
 
@@ -133,7 +133,7 @@ class PictureDecoder:
     ) -> Answer:
         self.answer = None
         request = Request(check_instruction(instruction, self.known), jpeg, self.order)
-        text = TextStream(self._tokenizer)
+        text = TextStream(self.runner.draft_model.tokenizer)
 
         def on_emit(emit: Emit) -> None:
             on_words(text.add(emit.tokens))

@@ -80,15 +80,14 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
             raise UserError("quantize, max_pixels and max_image_tokens are the server's to set")
         return served_drafter(path, settings.tokenizer, settings.name, settings.key_file)
     model: Vlm | LlamaDrafter
-    options = settings.load_options
     if path.endswith(".gguf"):
         from .llama import load_llama
 
-        del options["dtype"]
-        model = load_llama(path, **options)
+        device, quantize = settings.device, settings.quantize
+        model = load_llama(path, device=device, quantize=quantize, threads=settings.threads)
     else:
         from .load import load
 
-        model = load(path, **options)
+        model = load(path, **settings.load_options)
     model.limit_picture(limits)
     return model
