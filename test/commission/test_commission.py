@@ -164,7 +164,7 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(follows=lambda v, w: (v, 1.0)), None, "told to stand"),
         (Sticky(), None, "does not stand 5 s after"),
         (Kinematic(slowest=(0.5, 0.0)), None, "does not move|does not follow"),
-        (Kinematic(told=0.1), None, "does not move|does not follow"),
+        (Kinematic(told=0.1), None, "does not move at up to 0.3 m/s"),
         (Kinematic(told=3.0), None, "more than twice"),
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
