@@ -28,9 +28,8 @@ from edge_cloud_spec.lab.bench.schedules import (
 )
 from edge_cloud_spec.lab.harness.virtual_decode import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume, RowRequest
+from edge_cloud_spec.wire.messages import DraftMessage, Opened, RowRequest
 
-NOWHERE = PrefixDigest(10_000, 0)  # where no answer ever is
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
@@ -49,6 +48,13 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends()
     assert seen["schedules"] == 2000
     assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
     assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 50  # the rare is there
+
+
+def test_a_robot_that_a_verdict_of_an_earlier_session_took_further_opens_another() -> None:
+    faults = ((3, "moved"), (7, "moved"), (9, "repeated"))
+    conditions = Conditions(jitter=0.5, cuts=0.5, outage=0.0, draft_pass=0.3)
+    schedule = Schedule("dssd_dense", "rejection", 471930041, faults, 4, 3, True, 1, conditions)
+    assert run_schedule(schedule).verdict == ""
 
 
 @pytest.mark.parametrize("preset", ["picospec", "dssd"])
@@ -95,14 +101,9 @@ def draft_on(self: Drafts) -> list[Work]:
     return []
 
 
-RESUME, ROW = CloudSession._on_resume, CloudSession._on_row_request
+ROW = CloudSession._on_row_request
 REOPEN, OPENED = EdgeDecoder._reopen, EdgeDecoder._on_opened
 LEFT: dict[EdgeDecoder, str] = {}
-
-
-def forgets(self: CloudSession, message: Resume) -> list[CloudAction]:
-    known = message.base == self.digest or message.base in self._history
-    return RESUME(self, message if known else Resume(message.session, NOWHERE))
 
 
 def own_row_alone(self: CloudSession, message: RowRequest) -> list[CloudAction]:
@@ -135,13 +136,6 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
             0,
             "",
             id="drafts that are sent while all of P is awaited",
-        ),
-        pytest.param(
-            hears(Resume, forgets),
-            VERIFIED,
-            0,
-            "unknown_prefix",
-            id="a session that forgets the place before an adopted token",
         ),
         pytest.param(
             {(CloudSession, "stands_at"): lambda self, here: self._answer.was_at(here)},

@@ -196,8 +196,8 @@ class CloudSession:
 
     def _on_resume(self, message: Resume) -> list[Action]:
         if not self._answer.was_at(message.base):
-            text = "the robot stands where this answer never was; start the decode again"
-            return [Reply(Fault("unknown_prefix", text))]
+            text = "this session was never at the robot's prefix; open another after it"
+            return [Reply(Fault("unknown_session", text))]
         self._generation = None
         return [Reply(Opened(self.name, b"", self.digest, protocol=0))]
 

@@ -146,7 +146,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
     "nothing is answered to who stands elsewhere": (
         session,
         [
-            (Resume("s", PrefixDigest(3, 3)), "unknown_prefix"),
+            (Resume("s", PrefixDigest(3, 3)), "unknown_session"),
             (Generate(PrefixDigest(3, 3)), None),
         ],
         {"generating": False},

@@ -183,7 +183,7 @@ def test_any_beginning_of_the_answer_is_a_place_to_resume_from_and_nothing_else(
         place = after((1, 2, 5)[:size])
         play(cloud, (Resume("s", place), Reply(Opened("s", b"", cloud.digest, 0))))
     for place in (after((2,)), after((1, 2, 5, 6)), PrefixDigest(2, BASE.hash)):
-        play(cloud, (Resume("s", place), "unknown_prefix"))
+        play(cloud, (Resume("s", place), "unknown_session"))
 
 
 @pytest.mark.parametrize(
