@@ -20,6 +20,7 @@ Points = NDArray[np.float64]
 SOURCES = ("scan", "points")
 STRAIGHT = 1e-4  # rad/s; an arc that turns less is a line
 TOUCH = 1e-9  # m, m/s; the arithmetic of a corner, and of standing
+ALONG = 0.1  # sine of the angle at which a point still counts as passing along the base
 APART = 1e-4  # m between the base and what it may go away from
 
 
@@ -99,15 +100,26 @@ class ObstacleSettings(Bounded):
     ) -> NDArray[np.float64]:
         """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets points.
 
-        Infinite: it never does. What is within it already must not come any deeper: for that the
-        body is only as wide as leaves it outside.
+        Infinite: it never does. What is within ``margin`` already must not come any deeper: for
+        that the body is only as wide as leaves it outside. What is within ``self.margin`` must get
+        farther away: a base that walks sways too much to pass along it.
         """
-        wide = np.minimum(margin, self.beyond(points) - APART)
+        beyond = self.beyond(points)
+        wide = np.minimum(margin, beyond - APART)
         low = np.stack([-self.rear - wide, -self.side - wide])  # [2, n]
         high = np.stack([self.front + wide, self.side + wide])
-        if abs(velocity.wz) < STRAIGHT:
-            return _along_line(points.T, low, high, velocity)
-        return _along_arc(points.T, low, high, velocity)
+        along = _along_line if abs(velocity.wz) < STRAIGHT else _along_arc
+        seconds = along(points.T, low, high, velocity)
+        stays = (beyond < self.margin) & ~self._leaves(points, velocity)
+        return np.where(stays, 0.0, seconds)
+
+    def _leaves(self, points: Points, velocity: Velocity) -> NDArray[np.bool_]:
+        """Whether ``beyond`` grows for each point [n] at this velocity, and not just slowly."""
+        x, y = points.T
+        ahead, across = velocity.wz * y - velocity.vx, -velocity.wz * x - velocity.vy
+        sides = np.stack([x - self.front, -self.rear - x, np.abs(y) - self.side])  # [3, n]
+        away = np.choose(sides.argmax(0), [ahead, -ahead, np.sign(y) * across])
+        return np.asarray(away > ALONG * np.hypot(ahead, across))
 
     def stopping(
         self, velocity: Velocity, limits: Limits, age: float

@@ -218,8 +218,9 @@ class Scene:
         if fault < 0.02:
             return Scan("scan", look.stamp, random.choice((math.nan, math.inf, -1e300)), points)
         if fault < 0.025:
-            shift = random.choice((-(10**9), 10**9))
-            look, age = replace(look, stamp=look.stamp + shift), age - shift / 1e9
+            if random.random() < 0.5 and self.now - look.taken < 0.5:  # else nobody could tell
+                return Scan("scan", look.stamp + 10**9, age - 1.0, points)
+            look, age = replace(look, stamp=look.stamp - 10**9), age + 1.0
         elif fault < 0.05:
             points = np.vstack([points, [[math.nan, 0.1], [math.inf, -math.inf]]])
         self.looks[look.stamp] = look

@@ -77,3 +77,32 @@ CORNERS = [
 @pytest.mark.parametrize("wz", [-1.0, 0.0, 1e-5, 1.0])
 def test_edges_corners_insides_and_what_is_behind(vx: float, wz: float) -> None:
     check(CORNERS, Velocity(vx, 0.0, wz))
+
+
+BESIDE, RIGHT_AHEAD, BEHIND = (0.1, -0.23), (0.43, -0.1), (-0.33, 0.0)  # 3 cm from the body
+
+
+@pytest.mark.parametrize(
+    ("point", "velocity", "may"),
+    [
+        (BESIDE, Velocity(0.5, 0.0, 0.0), False),  # along it: legs sway
+        (BESIDE, Velocity(-0.5, 0.0, 0.0), False),
+        (BESIDE, Velocity(0.5, 0.02, 0.0), False),  # hardly away
+        (BESIDE, Velocity(0.0, 0.1, 0.0), True),
+        (BESIDE, Velocity(0.0, -0.1, 0.0), False),
+        (BESIDE, Velocity(0.0, 0.0, 1.0), True),  # its flank goes away, ahead of the middle
+        (BESIDE, Velocity(0.0, 0.0, -1.0), False),
+        (RIGHT_AHEAD, Velocity(-0.5, 0.0, 0.0), True),
+        (RIGHT_AHEAD, Velocity(0.5, 0.0, 0.0), False),
+        (BEHIND, Velocity(0.5, 0.0, 0.0), True),
+        (BEHIND, Velocity(0.0, 0.1, 0.0), False),
+    ],
+)
+def test_what_is_within_the_margin_only_gets_farther_away(
+    point: Place, velocity: Velocity, may: bool
+) -> None:
+    (seconds,) = BODY.seconds_to(np.array([point]), velocity, BODY.margin)
+    assert (seconds > 0.0) == may
+    just_outside = np.array(point) * (1.0, 1.3) if point is BESIDE else np.array(point) * 1.3
+    (seconds,) = BODY.seconds_to(just_outside[None], velocity, BODY.margin)
+    assert seconds > 0.0
