@@ -169,6 +169,8 @@ def test_people_walk_across_the_way_and_are_scanned_seen_and_felt(name: str) -> 
 def test_every_room_has_ways_for_people_clear_of_what_stands_there() -> None:
     for room in map(make_room, range(30)):
         people = people_in(room, 2)
+        starts = people.poses()[:, :2] - (room.start.x, room.start.y)
+        assert np.hypot(*starts.T).min() > 0.7, "a person stands in the robot's legs"
         for _ in range(50):
             people.step(0.5, np.array([99.0, 99.0]))
             places = [(x, y, t) for x, y, _ in people.poses() for t in room.furniture + room.things]

@@ -19,6 +19,7 @@ WAYS = FREE, PILLAR, PERSON = "free", "pillar", "person"
 HALF_WAY = 0.5  # of the way to the target
 _CLEARANCE = 0.28  # m from a person's middle to all that stands there
 _ATTEMPTS = 400  # ways that are drawn for a person
+_APART = 0.8  # m from the robot's start to where a person starts: it reaches 0.6 m, or nearly
 _STRETCH = (0.4, 2.0)  # m that a way goes to either side of the robot's
 
 
@@ -56,14 +57,19 @@ def _on_the_way(room: Room, share: float) -> tuple[float, float]:
 
 
 def _way(room: Room, rng: np.random.Generator) -> np.ndarray:
-    """Both ends [2, 2] of a straight way across the robot's, clear of walls and things."""
+    """Both ends [2, 2] of a straight way across the robot's, clear of walls and things.
+
+    A person starts at the first one, which is not where the robot stands.
+    """
     ahead, left = np.subtract(_on_the_way(room, 1.0), _on_the_way(room, 0.0))
     for _ in range(_ATTEMPTS):
         middle = _on_the_way(room, rng.uniform(0.2, 0.8))
         angle = math.atan2(ahead, -left) + rng.uniform(-0.9, 0.9)
         lengths = np.array([[-1.0], [1.0]]) * rng.uniform(*_STRETCH, (2, 1))
         ends = middle + lengths * (math.cos(angle), math.sin(angle))
-        if all(_is_clear(room, *at) for at in np.linspace(ends[0], ends[1], 30)):
+        apart = np.hypot(*(ends - _on_the_way(room, 0.0)).T) >= _APART
+        ends = ends if apart[0] else ends[::-1]
+        if apart.any() and all(_is_clear(room, *at) for at in np.linspace(ends[0], ends[1], 30)):
             return np.asarray(ends)
     raise UserError(f"room {room.seed} has no way for people across the robot's: give another seed")
 
