@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from helpers.documents import (
@@ -172,6 +174,25 @@ def test_the_state_diagrams_are_those_of_the_tables() -> None:
     assert written == with_diagrams(written), "run: make diagrams"
     with pytest.raises(ValueError, match="0 diagrams"):
         with_diagrams(written.replace("<!-- from edge", "<!-- of edge"))
+
+
+def test_a_figure_of_the_readme_is_that_of_its_source() -> None:
+    readme = PAGES[0].read_text()
+    table = (DOCS / "faults.md").read_text().partition("<!-- table of bench faults -->")[2]
+    assert f"; {len(re.findall(r'^[|] [a-z]', table, re.MULTILINE)) - 1} [faults]" in readme
+    seconds = json.loads((DOCS / "figures/mission.json").read_text())["seconds"]
+    drafts, alone = (f"{fmean(seconds[preset]):.1f}" for preset in ("auto", "cloud_ar"))
+    assert f"in {drafts} s with drafts and in {alone} s without" in readme
+    rows = json.loads((DOCS / "figures/pipelines.json").read_text())["rows"]
+    over = {row["regime"]: f"{row['speedup']:.2f}" for row in rows if row["preset"] == "auto"}
+    llama = " and ".join(over[f"pico-llama-{text}"] for text in ("gsm8k", "humaneval"))
+    assert f"Go2 {over['fsd-go2']} (" in readme and f"Llama {llama} (" in readme
+    measured = (DOCS / "benchmarks.md").read_text()
+    assert set(re.findall(r"\d[.]\d+ to \d[.]\d+ ms, p99 \d+ to \d+", readme)) == set(
+        re.findall(r"`e_stop` .*?(\d[.]\d+ to \d[.]\d+ ms, p99 \d+ to \d+)", measured)
+    )
+    ratios = re.findall(r"\b(7B|32B|72B) (0[.]\d+)", readme)
+    assert len(ratios) == 3 and all(f"| {size} | {ratio} |" in measured for size, ratio in ratios)
 
 
 def spoken() -> str:
