@@ -124,9 +124,9 @@ def _check_row(row: TokenDistribution, vocabulary: int) -> None:
 
 
 def row_error(row: TokenDistribution, vocabulary: int) -> str:
-    """Why these are no probabilities over a vocabulary of this size; empty where they are.
+    """Why these are not probabilities over a vocabulary of this size; empty if they are.
 
-    Their sum is not looked at: a row may be a part of a distribution.
+    Their sum is not checked: they may be a part of a distribution.
     """
     size = vocabulary if row.ids is None else len(row.ids)
     if row.probabilities.shape != (size,) or not size:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Purpose(IntEnum):
-    """What a draw is for; robot and cloud never share a draw by accident."""
+    """What a random draw is for; part of its key, so two purposes never share noise."""
 
     DRAFT = 1
     ACCEPT = 2
@@ -31,7 +31,7 @@ _NUMBERS = 32  # bits of a decision's number
 def decision_seed(seed: int, number: int) -> int:
     """The seed of a robot's decision of this number, from a seed of its own, both below 2**32.
 
-    64 bits that hold both, so no two decisions share one and a recorded one tells where it stood.
+    It has 64 bits and contains both, so no two decisions share a seed. Raises ValueError.
     """
     if not (0 <= seed < 1 << 32 and 0 <= number < 1 << _NUMBERS):
         raise ValueError(f"seed and number have 32 bits each, not {seed} and {number}")
@@ -73,7 +73,7 @@ def uniform(
 
 
 def gumbel(seed: int, position: int, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Standard Gumbel noise of the coupled rule for these token ids at this position."""
+    """Standard Gumbel noise [n] of the coupled rule for token ids [n] at this position."""
     draws: NDArray[np.float64] = -np.log(-np.log(uniform(seed, Purpose.COUPLED, position, tokens)))
     return draws
 

@@ -29,7 +29,7 @@ DEEP = 4  # Qs taken, after which what is left becomes a row: k of them cost k s
 
 
 class LongRow(TokenDistribution):
-    """A dense row of P, float32 [V], of which rejections leave a ``LongResidual``."""
+    """A dense P, float32 [V], with a residual that is computed lazily (``LongResidual``)."""
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:  # type: ignore[override]
         """norm(max(0, P - Q)), what the recovered token is drawn from."""
@@ -39,10 +39,10 @@ class LongRow(TokenDistribution):
 
 @dataclass(frozen=True, eq=False)
 class LongResidual:
-    """A ``TargetRow``: twice max(0, P - f1 Q1 - f2 Q2 ...) after as many rejections.
+    """A ``TargetRow``: the residual of P after several rejections, 2 max(0, P - f1 Q1 - f2 Q2 ...).
 
-    As no Q is below 0, that is max(0, ... max(0, P - f1 Q1) - f2 Q2 ...), of which each rejection
-    adds one step. taken: each Q and its factor; a Q that was rejected twice is there once.
+    This equals max(0, ... max(0, P - f1 Q1) - f2 Q2 ...), since no Q is negative; each rejection
+    subtracts one more Q. taken: each Q and its factor; a Q that was rejected twice is there once.
     """
 
     target: TokenDistribution

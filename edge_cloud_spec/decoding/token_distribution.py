@@ -70,7 +70,7 @@ class TokenDistribution:
     def residual(self, draft: TokenDistribution) -> TokenDistribution:
         """norm(max(0, P - Q)), what the recovered token is drawn from (Leviathan et al. 2023).
 
-        P, which this is, where P - Q is nowhere above 0: then they are equal up to rounding.
+        ``self`` is P, ``draft`` Q. Returns P if P - Q is nowhere positive (equal up to rounding).
         """
         if self.ids is None and draft.ids is None:
             weights = self._above(draft)

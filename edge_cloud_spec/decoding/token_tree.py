@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 class TokenTree:
     """Nodes in the order proposed, each a token after its parent.
 
-    ``parents[i]`` is the index of an earlier node, or -1 for the prefix. None is a chain, and what
-    parents that make a chain become. Nothing is checked (``error``): a peer may have sent it.
+    ``parents[i]`` is the index of an earlier node, or -1 for the prefix. A chain has None; parents
+    that form a chain are replaced by None. A peer may have sent it: check it with ``error``.
     """
 
     tokens: tuple[int, ...] = ()

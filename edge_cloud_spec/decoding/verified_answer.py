@@ -14,8 +14,8 @@ class VerifiedAnswer:
     """The verified tokens, the digests of all their prefixes, and where the answer ends.
 
     At most ``max_tokens`` tokens, which are below ``vocabulary``; nothing follows one of
-    ``end_tokens``. ``resampled`` is the last token where the robot drew it and the cloud has not
-    heard of it yet.
+    ``end_tokens``. ``resampled`` is the last token if the robot drew it and has not sent it to the
+    cloud yet.
     """
 
     def __init__(self, limit: int = 0) -> None:

@@ -25,7 +25,10 @@ Prefix = tuple[int, ...]  # verified tokens, and perhaps those that a verdict wo
 
 
 def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | None) -> str:
-    """Why this verdict, which settles these tokens, cannot be the next one; else empty."""
+    """Why this verdict cannot come next in the answer; empty if it can.
+
+    ``tokens``: what ``settled_by`` returned for it.
+    """
     if tokens is None:
         return "the cloud accepted tokens that were not drafted"
     if not (tokens or verdict.finish or verdict.residual):
@@ -38,11 +41,12 @@ def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | Non
 
 
 def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | None]:
-    """How many tokens were tested, and those that the verdict settles; ``draft``: ours, if any.
+    """The number of tokens that the cloud tested, and the tokens that the verdict adds.
 
-    A verdict that carries its accepted tokens is complete in itself, whatever was asked for: the
-    cloud judged other tokens than ours, or says it again. Another one names nodes of the draft.
-    None: it is not on this draft.
+    ``draft`` is the robot's draft with the verdict's prefix, if there is one. A verdict either
+    carries its accepted tokens (it is on another draft than the robot's, or is repeated), or the
+    nodes of ``draft`` that were accepted. The tokens are None if it names nodes that ``draft`` does
+    not have.
     """
     last = () if verdict.token is None else (verdict.token,)
     drafted = 0 if draft is None else len(draft)
@@ -55,7 +59,7 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
 
 
 class EarlyVerdicts:
-    """Verdicts that overtook an earlier one, since the cloud went on with a pushed draft.
+    """Verdicts on pushed drafts that arrived before the verdict on an earlier draft.
 
     Each is kept by its prefix, until the answer reaches that prefix.
     """

@@ -116,7 +116,7 @@ class VerifyBoundPlanner(DraftPlanner):
 
 @dataclass(frozen=True)
 class Observations:
-    """What the best plan follows from. Rates in tokens per second, times in seconds."""
+    """What the planner was told and has measured. Rates in tokens per second, times in s."""
 
     costs: Costs
     promises: Mapping[Key, float]  # rate of each plan by which the robot leads, by the cost model

@@ -109,13 +109,16 @@ class Drafts:
         return [work]
 
     def pause(self) -> list[Work]:
-        """Draft nothing: no model knows the next token."""
+        """Discard unverified drafts and draft nothing until the next verdict.
+
+        For when neither side knows the next token yet. Returns the work for the draft model.
+        """
         self.drop_unverified()
         self._working = Work(self._verified, ())
         return [self._working]
 
     def choose(self, shape: Shape) -> tuple[Branch, ...]:
-        """What to draft next, the most confident first."""
+        """The branches to draft next, the most likely first."""
         size, room = len(self._verified), self._answer.room
         self._seeking.clear()
         branches = []

@@ -170,10 +170,9 @@ class Measures:
                 self.runner_up.observe(float(tokens[along] == draft.second_choices[along]))
 
     def decide_lookup(self) -> bool:
-        """Whether the cloud is to look up in the decode that begins.
+        """Whether the cloud shall draft from earlier answers in the decode that begins.
 
-        Not where the server generates slower with what it looks up than without; but now and then
-        it is tried again.
+        False where that was measured to make the server slower; now and then it is tried again.
         """
         without, looked_up = self.lookup_yields[False], self.lookup_yields[True]
         known = without.count >= FEW_PASSES <= looked_up.count

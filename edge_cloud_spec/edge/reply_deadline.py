@@ -30,17 +30,17 @@ class ReplyDeadline:
 
     @property
     def next(self) -> float | None:
-        """The earlier of both; None: neither will come."""
+        """The earlier of ``deadline`` and ``retry_at``, s; None without both."""
         times = (self.deadline, self.retry_at)
         return min((time for time in times if time is not None), default=None)
 
     def owed(self, now: float) -> None:
-        """A reply is due from ``now`` on (s), unless one was already."""
+        """Start the deadline of a reply at ``now`` (s), unless one is running."""
         if self.deadline is None:
             self.deadline = now + self._seconds
 
     def left(self, now: float) -> float:
-        """How long a reply to what is asked now may take, s."""
+        """The time that is left for a reply, s."""
         return self._seconds if self.deadline is None else max(0.0, self.deadline - now)
 
     def answered(self) -> None:

@@ -1,7 +1,7 @@
 """The byte vocabulary of targets behind an API: UTF-8 and one token for the end of an answer.
 
-A robot needs no model for it (``model.path: bytes``): what it reads are the verifier's words, and
-it drafts nothing.
+A robot needs no model for it (``model.path: bytes``): it reads the verifier's words and drafts
+nothing.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _normed(rows: Tensor) -> Tensor:
 
 
 class Exits:
-    """The exits of one target: an adapter for each number of layers, and the shortlist."""
+    """The early exits of one target: an adapter for each exit layer, and the head's shortlist."""
 
     def __init__(
         self,

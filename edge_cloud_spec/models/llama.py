@@ -238,10 +238,10 @@ class LlamaMemory:
 
 
 class LlamaSession:
-    """A ``DraftSession``, and before that the ``DraftPrefill`` of its prompt.
+    """The ``DraftPrefill`` of a prompt, and then its ``DraftSession``.
 
-    What the memory holds no more, since it serves another session or is a new process's, the next
-    pass computes again.
+    llama.cpp's KV cache is shared: another session, or a restart of the process, may overwrite it.
+    The next pass computes again what is missing.
     """
 
     def __init__(self, drafter: LlamaDrafter, prompt: Prompt) -> None:

@@ -174,7 +174,7 @@ class LlamaModel:
 
 
 def main(descriptor: int) -> None:
-    """Answer until the other side is gone."""
+    """Run the process of llama.cpp: answer requests on this socket until the peer closes it."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # where memory is short, this process goes and not the robot
     model: LlamaModel | None = None

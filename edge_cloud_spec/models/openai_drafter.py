@@ -62,9 +62,9 @@ def text_of(tokenizer: Any, path: Path) -> str:
 
 
 class Continuation:
-    """The server's continuation of some tokens: ``path`` begins with them and grows.
+    """The server's streamed continuation of some tokens; ``path`` is both, and grows.
 
-    ``over``: why it says no more, ``stop`` where the answer ends there; empty before.
+    ``over``: why the server stopped (``stop``: the answer ends there); empty while it generates.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Continuation:
         self.reply, self._tokenizer, self._news = reply, tokenizer, news
 
     def leads(self, path: Path) -> bool:
-        """Whether it has the token after this path, or may still receive it."""
+        """Whether it has the token that follows ``path``, or may still receive it."""
         same = common_prefix(path, self.path)
         if same < len(self.path):
             return len(self._start) <= len(path) == same

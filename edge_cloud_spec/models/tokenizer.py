@@ -39,7 +39,7 @@ class TextStream:
 
 
 class TokenTexts:
-    """The text of each token by itself, for people to read; cached, since drafts wait for it."""
+    """Decodes each token id by itself, for logs and topics; cached, since every draft needs it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._text = cache(lambda token: tokenizer.decode([token]))

@@ -73,7 +73,7 @@ class Vlm(Processor):
         return int(CUDA_KV_SHARE * torch.cuda.mem_get_info(device)[0])
 
     def use_memory(self, memory: KvMemory) -> None:
-        """Take the caches of sessions opened from now on from here, and the prefixes kept."""
+        """Allocate the KV caches of new sessions, and the kept prefixes, from this memory."""
         self.memory = memory
         self._prefixes = PrefixStore(self.transformer.cache_layout, memory)
 

@@ -60,11 +60,12 @@ class SourceClock:
 
 
 def camera_clock(measured: float, base: float | None) -> float:
-    """Seconds by which the camera's clock is ahead, of what was ``measured`` of its frames.
+    """The offset of the clock that stamps the camera's frames, s; positive: ahead of ours.
 
-    There are two clocks that a camera may be stamped by, this computer's (0) and that of the
-    ``base`` (odometry's offset; None: not known). It is the one that explains the frames with the
-    smaller latency; where both would need a negative one, it is a third clock, ahead.
+    ``measured``: stamp minus arrival of the frames, s, so offset minus latency. ``base``: the
+    offset of odometry's stamps; None if unknown. A camera is taken to use this computer's clock
+    (0) or the base's: the smaller offset that leaves no negative latency. If neither does, the
+    camera has a third clock, and its offset is ``measured``.
     """
     known = [0.0] if base is None else [0.0, base]
     return min((clock for clock in known if clock >= measured - SAME_CLOCK), default=measured)

@@ -1,4 +1,4 @@
-"""What the navigator hears and what it answers with. Times are the caller's steady seconds."""
+"""The navigator's input events and its effects. Times are the caller's monotonic clock, s."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ ends close; with odometry the error to the *delayed* reference is fed back, whic
 drift of the heading and a wrong guess of the lag.
 
 Odometry can be wrong. So a step is never commanded against its own direction, ends when its
-``Budget`` is used up, and ends when odometry tells of far more than was commanded.
+``Budget`` is used up, and ends when odometry reports far more than was commanded.
 """
 
 from __future__ import annotations

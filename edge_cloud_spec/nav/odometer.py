@@ -184,7 +184,7 @@ class Track:
     def made_lately(self, seconds: float) -> tuple[float, float]:
         """Metres of path and radians of turning, to either side, in the last ``seconds``.
 
-        By half seconds: a base that sways where it stands makes no way.
+        Measured in steps of half a second, so that a base that sways on the spot makes no way.
         """
         since = self._poses[-1][0] - round(seconds * 1e9)
         lately = {at // SWAY: pose for at, pose in reversed(self._poses) if at >= since}

@@ -101,7 +101,7 @@ Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
 class Decide:
     """Make the decision ``request`` for this instruction, on this frame.
 
-    ``stops`` is the navigator's count (``Holds``) that was heard when the frame was taken.
+    ``stops`` is the newest count of stops (``Holds``) from the navigator when the frame was taken.
     """
 
     request: str

@@ -25,9 +25,10 @@ def versions_differ(robot: int, cloud: int) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """How the cloud generates by itself: with its own draft model where ``speculative``.
+    """How the cloud generates without the robot's drafts.
 
-    ``may_speculate``: its draft model drafts where it has one and that pays, as it measures.
+    ``speculative``: the server's draft model drafts. ``may_speculate``: it drafts if the server has
+    one and measures that drafting pays.
     """
 
     speculative: bool = False
@@ -39,7 +40,7 @@ class Open:
     """Start a decode: everything that defines the answer, and what the robot has already.
 
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
-    ``verified`` is the answer so far, where another verifier began it: this one goes on after it.
+    ``verified``: the tokens so far of an answer that another verifier began; this one continues it.
     ``generation``: the cloud generates at once, as after a ``Generate``. ``lookup``: it may draft
     what was said before, by itself and as further branches of the robot's drafts.
     """

@@ -1,8 +1,8 @@
 """The replicas of a fleet as its router knows them: who gets a client, and how many are needed.
 
-How many follows from what they hold: up soon, down late.
+Their number follows from the load: replicas are added soon, and drained late.
 
-The highest random weight wins, unless that replica is too full: rendezvous hashing (Thaler and
+A client gets the replica of the highest random weight that is not too full: rendezvous hashing (Thaler and
 Ravishankar 1998) moves only the clients of a replica that went, and to a new one only those that it
 wins; the bound on a replica's load is that of consistent hashing with bounded loads (Mirrokni,
 Thorup and Zadimoghaddam 2018, 1608.01350).
@@ -152,7 +152,7 @@ class ScalingLimits:
 
 
 class Scaling:
-    """``wanted`` is how many there should be. Times are steady, in s."""
+    """Decides how many replicas a fleet should have: ``wanted``. Times are monotonic, s."""
 
     def __init__(self, limits: ScalingLimits) -> None:
         self.wanted = limits.least
@@ -161,9 +161,9 @@ class Scaling:
         self._step = 0  # in which direction
 
     def look(self, loads: Collection[ReplicaLoad], now: float) -> int:
-        """The replicas that take clients hold this; returns ``wanted``.
+        """Returns ``wanted`` for these loads of the replicas that accept clients.
 
-        While some of those that are wanted are still starting, it does not change.
+        It does not change while replicas are still starting.
         """
         limits, step = self._limits, self._due(loads)
         if step != self._step:

@@ -104,14 +104,15 @@ class Engine:
             self._propose(job.session, job.proposal, job.arrived)
 
     def predicted(self, session: HeldSession, found: Predicted) -> None:
-        """An early exit of the pass under way predicts this session's verdict."""
+        """Give the session a verdict that an early exit predicts during its pass."""
         self._advance(session, found, self._clock())
 
     def end_pass(self, session: HeldSession, result: TargetRows | Exception) -> TargetRows | None:
-        """The pass of this session is over; what its verdict is made of, if one follows.
+        """End this session's pass; returns the rows that its verdict needs, None if none is due.
 
-        For want of memory its cache is given up, once, and another pass is due: so a cache that
-        cannot grow beside itself comes back larger.
+        When the device is out of memory, the session's KV cache is evicted and the pass is queued
+        again, once per draft: a growing cache needs memory for its old and its new size. Another
+        error ends the session with a fault.
         """
         session.target.pin(False)
         if isinstance(result, NotArrived):
@@ -128,7 +129,7 @@ class Engine:
         return None
 
     def go_on(self, session: HeldSession) -> None:
-        """What the pass of this session waited for has arrived."""
+        """Queue the blocked pass of this session again: what it waited for has arrived."""
         if session in self._sessions and session.status is Status.BLOCKED:
             session.turn(Trigger.PASS_UNBLOCKED)
             self._queue_pass(session)
@@ -146,7 +147,7 @@ class Engine:
         self.listen(session.stream)
 
     def retry_for_memory(self) -> None:
-        """Read the session that waits for memory the longest: something has changed."""
+        """Prefill the session that waits for memory the longest, since some may be free now."""
         while self.waiting_for_memory:
             session = next(iter(self.waiting_for_memory))
             if session in self._sessions:

@@ -104,7 +104,7 @@ class ModelRunner(ABC):
 
 
 class CachedTarget(TargetSession):
-    """A session of a model that runs here, read in chunks, and again if its cache was evicted."""
+    """A session of a model on this machine: prefilled in chunks, and again after an eviction."""
 
     def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
         """verified: tokens that another verifier verified, before the decode came here."""

@@ -220,9 +220,10 @@ class Turnover:
         self._due.pop(client, None)
 
     def wait_s(self, client: str, ages: Sequence[float], now: float) -> float:
-        """When this client is to come again, where places are held since so long (s).
+        """The seconds after which this refused client shall try again.
 
-        A client that comes again early or often gets no other place in the line.
+        ``ages``: how long each session has lasted, s. A client that tries again early or often
+        keeps its place in the queue.
         """
         self._due = {other: due for other, due in self._due.items() if due > now}
         before = sum(other != client for other in self._due)

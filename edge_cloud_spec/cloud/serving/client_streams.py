@@ -30,10 +30,10 @@ class ByteBound:
 
 
 class SendQueue:
-    """The messages of one stream; ``take`` is for the loop that it is made on.
+    """The queue of messages to one stream; ``take`` is for the asyncio loop that made it.
 
-    When more than ``max_bytes`` wait, or more than its client's ``bound``, since the robot does not
-    read what it asks for, they are dropped and ``give_up`` is called on the loop, once.
+    When more than ``max_bytes`` wait (the robot does not read), or more than its client's
+    ``bound``, the queue drops them and calls ``give_up`` once, on the loop.
     """
 
     def __init__(self, max_bytes: int, give_up: Callable[[], object], bound: ByteBound) -> None:
@@ -70,14 +70,14 @@ class SendQueue:
         return data
 
     def close(self) -> None:
-        """Drop what waits: the stream is over."""
+        """Count no waiting bytes any more: the stream is over."""
         with self._lock:
             self._closed = True
             self._bound.add(-self.size)
             self.size = 0
 
     def drop(self) -> None:
-        """Drop what waits, and call ``give_up``; on the loop."""
+        """Drop the waiting messages and call ``give_up``; to be called on the loop."""
         self.over = True
         while not self._queue.empty():
             self._queue.get_nowait()

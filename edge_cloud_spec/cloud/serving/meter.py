@@ -77,13 +77,13 @@ class Meter:
         self.verify_s = defaultdict[str, Histogram](Histogram)
 
     def received(self, stream: RobotStream, data: bytes) -> None:
-        """Count a message that arrived."""
+        """Count the bytes of a robot's message; an ``open`` starts the clock of its decode."""
         self.received_bytes += len(data)
         if kind_of(data) == "open":
             self._progress[stream] = _Progress(asked=time.perf_counter())
 
     def sent(self, stream: RobotStream, message: ServerMessage) -> None:
-        """Count a message that the worker sends."""
+        """Count a message that the model's thread sends to the robot."""
         match message:
             case Fault(code):
                 self.faults[code] += 1

@@ -73,13 +73,13 @@ def _refusal(address: str) -> UserError:
 
 
 class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
-    """gRPC's health service: ``Check`` only, since strangers could open ``Watch`` without end.
+    """gRPC's health service without ``Watch``, whose streams a stranger could open without bound.
 
-    A client that would watch takes UNIMPLEMENTED for "do not" (gRPC's health checking protocol).
+    By the health checking protocol, a client stops watching when it gets UNIMPLEMENTED.
     """
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Refused."""
+        """Abort with UNIMPLEMENTED."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is asked for with Check here")
 
 
@@ -181,7 +181,7 @@ class HealthyServer:
 
 
 class Server(HealthyServer):
-    """The server around a worker."""
+    """The verifier's gRPC server; it hands the streams to a worker (the model's thread)."""
 
     def __init__(
         self, worker: Worker, settings: ServerSettings, service: DecodeService | None = None

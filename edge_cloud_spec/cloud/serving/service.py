@@ -28,7 +28,7 @@ NOT_SERVING_RETRY_S = 1.0  # after which a robot may look whether the model's th
 
 
 class DecodeService:
-    """Relays each stream to the worker, within what ``access`` allows each robot."""
+    """Relays each stream to the model's thread, within what ``access`` allows each robot."""
 
     def __init__(self, worker: Worker, access: AccessSettings) -> None:
         """Raises UserError for a token file that cannot be used."""

@@ -116,7 +116,10 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
 
 
 class KnownPlace:
-    """The place that a router gave last, for the next streams of one robot. Times are steady, s."""
+    """The replica that the router last gave one robot, for its next streams.
+
+    ``now`` is monotonic, s.
+    """
 
     def __init__(self) -> None:
         self.is_router = False  # whether the configured verifier sent us on before
@@ -124,16 +127,16 @@ class KnownPlace:
         self._until = 0.0
 
     def at(self, now: float) -> Place | None:
-        """Where a stream may go without asking the router; None if it must ask."""
+        """The replica, while its lease lasts; None: the stream must ask the router."""
         return self._place if now < self._until else None
 
     def given(self, place: Place, lease_s: float, now: float) -> None:
-        """Keep the place that the router gave, whose lease opens streams for ``lease_s``."""
+        """Keep the replica that the router gave; its lease lasts ``lease_s``, s."""
         self.is_router = True
         self._place, self._until = place, now + 0.9 * lease_s
 
     def forget(self, place: Place) -> None:
-        """This place did not serve."""
+        """Drop this replica, since it did not serve the stream."""
         if self._place == place:
             self.clear()
 
@@ -156,12 +159,12 @@ class Route:
 
     @property
     def at_router(self) -> bool:
-        """Whether the configured verifier is next, or is asked."""
+        """Whether the next request goes, or the current one went, to the configured verifier."""
         return self.here is None or self.here == self._router
 
     @property
     def in_circles(self) -> bool:
-        """Whether it was sent on too often without an answer: to be slowed down."""
+        """Whether it was redirected more than MAX_REDIRECTS times without an answer."""
         return self._redirects > MAX_REDIRECTS
 
     @property

@@ -96,20 +96,20 @@ class LinkState:
             self._reason, self._advice = refusal or late, ""
 
     def missed(self, now: float) -> None:
-        """An answer was due by now."""
+        """Report that no answer came within the deadline; ``now`` is monotonic, s."""
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
         self._fall_silent(f"no answer within {self._deadline_s:g} s", now)
 
     def lost(self, reason: str, now: float, advice: str = "") -> None:
-        """The connection broke, or cannot be made; what to do about it, where that is known."""
+        """Report that the connection broke or cannot be made; ``advice``: what to do, if known."""
         self._in_a_row = 0
         self._broken = True
         self._fall_silent(reason, now, advice)
 
     def tick(self, now: float) -> None:
-        """Time has passed, or there is a connection on which nobody has answered yet."""
+        """Update the state for the time ``now`` (monotonic, s), without a new event."""
         self._judge(now)
 
     def starting(self, now: float) -> bool:

@@ -37,7 +37,7 @@ class PassItem:
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """The number n of tokens in the pass."""
         return len(self.tokens)
 
 

@@ -168,5 +168,5 @@ class TensorRow:
         return self._whole.draw(random_source, purpose, position, trial)
 
     def dense(self) -> TokenDistribution:
-        """All its numbers, for the robot that resamples."""
+        """The whole distribution P [V], as split resampling sends it to the robot."""
         return self._whole
