@@ -109,7 +109,7 @@ class Completion(TargetSession):
         self._settled += len(path)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Settle the token after them."""
+        """Count these tokens as verified: the answer goes on after them."""
         self._settled += len(tokens)
 
     def evict(self) -> None:

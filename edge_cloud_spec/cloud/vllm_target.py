@@ -88,7 +88,7 @@ class VllmSession(TargetSession):
         self.judged = Draft(())
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Make these tokens part of it, too."""
+        """Append verified tokens to the prefix."""
         self.tokens += tuple(tokens)
 
     def evict(self) -> None:

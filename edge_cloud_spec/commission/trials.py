@@ -73,7 +73,7 @@ class Robot(Protocol):
         """Send one message of a stop, the ``repeat``-th."""
 
     def keep_silent(self, seconds: float) -> None:
-        """Send nothing for so long, and no stop in place of a command either."""
+        """Publish no command for ``seconds``, not even a stop."""
 
     def say(self, text: str) -> None:
         """Tell the person."""
@@ -94,7 +94,7 @@ class Paused(Stop):
 
 
 class Commission:
-    """The trials of one base. ``recording`` is what figures come from, whole or not."""
+    """The trials of one base; ``recording`` holds the measurements, also of a stopped trial."""
 
     def __init__(self, robot: Robot, settings: Settings) -> None:
         self.robot, self.settings, self.recording = robot, settings, Recording()

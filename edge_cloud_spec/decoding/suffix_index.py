@@ -36,15 +36,15 @@ _ENDS = (*((length, True) for length in BESIDE), *((length, False) for length in
 
 
 class SuffixIndex:
-    """How verified answers went on after each of the newest suffixes, ``max_suffixes`` at most.
+    """Counts which tokens followed each suffix of verified answers; at most ``max_suffixes``.
 
-    Each suffix keeps the ``FOLLOWERS`` tokens that followed it most often, lately. A token that the
-    instruction holds, too, is kept as its place there: so "no blue box" goes on as "no red chair"
-    did. Before an answer stands the pattern of its instruction, and beside each token what
-    the last answer to that pattern said after the same one: there frames differ in few words.
+    Each suffix keeps the ``FOLLOWERS`` tokens that recently followed it most often. A token that is
+    also in the instruction is stored as its position there, so "no blue box" continues as "no red
+    chair" did. An answer is preceded by the pattern of its instruction. The last answer to each
+    pattern is kept, too: successive frames differ in few words.
 
-    All memory is taken at once, ``BYTES_PER_SUFFIX`` each, but for the last answers to
-    ``MAX_PATTERNS`` patterns. A new suffix takes the place of an older one of the same hash.
+    All memory is allocated at once, ``BYTES_PER_SUFFIX`` each, except for the last answers to
+    ``MAX_PATTERNS`` patterns. A new suffix replaces an older one of the same hash.
     """
 
     def __init__(self, max_suffixes: int) -> None:

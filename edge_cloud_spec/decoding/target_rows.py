@@ -81,7 +81,7 @@ class LongResidual:
         return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
 
     def dense(self) -> TokenDistribution:
-        """All its numbers, for the robot that resamples."""
+        """The whole distribution [V], as split resampling sends it to the robot."""
         size = len(self.target.probabilities)
         return TokenDistribution(self._part(0, size, _workspace(size)))
 
@@ -279,7 +279,7 @@ class TargetRow(Protocol):
         """A token x with its probability."""
 
     def dense(self) -> TokenDistribution:
-        """All its numbers, for the robot that resamples."""
+        """The whole distribution [V], as split resampling sends it to the robot."""
 
 
 class TargetRows(Protocol):

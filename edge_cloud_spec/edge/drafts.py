@@ -206,7 +206,7 @@ class Drafts:
         return self._made.get(prefix)
 
     def finish_early(self, prefix: Prefix, levels: int) -> None:
-        """Let the unfinished draft after this prefix pass for finished, if it is so deep."""
+        """Treat the unfinished draft after this prefix as finished if it has ``levels`` or more."""
         part = self._parts.get(prefix)
         if levels and part is not None and part.draft.depth >= levels:
             self._made.setdefault(prefix, part)

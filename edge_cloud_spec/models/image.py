@@ -88,9 +88,9 @@ class PictureLimits:
         )
 
     def resized(self, spec: ImageSpec) -> ImageSpec:
-        """The target's image specification for a model that looks at so few pixels.
+        """The target's image specification, reduced to these limits for the draft model.
 
-        UserError: they are too few for one token.
+        Raises UserError if the pixels are too few for one token.
         """
         if not 0 < self.max_pixels < spec.max_pixels:
             return spec

@@ -1,4 +1,4 @@
-"""A checkpoint's processor: its tokenizer, chat template and image sizes make requests prompts."""
+"""A checkpoint's processor: makes prompts by its tokenizer, chat template and image sizes."""
 
 from __future__ import annotations
 

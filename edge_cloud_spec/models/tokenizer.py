@@ -1,4 +1,4 @@
-"""Text to tokens and back, and what names the meaning of a checkpoint's token ids."""
+"""Text to tokens and back, and the digest that identifies a checkpoint's vocabulary."""
 
 from __future__ import annotations
 

@@ -170,10 +170,10 @@ class Motion:
     what the base has moved since then is part of the step. A base that is past the goal stays
     there.
 
-    It may begin on the move: ``driven`` is commanded already. What of that leads to the goal goes
-    on, what is across it comes to an end within the limits, and what is against it must be braked
-    before (``in_reach``). ``used``: what was commanded since the step's frame
-    (`CommandedMotion`), which is off its budget.
+    It may begin while the base moves at ``driven``. Of that speed, the part towards the goal is
+    kept, the part across it is reduced to 0 within the limits, and a part against it must be braked
+    first (``in_reach``). ``used``: what was commanded since the step's frame (`CommandedMotion`);
+    it is subtracted from the budget.
     """
 
     TOLERANCE = (0.015, math.radians(0.8))  # m, rad
@@ -440,7 +440,7 @@ class Profile:
         return sum(lasts for lasts, _, _ in self._phases)
 
     def at(self, time: float) -> tuple[float, float]:
-        """(covered, speed) at ``time`` seconds after the start; before it as it began."""
+        """(covered, speed) at ``time`` s after the start; before it, at the initial speed."""
         if time <= 0.0:
             return self._begins * time, self._begins
         covered = 0.0

@@ -117,7 +117,7 @@ class StopAnswering:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Nobody wants the decision under way any more."""
+    """Abort the decision under way: it is no longer needed."""
 
     reason: str
 

@@ -44,7 +44,7 @@ class OwnBase:
             self._watchdog.close()
 
     def hear(self, event: Event) -> None:
-        """Do what the navigator makes of it."""
+        """Give the event to the navigator and carry out the effects that it returns."""
         for effect in self._navigator.on(event, time.monotonic()):
             if isinstance(effect, Drive):
                 self._watchdog.feed(effect.until, effect.stop_by)

@@ -75,7 +75,7 @@ class PilotSettings:
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision that is over: what it said, and what it cost; without ``outcome`` it failed.
+    """A finished decision: its answer and its statistics; without ``outcome`` it failed.
 
     ``alone``: it was made without the cloud. ``seed``: of its sampling.
     """

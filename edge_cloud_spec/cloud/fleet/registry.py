@@ -2,10 +2,10 @@
 
 Their number follows from the load: replicas are added soon, and drained late.
 
-A client gets the replica of the highest random weight that is not too full: rendezvous hashing (Thaler and
-Ravishankar 1998) moves only the clients of a replica that went, and to a new one only those that it
-wins; the bound on a replica's load is that of consistent hashing with bounded loads (Mirrokni,
-Thorup and Zadimoghaddam 2018, 1608.01350).
+A client gets the replica of the highest random weight that is not too full. Rendezvous hashing
+(Thaler and Ravishankar 1998): only the clients of a lost replica move, and a new one gets only
+those whose highest weight it has. The bound on a replica's load is that of consistent hashing with
+bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018, 1608.01350).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One replica: the worker and server of a single verifier, on a loop in a thread.
 
-Its streams show the router's lease, and are sent elsewhere when it drains. As a Ray actor Ray
-decides where it runs, and starts it again when it died.
+Its streams must carry the router's lease; when it drains, it redirects them. It is a Ray actor: Ray
+decides where it runs, and restarts it when it dies.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class TargetSession:
 
     @property
     def scored_with_prompt(self) -> bool:
-        """Whether the draft that is due was: no rows of it are left."""
+        """Whether the draft that is due was scored in the prompt's pass, so no pass is left."""
         return False
 
     def read(self, rows: int, due: Draft | None) -> bool:

@@ -42,7 +42,7 @@ class Histogram:
             self._sum += value * times
 
     def read(self) -> tuple[list[int], float]:
-        """How many were at most each bound, and at the end how many there were; and their sum."""
+        """The cumulative counts, one for each bound and the total, and the sum of the values."""
         with self._lock:
             return list(accumulate(self._counts)), self._sum
 

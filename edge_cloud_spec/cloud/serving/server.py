@@ -195,7 +195,7 @@ class Server(HealthyServer):
         super().__init__(settings, self._service.handler())
 
     async def start(self) -> str:
-        """Bind, serve and say so; returns the address with the port in use. Raises UserError."""
+        """Bind and serve; returns the address with the port in use. Raises UserError."""
         address = await super().start()
         await self._report(True)
         return address

@@ -109,7 +109,7 @@ class OwnDrafting:
 
 
 class DraftChoice:
-    """The robot's drafts that wait for their place, and what is looked up for it."""
+    """Selects a session's next draft: one that the robot pushed, or one from earlier answers."""
 
     def __init__(
         self,
