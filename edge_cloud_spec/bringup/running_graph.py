@@ -113,7 +113,7 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
     if name in ("drafter", "navigator"):
         topic = "instruction_status" if name == "drafter" else "nav_status"
         status = observer.read(lambda run_log: getattr(run_log, topic))
-        return bool(status) and name in observer.subscribers("instruction")
+        return status is not None and name in observer.subscribers("instruction")
     if name == "simulator":
         return bool(observer.read(lambda run_log: run_log.outcomes and run_log.frames))
     return True  # rviz and the like: no node depends on them

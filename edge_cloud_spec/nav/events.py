@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .answer import Action
 from .motion import Goal
 from .pose import Pose, Velocity
-from .status import Status
+from .status import GoalStatus, Status
 
 ENDED = "end"  # the finish reason of an answer that its model ended itself
 
@@ -22,8 +22,8 @@ class Words:
 
     ``position`` of its ``tokens`` counts from the prompt's end; ``stamp`` is the camera frame's, in
     nanoseconds of ROS time, and ``age`` the seconds since then when the words are received.
-    ``instruction`` is the one that the answer is for, and ``stops`` the navigator's count that was
-    heard before the frame came.
+    ``goal_id`` names the instruction that the answer is for, and ``stops`` is the navigator's count
+    that was heard before the frame came.
     ``camera_offset`` is how far the camera's stamps are ahead of this computer's clock, measured
     where its frames arrive, s (``ClockOffset``).
     """
@@ -36,7 +36,8 @@ class Words:
     finished: bool
     stamp: int
     age: float = math.inf
-    instruction: str = ""
+    goal_id: str = ""
+    instruction: str = ""  # of that goal, for people
     stops: int = 0
     camera_offset: float = 0.0
     finish_reason: str = ""  # of finished words: end, length, aborted, or a fault's code
@@ -100,7 +101,8 @@ class Tick:
     """A tick of the clock, at 20 Hz."""
 
 
-Event = Words | Odometry | Scan | EStop | Instruction | Hold | Tick
+Event = Words | Odometry | Scan | EStop | Instruction | GoalStatus | Hold | Tick
+"""``GoalStatus``: the drafter follows that."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Announce:
     stamp: int
     lasts: float
     verified: bool
+    goal_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """When an instruction is over: found, not found, blocked, given up; and how others learn of it.
 
-``Mission`` decides it and says it on the topic ``instruction_status``; ``FollowedGoal`` reads those
-lines. No I/O, no clock, no thread, no ROS.
+``Mission`` decides it, and the topic ``instruction_status`` says it; ``FollowedGoal`` hears that.
+No I/O, no clock, no thread, no ROS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
-from .status import Status
+from .status import DONE, ENDS, FAILED, FOLLOWING, IDLE, INACTIVE, GoalStatus, Status
 
 ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
 HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have held
@@ -44,21 +44,6 @@ class MissionSettings(Bounded):
     max_seconds: float = bounded(600.0, 1.0, 86_400.0, "it is given up after this long, s")
 
 
-@dataclass(frozen=True)
-class End:
-    """How a mission ended: ``done``, ``not_found``, ``blocked`` or ``given_up``.
-
-    ``why`` is empty for ``done``; ``str`` is what ``instruction_status`` says.
-    """
-
-    state: str
-    instruction: str
-    why: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.state} {self.instruction}" + (f": {self.why}" if self.why else "")
-
-
 class Mission:
     """The instruction that is followed, and what became of its decisions so far.
 
@@ -72,9 +57,9 @@ class Mission:
         self.held = ""  # why the robot does not move for any decision
         self.follow("", 0.0)
 
-    def follow(self, instruction: str, now: float) -> None:
+    def follow(self, instruction: str, now: float, goal_id: str = "") -> None:
         """Begin anew with this instruction at ``now`` (steady seconds); empty: follow nothing."""
-        self.instruction, self._begun_at = instruction, now
+        self.instruction, self.goal_id, self._begun_at = instruction, goal_id, now
         self.trouble = ""  # why the last decision failed; empty after one that did not
         self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
         self._deciding: str | None = None  # the decision that has not said its action
@@ -158,7 +143,11 @@ class Mission:
         elif arrived:
             self._searched = 0
 
-    def end(self, settings: MissionSettings, now: float) -> End | None:
+    def status(self, state: str, detail: str = "") -> GoalStatus:
+        """This of the instruction that is followed."""
+        return GoalStatus(state, self.instruction, detail, self.goal_id)
+
+    def end(self, settings: MissionSettings, now: float) -> GoalStatus | None:
         """How the mission ended at ``now``, returned once; None while it goes on."""
         if not self._blocked:
             self._free_at = now
@@ -167,17 +156,17 @@ class Mission:
             self.follow("", now)
         return end
 
-    def _end(self, settings: MissionSettings, now: float) -> End | None:
+    def _end(self, settings: MissionSettings, now: float) -> GoalStatus | None:
         after = "; the last: "
         if self._found:
-            return End("done", self.instruction)
+            return self.status(DONE)
         if self._searched >= settings.search_frames:
             why = f"not seen on {self._searched} frames all around"
-            return End("not_found", self.instruction, why)
+            return self.status("not_found", why)
         blocked_for = now - self._free_at
         if self._blocked >= settings.blocked_after and blocked_for >= settings.blocked_seconds:
             why = f"{self._blocked} motions in a row did not arrive{after}{self._detail}"
-            return End("blocked", self.instruction, why)
+            return self.status("blocked", why)
         if self._failed >= settings.failed_after:
             why = f"{self._failed} decisions in a row failed{after}{self.trouble}"
         elif self._refused >= settings.failed_after:
@@ -189,21 +178,7 @@ class Mission:
             why += after + self.trouble if self.trouble else ""
         else:
             return None
-        return End("given_up", self.instruction, why)
-
-
-STARTED = "the drafter has started; publish an instruction"
-INACTIVE = "the drafter is not active"
-"""What a drafter says of itself while it follows nothing: whatever was followed is lost."""
-
-OUTCOMES = {
-    "done": "found",
-    "not_found": "not_found",
-    "blocked": "blocked",
-    "given_up": "given_up",
-    "failed": "failed",
-}
-"""State of ``instruction_status`` that ends an instruction -> outcome of the goal."""
+        return self.status("given_up", why)
 
 
 @dataclass(frozen=True)
@@ -218,12 +193,13 @@ class FollowedGoal:
     """One instruction from its publication on; ``state`` is ``waiting``, then ``following``.
 
     While it waits, only the drafter's taking or refusing it counts: what is said of an earlier
-    instruction may still arrive. Then any other state of the drafter ends it.
+    instruction may still arrive. Then it has the drafter's ``goal_id``, and any other state of the
+    drafter ends it.
     """
 
     def __init__(self, instruction: str) -> None:
         self.instruction = normalized(instruction)
-        self.state, self.words = "waiting", ""
+        self.state, self.goal_id, self.words = "waiting", "", ""
         self._answered: set[str] = set()
 
     @property
@@ -231,32 +207,31 @@ class FollowedGoal:
         """How many of the goal's decisions had an answer."""
         return len(self._answered)
 
-    def on_status(self, line: str) -> GoalEnd | None:
-        """Take a line of ``instruction_status``; returns how the goal ended, None if it goes on."""
-        state, _, detail = line.partition(" ")
-        if state == "following" and self._is_about_it(detail):
-            self.state = "following"
+    def on_status(self, status: GoalStatus) -> GoalEnd | None:
+        """Take a message of ``instruction_status``; returns how the goal ended, None if it goes
+        on."""
+        if status.state == FOLLOWING and status.instruction == self.instruction:
+            self.state, self.goal_id = FOLLOWING, status.goal_id
             return None
         if self.state == "waiting":
-            return GoalEnd("failed", detail) if state == "failed" else None
-        if state == "following":
-            return GoalEnd("cancelled", f"another instruction came: {detail}")
-        if state == "idle" and detail in (STARTED, INACTIVE):
-            return GoalEnd("failed", "the drafter was started again, or ended; send the goal again")
-        return GoalEnd(OUTCOMES.get(state, "cancelled"), detail)
+            return GoalEnd(FAILED, status.text) if status.state == FAILED else None
+        if status.state == FOLLOWING:
+            return GoalEnd("cancelled", f"another instruction came: {status.text}")
+        if status.state in (IDLE, INACTIVE):
+            return GoalEnd(FAILED, "the drafter was started again, or ended; send the goal again")
+        if status.state in (*ENDS, FAILED):
+            outcome = "found" if status.state == DONE else status.state
+            return GoalEnd(outcome, status.text)
+        return GoalEnd("cancelled", status.text)
 
-    def on_words(self, request: str, instruction: str, answer: str, answered: bool) -> bool:
+    def on_words(self, request: str, goal_id: str, answer: str, answered: bool) -> bool:
         """Take the words of a decision; returns whether they belong to this goal.
 
         ``answered``: these are its last words.
         """
-        if self.state == "waiting" or normalized(instruction) != self.instruction:
+        if self.state == "waiting" or goal_id != self.goal_id:
             return False
         self.words = answer or self.words
         if answered:
             self._answered.add(request)
         return True
-
-    def _is_about_it(self, detail: str) -> bool:
-        """Whether a detail begins with this goal's instruction."""
-        return detail == self.instruction or detail.startswith(f"{self.instruction}: ")

@@ -46,7 +46,17 @@ from .obstacles import Obstacles
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, Settings
-from .status import E_STOP, INSTRUCTION, NOBODY, TOLD_TO_STOP, Holds, Status, is_request
+from .status import (
+    E_STOP,
+    FOLLOWING,
+    INSTRUCTION,
+    NOBODY,
+    TOLD_TO_STOP,
+    GoalStatus,
+    Holds,
+    Status,
+    is_request,
+)
 
 FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
 SOONEST = 0.1  # s after a command's end, before which no watchdog stops the base
@@ -149,8 +159,8 @@ class Navigator:
     from after that: words say the count of stops and instructions that was heard before their frame
     came, and those of an older one move nothing (``Holds.counts``), nor do they end an instruction
     that was said again since. (That the frame is no older than the last stop is asked as well; it
-    takes clocks that agree.) Once an instruction was heard,
-    only words for it move, and none once they have said that it is done. What says ``stop`` stops,
+    takes clocks that agree.) Once an instruction was heard, only words of the goal move that the
+    drafter follows for it, and none once they have said that it is done. What says ``stop`` stops,
     whatever it was decided for, and whoever has spoken since.
     ``counts`` tells what was dropped.
     """
@@ -185,7 +195,8 @@ class Navigator:
         self._made = 0.0  # m or rad that one action again and again has made, since it was counted
         self._latest = NOBODY
         self._instruction: str | None = None  # that was heard last; None: none
-        self._completed: str | None = None  # instruction that is done, until another is heard
+        self._followed: tuple[str, str] | None = None  # goal, and its instruction, by the drafter
+        self._completed: str | None = None  # goal that is done, until an instruction is heard
         self._ticked = -math.inf
 
     @property
@@ -246,6 +257,10 @@ class Navigator:
             return self._latch(E_STOP, "e_stop is on" if event.on else "", now)
         if isinstance(event, Hold):
             return self._latch(event.cause, event.why, now)
+        if isinstance(event, GoalStatus):  # of an end nothing is to be done
+            if event.state == FOLLOWING:
+                self._followed = event.goal_id, event.instruction
+            return []
         return self._instruct(event, now)
 
     # Stopping
@@ -256,7 +271,7 @@ class Navigator:
         if self.holds.refusal:
             return [Report(f"an instruction was not taken: {self.holds.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
-        followed = self._instruction == before != self._completed
+        followed = self._instruction == before and self._completed is None
         self._completed = None
         effects: list[Effect] = []
         if self._run is not None and not followed:
@@ -324,11 +339,16 @@ class Navigator:
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """The motion ends; the instruction is done, if the frame came after it was heard last: that
         the count tells, whatever the clocks say."""
-        instruction = normalized(settled.words.instruction)
-        if self._instruction in (None, instruction) and settled.words.stops == self.stops:
-            self._completed = instruction
+        goal_id = settled.words.goal_id
+        if self._is_followed(goal_id) and settled.words.stops == self.stops:
+            self._completed = goal_id
         self._run = None
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
+
+    def _is_followed(self, goal_id: str) -> bool:
+        """Whether this is the goal of the instruction that was heard last; any, if none was. The
+        drafter names it on another topic, so either may come first."""
+        return self._instruction is None or self._followed == (goal_id, self._instruction)
 
     def _frame_time(self, settled: Settled) -> FrameTime:
         return FrameTime.of(settled, self.odometer.clock_offset)
@@ -347,9 +367,9 @@ class Navigator:
             return "the robot moves, and nothing else is decided now"
         if self._run is None and (unseen := self.obstacles.missing(now)):
             return unseen
-        if self._instruction not in (None, normalized(settled.words.instruction)):
+        if not self._is_followed(settled.words.goal_id):
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
-        if self._completed == normalized(settled.words.instruction):
+        if self._completed == settled.words.goal_id:
             return "its instruction is done; publish it again to go on"
         if not self.holds.counts(settled.words.stops) or frame.taken < self.holds.since:
             return (
@@ -430,6 +450,7 @@ class Navigator:
             settled.words.stamp,
             lasts,
             settled.verified,
+            settled.words.goal_id,
         )
 
     # Moving

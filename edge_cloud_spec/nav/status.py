@@ -1,4 +1,4 @@
-"""The navigator's state: what the topic ``nav_status`` says, and what holds the robot still."""
+"""What the topics ``nav_status`` and ``instruction_status`` say, and what holds the robot still."""
 
 from __future__ import annotations
 
@@ -69,6 +69,58 @@ class Status:
         if not 1 <= message.state <= len(STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")
         return cls(STATES[message.state - 1], message.request_id, message.detail, message.stops)
+
+
+FOLLOWING, DONE, FAILED = "following", "done", "failed"
+UNKNOWN, INACTIVE, IDLE, STOPPED = "unknown", "inactive", "idle", "stopped"
+ENDS = (DONE, "not_found", "blocked", "given_up")  # of a mission
+GOAL_STATES = (UNKNOWN, INACTIVE, IDLE, STOPPED, FOLLOWING, *ENDS, FAILED)
+"""As InstructionStatus.msg numbers them; unknown before the first message."""
+
+
+@dataclass(frozen=True)
+class GoalStatus:
+    """The contents of an InstructionStatus message: what is followed, or how that ended.
+
+    ``goal_id`` is the name that the drafter gives to an instruction when it takes it, another one
+    each time; empty where it follows none. ``detail``: why, or what the trouble is. Raises
+    ValueError for another state.
+    """
+
+    state: str
+    instruction: str = ""
+    detail: str = ""
+    goal_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in GOAL_STATES:
+            raise ValueError(f"{self.state!r} is not one of {', '.join(GOAL_STATES)}")
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.text}".rstrip()
+
+    @property
+    def text(self) -> str:
+        """The instruction and the detail, for people."""
+        return ": ".join(filter(None, (self.instruction, self.detail)))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an InstructionStatus message, without the header."""
+        return {
+            "state": GOAL_STATES.index(self.state),
+            "goal_id": self.goal_id,
+            "instruction": self.instruction,
+            "detail": self.detail,
+        }
+
+    @classmethod
+    def read(cls, message: Any) -> GoalStatus:
+        """From an InstructionStatus message. Raises ValueError for one that no drafter
+        publishes."""
+        if not 1 <= message.state < len(GOAL_STATES):
+            raise ValueError(f"{message.state} is no state of InstructionStatus")
+        return cls(GOAL_STATES[message.state], message.instruction, message.detail, message.goal_id)
 
 
 E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"

@@ -25,8 +25,7 @@ from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
-from ..nav.mission import INACTIVE, STARTED
-from ..nav.status import Status
+from ..nav.status import IDLE, Status
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
 from ..throttle import LONGEST_S, Throttle
@@ -39,6 +38,8 @@ from .runtime.qos import EACH_STATE, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
+STARTED = "the drafter has started; publish an instruction"
+NOT_ACTIVE = "the drafter is not active"
 HALT_S = 2.0  # s to wait for a decision that was aborted
 _FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 
@@ -93,7 +94,7 @@ class DrafterNode(ManagedNode):
         self._pilot.use(runner, known)
         self._thread = threading.Thread(target=self._decide, name="model", daemon=True)
         self._thread.start()
-        self._pilot.pause(INACTIVE)
+        self._pilot.pause(NOT_ACTIVE)
         self._run_info.update(settings, drafter=model.identity)
         self.get_logger().info(f"drafting with {model.identity}")
 
@@ -106,13 +107,13 @@ class DrafterNode(ManagedNode):
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._topics.subscribe(subscriptions, self._pilot.lose_link)
         subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
-        self._pilot.pause(STARTED)
+        self._pilot.pause(STARTED, IDLE)
         subscriptions.start()
 
     def halt(self) -> None:
         """Abort the running decision, and follow no instruction."""
         self._subscription_thread.close()
-        self._pilot.pause(INACTIVE)
+        self._pilot.pause(NOT_ACTIVE)
         self._pilot.idle.wait(HALT_S)
 
     def unload(self) -> None:
@@ -188,7 +189,7 @@ class DrafterNode(ManagedNode):
         elif isinstance(output, Report):
             self._reports.add(output.problem, time.monotonic())
         else:
-            self._topics.say(str(output))
+            self._topics.publish_status(output)
 
     def _on_decided(self, decided: Decided) -> None:
         stats = to_decode_stats(decided, self._topics.settings)

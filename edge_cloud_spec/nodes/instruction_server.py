@@ -18,12 +18,13 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
-from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.msg import InstructionStatus, VerifiedTokens
 
 from ..edge.events import ANSWERED
 from ..health import Health, Level
 from ..instruction import is_stop, normalized
-from ..nav.mission import INACTIVE, STARTED, FollowedGoal, GoalEnd
+from ..nav.mission import FollowedGoal, GoalEnd
+from ..nav.status import IDLE, INACTIVE, GoalStatus
 from ..options import Bounded, bounded
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
@@ -67,12 +68,12 @@ class InstructionServer(Node):
         super().__init__("instruction_server")
         self._settings = Parameters(self, InstructionServerSettings())
         self._goal: _Goal | None = None
-        self._drafter = ""  # what it said last; empty: nothing
+        self._drafter = INACTIVE  # its last state
         self._e_stop = False
         self._kept: tuple[str, float] | None = None  # instruction, and when it was heard
         self._instruction = self.create_publisher(String, "instruction", RELIABLE)
         # Not one status may be missed, however fast they follow each other.
-        self.create_subscription(String, "instruction_status", self._on_status, STATUSES)
+        self.create_subscription(InstructionStatus, "instruction_status", self._on_status, STATUSES)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(String, "instruction", self._on_instruction, RELIABLE)
         for profile in EVERY_PUBLISHER:
@@ -160,7 +161,7 @@ class InstructionServer(Node):
     @property
     def _is_up(self) -> bool:
         """Whether a drafter subscribes to instructions."""
-        return self._hears_drafter and self._drafter not in ("", f"idle {INACTIVE}")
+        return self._hears_drafter and self._drafter != INACTIVE
 
     @property
     def _hears_drafter(self) -> bool:
@@ -168,12 +169,17 @@ class InstructionServer(Node):
 
     # What the drafter says
 
-    def _on_status(self, message: String) -> None:
-        self._drafter = message.data
-        if message.data == f"idle {STARTED}":
+    def _on_status(self, message: InstructionStatus) -> None:
+        try:
+            status = GoalStatus.read(message)
+        except ValueError as error:
+            self.get_logger().error(f"instruction_status: {error}")
+            return
+        self._drafter = status.state
+        if status.state == IDLE:
             self._on_started()
         if self._goal is not None:
-            end = self._goal.on_status(message.data)
+            end = self._goal.on_status(status)
             self._feed(self._goal)
             if end is not None:
                 self._end(end)
@@ -181,7 +187,7 @@ class InstructionServer(Node):
     def _on_words(self, message: VerifiedTokens) -> None:
         goal = self._goal
         answered = message.finish_reason in ANSWERED  # not one that failed
-        about = (message.request_id, message.instruction, message.answer, answered)
+        about = (message.request_id, message.goal_id, message.answer, answered)
         if goal is not None and goal.on_words(*about):
             self._feed(goal)
 

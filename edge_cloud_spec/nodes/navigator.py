@@ -25,7 +25,7 @@ from sensor_msgs.msg import LaserScan, PointCloud2
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
 
 from ..dialects import load_dialect
 from ..health import Health, Level, worst_of
@@ -51,7 +51,7 @@ from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose, yaw_of
 from ..nav.settings import Settings
-from ..nav.status import START, Status
+from ..nav.status import START, GoalStatus, Status
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Throttle
@@ -59,7 +59,7 @@ from .base_output import Output, OutputSettings, make_output
 from .health import REPORT_S, Reports
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EACH_STATE, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -136,6 +136,9 @@ class NavigatorNode(ManagedNode):
         self._watchdog.start()
         self._instructions = SubscriptionThread(self)
         self._instructions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        self.create_subscription(
+            InstructionStatus, "instruction_status", self._on_goal_status, EACH_STATE
+        )
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
@@ -181,6 +184,14 @@ class NavigatorNode(ManagedNode):
     def _on_instruction(self, message: String) -> None:
         self._handle(Instruction(message.data))
 
+    def _on_goal_status(self, message: InstructionStatus) -> None:
+        try:
+            status = GoalStatus.read(message)
+        except ValueError as error:
+            self._reports.add(f"instruction_status: {error}", time.monotonic())
+            return
+        self._handle(status)
+
     def _on_words(self, message: VerifiedTokens) -> None:
         with self._lock:
             self._run(self._words(message))
@@ -197,6 +208,7 @@ class NavigatorNode(ManagedNode):
             finished=message.finished,
             stamp=stamp,
             age=self._age(stamp) if stamp else math.inf,
+            goal_id=message.goal_id,
             instruction=message.instruction,
             stops=message.stops,
             camera_offset=message.camera_clock_offset,
@@ -300,6 +312,7 @@ class NavigatorNode(ManagedNode):
         goal, now = announce.goal, self.get_clock().now()
         message = NavCommand(
             request_id=announce.request,
+            goal_id=announce.goal_id,
             action=ACTIONS[announce.action.verb],
             magnitude=goal.angle or goal.distance,
             expiry=(now + Duration(seconds=announce.lasts)).to_msg(),

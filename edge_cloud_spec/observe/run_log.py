@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..decoding.draft import Draft
-from ..nav.status import Status
+from ..nav.status import GoalStatus, Status
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import DraftMessage, Verdict, WireError
 from .decision import (
@@ -26,7 +27,7 @@ from .decision import (
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
 
-TEXTS = ("instruction_status", "link_state", "run_info")  # topics; the last of each is kept
+TEXTS = ("link_state", "run_info")  # topics; the last of each is kept
 STATS = (
     *("preset", "rule", "seed", "tokens", "rounds", "drafted", "accepted", "stale"),
     *("finish_reason", "up_bytes", "down_bytes", "tokens_per_second"),
@@ -50,7 +51,7 @@ class RunLog:
         self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
         self.nav_status: Status | None = None
-        self.instruction_status = ""
+        self.instruction_status: GoalStatus | None = None
         self.link_state = ""
         self.statuses: list[tuple[float, Status]] = []
         self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent] | None]] = {
@@ -60,6 +61,7 @@ class RunLog:
             "verified_tokens": self._on_words,
             "nav_command": self._on_command,
             "nav_status": self._on_nav_status,
+            "instruction_status": self._on_instruction_status,
             "decode_stats": self._on_stats,
             "sim/outcome": self._on_outcome,
             "camera/image_raw/compressed": self._on_frame,
@@ -179,6 +181,10 @@ class RunLog:
         _, refused, why = status.detail.partition("refused: ")
         if refused:
             yield ProblemReported(f"the navigator refused: {why}")
+
+    def _on_instruction_status(self, message: Any, now: float) -> None:
+        with suppress(ValueError):  # the instruction server reports it
+            self.instruction_status = GoalStatus.read(message)
 
     def _on_outcome(self, message: Any, now: float) -> None:
         self.outcomes.append((now, json.loads(message.data)))

@@ -10,17 +10,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import count
 
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from ..nav.answer import CLAUSES, Dialect
 from ..nav.events import EStop, Instruction, Report, Tick
-from ..nav.mission import End, Mission, MissionSettings
-from ..nav.status import AWAITING, TOLD_TO_STOP, Status
+from ..nav.mission import Mission, MissionSettings
+from ..nav.status import (
+    AWAITING,
+    FAILED,
+    FOLLOWING,
+    INACTIVE,
+    STOPPED,
+    TOLD_TO_STOP,
+    GoalStatus,
+    Status,
+)
 
 SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
 REMEMBERED = 64  # counts of the navigator
 RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
+WAS_STOPPED = "the robot was stopped; publish the instruction again"
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
 FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
@@ -87,9 +98,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Paused:
-    """The robot's caller begins or ends its work, and says so: nothing is followed."""
+    """The robot's caller begins (state ``idle``) or ends its work: nothing is followed."""
 
     why: str
+    state: str = INACTIVE
 
 
 Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
@@ -99,7 +111,7 @@ Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
 
 @dataclass(frozen=True)
 class Decide:
-    """Make the decision ``request`` for this instruction, on this frame.
+    """Make the decision ``request`` for this goal, on this frame.
 
     ``stops`` is the newest count of stops (``Holds``) from the navigator when the frame was taken.
     """
@@ -108,6 +120,7 @@ class Decide:
     instruction: str
     frame: Frame
     stops: int
+    goal_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,18 +135,8 @@ class Abandon:
     reason: str
 
 
-@dataclass(frozen=True)
-class Say:
-    """The line of ``instruction_status`` from now on."""
-
-    line: str
-
-    def __str__(self) -> str:
-        return self.line
-
-
-Action = StopAnswering | Abandon | Say | End | Report
-"""``End`` is said, too; ``Report`` is a problem that a person should know."""
+Action = StopAnswering | Abandon | GoalStatus | Report
+"""``Report`` is a problem that a person should know."""
 
 
 class DecisionLoop:
@@ -145,17 +148,22 @@ class DecisionLoop:
     have overtaken, and one that the navigator has not heard before its stop is refused in words.
 
     ``now`` is the caller's steady clock, s. ``known``: the instructions that the models understand;
-    None: all. ``blind``: why there is no picture to decide on.
+    None: all. ``name``: of this loop, another one for each that runs: goals are ``name``-1 and so
+    on. ``blind``: why there is no picture to decide on.
     """
 
     def __init__(
-        self, settings: LoopSettings | None = None, known: KnownInstructions | None = None
+        self,
+        settings: LoopSettings | None = None,
+        known: KnownInstructions | None = None,
+        name: str = "goal",
     ) -> None:
         self.settings, self.known = settings or LoopSettings(), known
         self.blind = ""
         self.deciding = False  # whether a decision is under way
         self._mission = Mission()
-        self._said = ""
+        self._goals = (f"{name}-{number}" for number in count(1))
+        self._published: GoalStatus | None = None
         self._e_stop = False
         self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
         self._frame: tuple[Frame, int] | None = None  # and the navigator's count as it was taken
@@ -185,7 +193,7 @@ class DecisionLoop:
         self._frame, self._request, self._explain = None, request, self.settings.explain
         self.deciding, self._acted, self._is_enough = True, False, False
         self._mission.begin(request)
-        return Decide(request, self.instruction, *frame)
+        return Decide(request, self.instruction, *frame, self._mission.goal_id)
 
     def on(self, event: Event, now: float) -> list[Action]:
         """What this event asks for at ``now``, in the order in which to do it."""
@@ -208,7 +216,7 @@ class DecisionLoop:
             return self._on_e_stop(event.on, now)
         if isinstance(event, Paused):
             self._early = None
-            return [*self._drop(event.why, now), self._say(f"idle {event.why}")]
+            return [*self._drop(event.why, now), self._publish(event.state, event.why)]
         return self._tick(now)
 
     # Orders
@@ -220,14 +228,14 @@ class DecisionLoop:
         actions = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stop and not is_stop(text) else None
         if is_stop(text):
-            return [*actions, self._say(f"idle {TOLD_TO_STOP}")]
+            return [*actions, self._publish(STOPPED, TOLD_TO_STOP)]
         return actions if self._early else actions + self._follow(text, now)
 
     def _on_e_stop(self, on: bool, now: float) -> list[Action]:
         self._e_stop = on
         if on and self.instruction:
-            said = self._say("idle e_stop; publish the instruction again to go on")
-            return [*self._drop("e_stop", now), said]
+            why = "e_stop; publish the instruction again to go on"
+            return [*self._drop("e_stop", now), self._publish(STOPPED, why)]
         if self._early and not on:
             (text, _), self._early = self._early, None
             return self._follow(text, now)
@@ -237,10 +245,10 @@ class DecisionLoop:
         try:
             instruction = check_instruction(text, self.known)
         except UserError as error:
-            return [Report(str(error)), self._say(f"failed {error}")]
+            return [Report(str(error)), self._publish(FAILED, str(error))]
         self._instructed_at = now
         self._drop_frames(now)
-        self._mission.follow(instruction, now)
+        self._mission.follow(instruction, now, next(self._goals))
         return self._judge(now, anew=True)
 
     def _drop(self, why: str, now: float) -> list[Action]:
@@ -255,11 +263,10 @@ class DecisionLoop:
         actions = self._judge(now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
-            actions.append(self._say(f"failed {E_STOP_IS_ON}"))
+            actions.append(self._publish(FAILED, E_STOP_IS_ON))
         if self.instruction and self._awaits and now - self._instructed_at > SETTLE_S:
-            actions += self._drop("the robot was stopped", now)
-            line = "failed the robot was stopped; publish the instruction again"
-            actions.append(self._say(line))
+            lost = self._mission.status(FAILED, WAS_STOPPED)
+            actions += [*self._drop("the robot was stopped", now), self._noted(lost)]
         return actions
 
     # Decisions
@@ -327,14 +334,16 @@ class DecisionLoop:
         """Whether the instruction has ended; else what is new of it, or all of it ``anew``."""
         end = self._mission.end(self.settings.mission, now)
         if end is not None:
-            self._said = str(end)
-            return [*self._abandon("the mission is over"), end]
+            return [*self._abandon("the mission is over"), self._noted(end)]
         trouble = self._mission.held or self.blind or self._mission.trouble
-        line = f"following {self.instruction}" + (f": {trouble}" if trouble else "")
-        if self.instruction and (anew or line != self._said):
-            return [self._say(line)]
+        status = self._mission.status(FOLLOWING, trouble)
+        if self.instruction and (anew or status != self._published):
+            return [self._noted(status)]
         return []
 
-    def _say(self, line: str) -> Say:
-        self._said = line
-        return Say(line)
+    def _publish(self, state: str, detail: str) -> GoalStatus:
+        return self._noted(GoalStatus(state, detail=detail))
+
+    def _noted(self, status: GoalStatus) -> GoalStatus:
+        self._published = status
+        return status

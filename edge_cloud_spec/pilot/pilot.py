@@ -26,10 +26,10 @@ from ..models.tokenizer import TextStream
 from ..nav.answer import Action
 from ..nav.clock_offset import SourceClock
 from ..nav.events import ENDED, Instruction, Odometry, Report, Tick, Words
-from ..nav.mission import End
 from ..nav.motion import PERIOD
 from ..nav.pose import Pose
 from ..nav.settings import Settings
+from ..nav.status import ENDS, INACTIVE, GoalStatus
 from .decision_loop import (
     UNTIL_NEXT,
     Abandon,
@@ -41,7 +41,6 @@ from .decision_loop import (
     Frame,
     LoopSettings,
     Paused,
-    Say,
     StopAnswering,
 )
 from .own_base import OnVelocity, OwnBase
@@ -88,7 +87,7 @@ class Decided:
     seed: int = 0
 
 
-Output = Words | Decided | Say | End | Report
+Output = Words | Decided | GoalStatus | Report
 """What a pilot publishes: ``Words`` as verdicts settle them (their ``age`` is for who receives
 them), each decision's figures, what ``instruction_status`` says, and problems."""
 
@@ -119,7 +118,7 @@ class Pilot:
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
         self._changed = threading.Condition()  # held while the loop hears, and is obeyed
-        self._loop = DecisionLoop()
+        self._loop = DecisionLoop(name=secrets.token_hex(4))
         self._inbox: Inbox | None = None  # of the decision under way
         self._in_cloud = False  # whether that is made in the cloud
         self._newest_stamp = 0
@@ -189,10 +188,10 @@ class Pilot:
         self._loop.blind = blind
         self.hear(Tick())
 
-    def pause(self, why: str) -> None:
-        """The pilot's work begins or ends, and it says so: nothing is followed."""
+    def pause(self, why: str, state: str = INACTIVE) -> None:
+        """The pilot's work begins (state ``idle``) or ends: nothing is followed."""
         self.camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
-        self.hear(Paused(why))
+        self.hear(Paused(why, state))
 
     def lose_link(self) -> None:
         """The link is lost now. A decision under way in the cloud is made anew, alone and on a
@@ -256,8 +255,8 @@ class Pilot:
         *,
         settings: Settings | None = None,
         report: Callable[[str], object] = _log.warning,
-    ) -> End:
-        """Carry out an instruction on a base of one's own; returns how it ended.
+    ) -> GoalStatus:
+        """Carry out an instruction on a base of one's own; returns how it ended, one of ``ENDS``.
 
         ``camera`` gives the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; where a callback hangs, another thread
@@ -270,7 +269,8 @@ class Pilot:
         check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
         self._publish = outputs.put
-        self._loop = DecisionLoop(self.settings.loop, known)  # a navigator begins, too
+        # a navigator begins, too
+        self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
@@ -288,8 +288,10 @@ class Pilot:
                             base.hear(replace(output, age=(time.time_ns() - output.stamp) / 1e9))
                         elif isinstance(output, Report):
                             report(output.problem)
-                        elif isinstance(output, End):
-                            return output
+                        elif isinstance(output, GoalStatus):
+                            if output.state in ENDS:
+                                return output
+                            base.hear(output)
                     base.hear(Tick())
                     self.tick()
                     time.sleep(PERIOD)
@@ -355,6 +357,7 @@ def _first_words(decide: Decide) -> Words:
         verified=True,
         finished=False,
         stamp=decide.frame.stamp,
+        goal_id=decide.goal_id,
         instruction=decide.instruction,
         stops=decide.stops,
         camera_offset=decide.frame.clock_offset,

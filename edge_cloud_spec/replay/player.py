@@ -17,7 +17,8 @@ from edge_cloud_spec.msg import NavStatus
 
 from ..bringup.graph import Value
 from ..errors import UserError
-from ..nav.status import NOBODY, TOLD_TO_STOP, Status
+from ..instruction import normalized
+from ..nav.status import FAILED, FOLLOWING, NOBODY, STOPPED, UNKNOWN, GoalStatus, Status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
@@ -73,7 +74,7 @@ class Player:
             return
         self._instruction.publish(String(data="stop"))
         end = time.monotonic() + RETRACT_TIMEOUT
-        while self._said() != f"idle {TOLD_TO_STOP}" and time.monotonic() < end:
+        while self._goal.state != STOPPED and time.monotonic() < end:
             time.sleep(0.005)
 
     def wait_for_drafter(self) -> None:
@@ -128,7 +129,7 @@ class Player:
     def _problem(self, answer: Decision | None) -> str:
         known = self._observer.read(lambda log: (log.problem, log.instruction_status))
         finish = answer.finish if answer is not None else ""
-        return finish or known[0] or f"the drafter says {known[1]!r}"
+        return finish or known[0] or f"the drafter says {str(known[1])!r}"
 
     def _publish_picture(self, task: ReplayTask) -> None:
         message = CompressedImage(format="jpeg", data=task.jpeg)
@@ -154,27 +155,27 @@ class Player:
 
     def _instruct(self, text: str) -> None:
         """Have the instruction followed; a decision to stop, or a mission's end, ended it."""
-        wanted = f"following {text.strip()}"
-        if self._said().startswith(wanted):
+
+        def is_followed() -> bool:
+            goal = self._goal
+            return (goal.state, goal.instruction) == (FOLLOWING, normalized(text))
+
+        if is_followed():
             return
-        before, begun = self._said(), time.monotonic()
-        self._instructed = True
+        before, self._instructed = self._goal, True
         self._instruction.publish(String(data=text))
 
-        def answered() -> bool:
-            said = self._said()
-            late = time.monotonic() - begun > RETRY_AFTER
-            return said.startswith(wanted) or (
-                said.startswith("failed") and (said != before or late)
-            )
+        def is_refused() -> bool:
+            return self._goal.state == FAILED and self._goal is not before
 
-        if not self._wait_for(answered, DISCOVERY_TIMEOUT):
-            raise UserError(f"the drafter does not follow {text!r}: it says {self._said()!r}")
-        if self._said().startswith("failed"):
-            raise UserError(f"the drafter refuses {text!r}: {self._said().partition(' ')[2]}")
+        if not self._wait_for(lambda: is_followed() or is_refused(), DISCOVERY_TIMEOUT):
+            raise UserError(f"the drafter does not follow {text!r}: it says {str(self._goal)!r}")
+        if is_refused():
+            raise UserError(f"the drafter refuses {text!r}: {self._goal.detail}")
 
-    def _said(self) -> str:
-        return self._observer.read(lambda run_log: run_log.instruction_status)
+    @property
+    def _goal(self) -> GoalStatus:
+        return self._observer.read(lambda log: log.instruction_status) or GoalStatus(UNKNOWN)
 
     def _count(self) -> int:
         return self._observer.read(lambda run_log: len(run_log.decisions))

@@ -10,8 +10,11 @@ from ..errors import UserError
 from ..observe.bag import Bag, robot_topics
 from .entities import TOPICS
 
-TYPES = {**dict.fromkeys(TOPICS, ""), "nav_status": "edge_cloud_spec/msg/NavStatus"}
-"""Of the topic that held a std_msgs/String once; of others any that has their fields."""
+TYPES = dict.fromkeys(TOPICS, "") | {
+    "nav_status": "edge_cloud_spec/msg/NavStatus",
+    "instruction_status": "edge_cloud_spec/msg/InstructionStatus",
+}
+"""Of the topics that held a std_msgs/String once; of others any that has their fields."""
 DIAGNOSTICS = "/diagnostics"  # of all robots
 
 Timed = tuple[float, str, Any]

@@ -13,6 +13,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..nav.pose import yaw_of
+from ..nav.status import GoalStatus
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import COLOURS, GREY, NAMES, caption_of, draw_caption
 from ..observe.decision import (
@@ -211,10 +212,11 @@ class Entities:
         yield from self._told("operator", text, "WARN" if message.data else "INFO", now)
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[Entity]:
-        state, _, detail = message.data.partition(" ")
-        if state == "following":
-            self._instruction = detail
-        yield from self._told("instruction", message.data, BAD_STATES.get(state, "INFO"), now)
+        with contextlib.suppress(ValueError):
+            status = GoalStatus.read(message)
+            self._instruction = status.instruction or self._instruction
+            level = BAD_STATES.get(status.state, "INFO")
+            yield from self._told("instruction", str(status), level, now)
 
     def _on_nav_status(self, message: Any, now: float) -> Iterator[Entity]:
         if message.state == STOPPED:

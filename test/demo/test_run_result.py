@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 
-from helpers.graph.topic_messages import message, outcome, said, settled
+from helpers.graph.topic_messages import message, outcome, settled
 
 from edge_cloud_spec.lab.demo.run_result import (
     PERMANENT_FAILURES,
@@ -18,9 +18,13 @@ from edge_cloud_spec.lab.demo.run_result import (
     seconds_spent,
     spent_text,
 )
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import GoalStatus, Status
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
+
+
+def told(state: str, detail: str = "", instruction: str = "find the red box") -> SimpleNamespace:
+    return SimpleNamespace(**GoalStatus(state, instruction, detail).fields)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +41,10 @@ def test_only_a_stop_at_the_named_thing_counts(
 ) -> None:
     run_log = RunLog()
     run_log.on_message("sim/outcome", outcome(**state), 1.0)
-    run_log.on_message("instruction_status", said("following find the red box"), 1.0)
+    run_log.on_message("instruction_status", told("following"), 1.0)
     run_log.on_message("nav_status", SimpleNamespace(**Status("idle", "r", "stop").fields), 2.0)
     assert result_of(run_log, "find the red box", 2.0, 60.0) is None  # it may only be resting
-    run_log.on_message("instruction_status", said("done find the red box"), 2.0)
+    run_log.on_message("instruction_status", told("done"), 2.0)
     end = result_of(run_log, "find the red box", 2.1, 60.0)
     assert end is not None
     assert end.success is expected
@@ -52,7 +56,7 @@ def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> 
     run_log.on_message("sim/outcome", outcome(success=False, distance=2.0), 1.0)
     late = result_of(run_log, "find the red box", 61.0, 60.0)
     assert late is not None and not late.success and "2.00 m from the red box" in late.text
-    run_log.on_message("instruction_status", said("failed the instruction is empty"), 1.0)
+    run_log.on_message("instruction_status", told("failed", "the instruction is empty", ""), 1.0)
     refused = result_of(run_log, "", 1.0, 60.0)
     assert refused is not None and not refused.success and "is empty" in refused.text
 
@@ -61,7 +65,7 @@ def test_a_refused_instruction_and_a_late_robot_are_failures_with_a_reason() -> 
 def test_a_mission_that_ended_elsewhere_ends_the_run_at_once_with_its_sentence(state: str) -> None:
     run_log = RunLog()
     run_log.on_message("sim/outcome", outcome(success=False, distance=2.0), 1.0)
-    said_so = said(f"{state} find the red box: 3 motions in a row did not arrive")
+    said_so = told(state, "3 motions in a row did not arrive")
     run_log.on_message("instruction_status", said_so, 2.0)
     end = result_of(run_log, "find the red box", 2.0, 90.0)
     assert end is not None and not end.success

@@ -55,7 +55,7 @@ from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, FOLLOWING, GoalStatus
 from edge_cloud_spec.nav.watchdog import Watchdog
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -76,10 +76,10 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """The truth about a request: when its frame was taken, and for which instruction."""
+    """The truth about a request: when its frame was taken, and the goal that its words name."""
 
     taken: float
-    instruction: str
+    goal_id: str
     verified: bool
     honest: bool  # whether its age and the camera's clock are told as they are
 
@@ -141,10 +141,11 @@ class Scene:
         self._random, self.now, self._calm = random, now, calm
         self._camera, self._base = Clock(random, calm), Clock(random, calm)
         self._pose, self._velocity = Pose(), Velocity()
-        self._published = ""  # the instruction that was last
-        self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, instruction
+        self._goal = GoalStatus(FOLLOWING)  # that the drafter follows
+        self._orders: list[Event] = []  # that come next
+        self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, goal
         self.decisions: dict[str, Decision] = {}  # by request
-        self._requests = 0
+        self._requests = self._goals = 0
         self._pieces: list[Words] = []
         self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
         self._waiting = self._moving = False
@@ -158,7 +159,7 @@ class Scene:
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
         """The navigator's count, whether it waits for an instruction, and what the base does."""
-        self._past.append((self.now, stops, self._published))
+        self._past.append((self.now, stops, self._goal.goal_id))
         self._waiting, self._moving, self._velocity = waiting, moving, velocity
 
     def events(self) -> Iterator[Event | Settings]:
@@ -244,6 +245,8 @@ class Scene:
 
     def _disturbance(self) -> Event | Settings:
         random = self._random
+        if self._orders and random.random() < 0.8:
+            return self._orders.pop()
         if self._pieces and random.random() < 0.9:
             return self._pieces.pop(0)
         if self._waiting and random.random() < 0.4:
@@ -260,9 +263,15 @@ class Scene:
             return Hold(random.choice(("", "", "it is held")), cause)
         return settings(random)
 
-    def _instruct(self, text: str) -> Instruction:
-        self._published = text
-        return Instruction(text)
+    def _instruct(self, text: str) -> Event:
+        """The drafter hears an instruction, too, and names its goal: before or after."""
+        random, known = self._random, self._goal
+        if text.strip() != known.instruction or random.random() < 0.5:
+            self._goals += 1
+            self._goal = GoalStatus(FOLLOWING, text.strip(), goal_id=f"goal-{self._goals}")
+        self._orders = [Instruction(text), self._goal]
+        random.shuffle(self._orders)
+        return self._orders.pop()
 
     def _words(self) -> Words:
         random = self._random
@@ -273,12 +282,12 @@ class Scene:
         name = f"r{self._requests}"
         back = random.choice((0, 0, 0, random.randrange(12), random.randrange(200)))
         past = list(self._past)
-        at, stops, instruction = past[-1 - min(back, len(past) - 1)]
+        at, stops, goal_id = past[-1 - min(back, len(past) - 1)]
         taken = at if back else self.now
         if random.random() < 0.03:
             stops = random.choice((0, stops + 1, stops - 1, 2**63))
         if random.random() < 0.03:
-            instruction = random.choice(INSTRUCTIONS)
+            goal_id = random.choice((*(goal for _, _, goal in past), "", "goal-x"))
         honest = random.random() < 0.9
         offset = self._camera.ahead - 0.03 if honest else random.choice((0.0, 4.0, -4.0, math.nan))
         age = self.now - taken - self._camera.ahead
@@ -294,12 +303,12 @@ class Scene:
             finished=random.random() < 0.7,
             stamp=self._camera.stamp(taken),
             age=age,
-            instruction=instruction.strip(),
+            goal_id=goal_id,
             stops=stops,
             camera_offset=offset,
         )
         self._sent.append((self.now, words))
-        self.decisions[name] = Decision(taken, instruction.strip(), verified, honest)
+        self.decisions[name] = Decision(taken, goal_id, verified, honest)
         if random.random() < 0.1:
             words = replace(words, request=random.choice(("", "-", "a b")))
         if random.random() < 0.3:
@@ -416,6 +425,7 @@ class Checker:
         self._armed = True  # an instruction may move the robot
         self._since = -math.inf  # when that instruction came
         self._instruction: str | None = None
+        self._goal = GoalStatus(FOLLOWING)  # that the drafter named last
         self._begun: set[str] = set()
         self._step: _Step | None = None
         self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
@@ -448,6 +458,8 @@ class Checker:
             self._instructed(event.text, effects, now)
         elif isinstance(event, Scan):
             self._looked(event)
+        elif isinstance(event, GoalStatus):
+            self._goal = event
         if not isinstance(event, (Tick, Words)):
             self._require(not any(isinstance(e, Drive) for e in effects), "a command out of turn")
         self._carried_out(effects, now)
@@ -550,8 +562,9 @@ class Checker:
         self.counts["unverified steps"] += not effect.verified
         self._require(self._armed, "a step after a stop without a newer instruction")
         self._require(decision.taken >= self._since, "a step on a frame from before the release")
-        told = self._instruction in (None, decision.instruction)
-        self._require(told, "a step for another instruction")
+        if self._instruction is not None:
+            self._require(decision.goal_id == self._goal.goal_id, "a step for another goal")
+            self._require(self._goal.instruction == self._instruction, "a step for what was before")
         self._require(effect.verified or self.settings.allow_unverified, "an unverified step")
         self._require(decision.verified or not effect.verified, "a step said to be verified")
         if not effect.verified:

@@ -6,12 +6,21 @@ from edge_cloud_spec.nav.events import Drive, Effect, Event, Instruction, Report
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
 
 FORWARD = "action: move forward large;"
 
 
+def goal_of(instruction: str) -> GoalStatus:
+    """What a drafter says when it takes the instruction; the goal's name is the text."""
+    text = instruction.strip()
+    return GoalStatus(FOLLOWING, text, goal_id=text)
+
+
 def words(text: str, request: str = "r1", position: int = 0, **changes: object) -> Words:
+    """``instruction``: for whose goal they are (``goal_of``)."""
     given = {"verified": True, "finished": False, "stamp": 0, "age": 0.2, "tokens": (0,) * 4}
+    given["goal_id"] = str(changes.get("instruction", "")).strip()
     return Words(request=request, position=position, text=text, **(given | changes))  # type: ignore[arg-type]
 
 
@@ -26,6 +35,7 @@ class Drill:
         self.now += after
         if isinstance(event, Instruction):
             self._instruction = event.text
+            self.navigator.on(goal_of(event.text), self.now)
         return self.navigator.on(event, self.now)
 
     def run(self, seconds: float) -> list[Effect]:

@@ -9,8 +9,8 @@ from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from std_msgs.msg import Bool, Empty, String
 
-from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, Status
 
 
 class Bench(Peer):
@@ -30,6 +30,7 @@ class Bench(Peer):
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.e_stop = self.create_publisher(Bool, "e_stop", 10)
         self.instruction = self.create_publisher(String, "instruction", 10)
+        self.goal = self.create_publisher(InstructionStatus, "instruction_status", latched)
         self.odom = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self.hang = self.create_publisher(Empty, "hang", 10)
 
@@ -55,21 +56,28 @@ class Bench(Peer):
         measured: float = 0.0,
         finish: str = "",
     ) -> None:
-        """``stops``: None for the count that was heard; ``ahead``: s of the camera's clock.
+        """``instruction``: whose goal they are for (``publish``). ``stops``: None for the count
+        that was heard; ``ahead``: s of the camera's clock.
 
         ``measured``: what the drafter took that to be.
         """
         message = VerifiedTokens(request_id=request, text=text, tokens=[1, 2], verified=verified)
         stamp = self.get_clock().now() + Duration(seconds=ahead)
         message.header.stamp = stamp.to_msg()
-        message.instruction, message.camera_clock_offset = instruction, measured
+        message.goal_id, message.camera_clock_offset = instruction, measured
         message.stops = self.state.stops if stops is None else stops
         message.finished, message.finish_reason = True, finish
         self.words.publish(message)
 
+    def publish(self, text: str) -> None:
+        """Publish an instruction; the drafter, which is here as well, names its goal after it."""
+        named = GoalStatus(FOLLOWING, text.strip(), goal_id=text.strip())
+        self.goal.publish(InstructionStatus(**named.fields))
+        self.instruction.publish(String(data=text))
+
     def instruct(self, text: str) -> None:
         """Publish an instruction, and wait until the robot may move for it."""
-        self.instruction.publish(String(data=text))
+        self.publish(text)
         self.until(lambda: self.state.state == "idle")
 
     @property

@@ -28,6 +28,7 @@ from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.status import GoalStatus
 from edge_cloud_spec.pilot.decision_loop import Decide, DecisionLoop, Ended, Frame, LoopSettings
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -108,7 +109,9 @@ class Rover:
         self.instruct(BOX)
 
     def instruct(self, text: str) -> None:
-        self.loop.on(Instruction(text), self.now)
+        for said in self.loop.on(Instruction(text), self.now):
+            if isinstance(said, GoalStatus):
+                self.navigator.on(said, self.now)
         self.on(Instruction(text))
 
     def on(self, event: Event) -> list[Effect]:
@@ -197,6 +200,7 @@ class Rover:
             stamp=seen.stamp,
             age=EPOCH + self.now - seen.stamp / 1e9,
             instruction=decide.instruction,
+            goal_id=decide.goal_id,
             stops=decide.stops,
         )
         self.said.append(said)

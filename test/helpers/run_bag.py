@@ -25,7 +25,7 @@ KINDS = {
     "camera/image_raw/compressed": "sensor_msgs/msg/CompressedImage",
     "camera/image_raw": "sensor_msgs/msg/Image",
     "instruction": "std_msgs/msg/String",
-    "instruction_status": "std_msgs/msg/String",
+    "instruction_status": "edge_cloud_spec/msg/InstructionStatus",
     "e_stop": "std_msgs/msg/Bool",
     "odom": "nav_msgs/msg/Odometry",
     "cmd_vel": "geometry_msgs/msg/Twist",
@@ -103,7 +103,7 @@ def run() -> list[Said]:
                                          answer="turn left small")),
         (2.1, "decode_stats", {**REQUEST, "up_bytes": 1234, "down_bytes": 567, "rounds": 1}),
         (2.2, "nav_status", {"state": 1, "request_id": "r", "stops": 4, "detail": "done"}),
-        (2.5, "instruction_status", {"data": f"not_found {INSTRUCTION}"}),
+        (2.5, "instruction_status", {"state": 6, "instruction": INSTRUCTION}),
     ]  # fmt: skip
 
 

@@ -94,7 +94,7 @@ LONG = "reason: " + "x" * (MAX_CHARACTERS - 8)
 
 
 def words(request: str = "r", **changes: object) -> Words:
-    plain = Words(request, 0, (0,), "", True, False, 7, 0.25, "find it", 3)
+    plain = Words(request, 0, (0,), "", True, False, 7, 0.25, "goal-1", "find it", 3)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -114,7 +114,7 @@ def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() ->
     (one,) = [one for one in settled if one]
     assert (one.action, one.problem, one.frame_time, one.verified) == (LARGE, "", 99.75, True)
     first = one.words
-    assert (first.request, first.stamp, first.instruction, first.stops) == ("r", 7, "find it", 3)
+    assert (first.request, first.stamp, first.goal_id, first.stops) == ("r", 7, "goal-1", 3)
     assert set(listener.counts.values()) == {0}
 
 

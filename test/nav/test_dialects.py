@@ -27,9 +27,9 @@ from edge_cloud_spec.lab.sim.scene import Scene
 from edge_cloud_spec.lab.sim.world import World
 from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, NotAnAction, parse_action
 from edge_cloud_spec.nav.events import Announce, Instruction, Words
-from edge_cloud_spec.nav.mission import End
 from edge_cloud_spec.nav.motion import Steps, goal_of
 from edge_cloud_spec.nav.settings import CONTINUOUS, STOP_AND_GO, Settings
+from edge_cloud_spec.nav.status import ENDS, GoalStatus
 from edge_cloud_spec.pilot.decision_loop import (
     NONE,
     Answered,
@@ -388,7 +388,7 @@ class CannedRobot:
 
     def __init__(self, name: str, answers: list[str], drive: str = STOP_AND_GO) -> None:
         self.dialect, self.timeline = load_dialect(name), Timeline(200_000)
-        self._answers, self.ends, self.cuts = iter(answers), list[End](), 0
+        self._answers, self.ends, self.cuts = iter(answers), list[GoalStatus](), 0
         self.stands, self.on_the_move = drive == STOP_AND_GO, 0  # for each decision; decisions
         self.loop: DecisionLoop = DecisionLoop(LoopSettings(NONE, dialect=self.dialect))
         self.base = VirtualBase(
@@ -402,7 +402,9 @@ class CannedRobot:
 
     def _hear(self, event: Any) -> None:
         for action in self.loop.on(event, self.timeline.now):
-            self.ends += [action] if isinstance(action, End) else []
+            if isinstance(action, GoalStatus):
+                self.base.on(action)
+                self.ends += [action] if action.state in ENDS else []
             self.cuts += isinstance(action, StopAnswering)
 
     def drive(self) -> Iterator[tuple[float, float]]:
@@ -442,6 +444,7 @@ class CannedRobot:
                     bool(reason),
                     decide.frame.stamp,
                     age,
+                    decide.goal_id,
                     decide.instruction,
                     decide.stops,
                     finish_reason=reason,

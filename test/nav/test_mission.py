@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.answer import Action, action_of, every_action, parse_action
 from edge_cloud_spec.nav.events import Effect, Odometry, Show
 from edge_cloud_spec.nav.mission import (
-    INACTIVE,
-    STARTED,
-    End,
     FollowedGoal,
     GoalEnd,
     Mission,
@@ -24,7 +21,7 @@ from edge_cloud_spec.nav.mission import (
 )
 from edge_cloud_spec.nav.motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import STATES, Status
+from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, Status
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
@@ -342,54 +339,61 @@ AGAIN = "another instruction came: {}"
 RESTARTED = "the drafter was started again, or ended; send the goal again"
 
 
+def following(instruction: str = BOX, goal_id: str = "a-1", detail: str = "") -> GoalStatus:
+    return GoalStatus("following", instruction, detail, goal_id)
+
+
 def followed() -> FollowedGoal:
     goal = FollowedGoal(f" {BOX} ")
-    assert goal.on_status(f"following {BOX}") is None and goal.state == "following"
+    assert goal.on_status(following()) is None and goal.state == "following"
     return goal
 
 
-@pytest.mark.parametrize("state", ["done", "not_found", "blocked", "given_up"])
+@pytest.mark.parametrize("state", ENDS)
 def test_each_end_of_a_mission_is_an_outcome(state: str) -> None:
-    line = str(End(state, BOX, "" if state == "done" else "why"))
-    end = followed().on_status(line)
-    assert end is not None and end.message == line.partition(" ")[2]
-    assert end.outcome == ("found" if state == "done" else state)
+    why = "" if state == "done" else "why"
+    end = followed().on_status(GoalStatus(state, BOX, why, "a-1"))
+    assert end == GoalEnd("found" if state == "done" else state, f"{BOX}: why" if why else BOX)
 
 
 @pytest.mark.parametrize(
-    ("waits", "line", "end"),
+    ("waits", "status", "end"),
     [
         *(
-            (True, line, None)  # what is said of an earlier instruction
-            for line in ("idle", "idle told to stop", "following a cup", f"blocked {BOX}: why")
+            (True, status, None)  # what is said of an earlier instruction
+            for status in (
+                *(GoalStatus(state) for state in ("inactive", "idle", "stopped")),
+                *(GoalStatus(state, BOX, "why", "a-1") for state in ENDS),
+                following("a cup"),
+            )
         ),
-        (True, f"done {BOX}", None),
-        (True, "failed it is empty", GoalEnd("failed", "it is empty")),
-        (False, "idle told to stop", GoalEnd("cancelled", "told to stop")),
-        (False, "idle e_stop; publish", GoalEnd("cancelled", "e_stop; publish")),
-        (False, f"following {BOX} now", GoalEnd("cancelled", AGAIN.format(f"{BOX} now"))),
-        (False, f"idle {STARTED}", GoalEnd("failed", RESTARTED)),
-        (False, f"idle {INACTIVE}", GoalEnd("failed", RESTARTED)),
-        (False, "failed it is empty", GoalEnd("failed", "it is empty")),
-        (False, f"following {BOX}", None),
-        (False, f"following {BOX}: the link is lost", None),  # the same, with a remark
+        (True, GoalStatus("failed", detail="it is empty"), GoalEnd("failed", "it is empty")),
+        (False, GoalStatus("stopped", detail="e_stop"), GoalEnd("cancelled", "e_stop")),
+        (False, following(f"{BOX} now"), GoalEnd("cancelled", AGAIN.format(f"{BOX} now"))),
+        (False, GoalStatus("idle"), GoalEnd("failed", RESTARTED)),
+        (False, GoalStatus("inactive"), GoalEnd("failed", RESTARTED)),
+        (False, GoalStatus("failed", detail="it is empty"), GoalEnd("failed", "it is empty")),
+        (False, following(), None),
+        (False, following(detail="the link is lost"), None),
     ],
 )
-def test_a_line_ends_a_goal_that_waits_or_is_followed_only_where_it_is_about_it(
-    waits: bool, line: str, end: GoalEnd | None
+def test_a_status_ends_a_goal_that_waits_or_is_followed_only_where_it_is_about_it(
+    waits: bool, status: GoalStatus, end: GoalEnd | None
 ) -> None:
     goal = FollowedGoal(BOX) if waits else followed()
-    assert goal.on_status(line) == end
+    assert goal.on_status(status) == end
     assert end or goal.state == ("waiting" if waits else "following")
 
 
 def test_only_words_of_this_goal_count_and_each_decision_once() -> None:
     goal = FollowedGoal(BOX)
-    assert not goal.on_words("r0", BOX, "action", True), "an earlier goal's, of the same words"
-    goal.on_status(f"following {BOX}")
-    assert not goal.on_words("r1", "find a cup", "action", True)
-    assert goal.on_words("r2", BOX, "action: search", False) and goal.decisions == 0
-    assert goal.on_words("r3", BOX, "", False), "it failed"
+    assert not goal.on_words("r0", "", "action", True), "it has no name yet"
+    goal.on_status(following())
+    assert not goal.on_words("r1", "a-0", "action", True), "an earlier goal's, of the same words"
+    assert goal.on_words("r2", "a-1", "action: search", False) and goal.decisions == 0
+    assert goal.on_words("r3", "a-1", "", False), "it failed"
     for _ in range(2):
-        assert goal.on_words("r2", BOX, "action: search;", True)
+        assert goal.on_words("r2", "a-1", "action: search;", True)
     assert (goal.words, goal.decisions) == ("action: search;", 1)
+    goal.on_status(following(goal_id="a-2"))
+    assert not goal.on_words("r4", "a-1", "", True), "the drafter took it anew"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.events import (
+    Effect,
     EStop,
     Event,
     Halt,
@@ -24,8 +25,15 @@ from edge_cloud_spec.nav.events import (
 )
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import START, Status
-from edge_cloud_spec.pilot.decision_loop import SETTLE_S, DecisionLoop, Ended, Frame
+from edge_cloud_spec.nav.status import FOLLOWING, START, GoalStatus, Status
+from edge_cloud_spec.pilot.decision_loop import (
+    SETTLE_S,
+    WAS_STOPPED,
+    Decide,
+    DecisionLoop,
+    Ended,
+    Frame,
+)
 from edge_cloud_spec.pilot.decision_loop import Event as LoopEvent
 
 CUP = "find the cup"
@@ -311,6 +319,35 @@ def test_words_for_another_instruction_move_nothing_once_one_was_heard() -> None
     assert isinstance(effects[0], Halt), "to stop is right whoever says it"
 
 
+@pytest.mark.parametrize("first", ["instruction", "name"])
+def test_words_move_only_under_the_name_that_the_drafter_gave_to_the_instruction_heard_last(
+    first: str,
+) -> None:
+    """The same words of the same instruction under a forged name, an old one and none do not."""
+    navigator, moved = Navigator(), list[str]()
+    events: list[Event] = [Instruction(CUP), GoalStatus(FOLLOWING, CUP, goal_id="a-1")]
+    again: list[Event] = [Instruction(CUP), GoalStatus(FOLLOWING, CUP, goal_id="a-2")]
+
+    def tell(name: str, now: float) -> None:
+        said = words(FORWARD, f"{name}{now}", stops=navigator.stops, instruction=CUP, age=0.0)
+        if drives(navigator.on(replace(said, goal_id=name), now)):
+            moved.append(f"{name} at {now:g}")
+            navigator.on(Tick(), now + 2.0)  # it ends by its gap
+
+    for now, orders in enumerate((events, again), 1):
+        for event in orders if first == "instruction" else reversed(orders):
+            navigator.on(event, 10.0 * now)
+        for place, name in enumerate(("forged", "", CUP, "a-1", "a-2")):
+            tell(name, 10.0 * now + 0.1 + place)
+    navigator.on(GoalStatus("given_up", CUP, "why", "a-2"), 30.0)
+    navigator.on(Instruction("find the door"), 30.0)
+    for name in ("a-1", "a-2"):
+        tell(name, 31.0)
+    navigator.on(GoalStatus(FOLLOWING, "find it", goal_id="a-3"), 32.0)  # of an instruction before
+    tell("a-3", 33.0)
+    assert moved == ["a-1 at 13.1", "a-2 at 24.1"]
+
+
 def test_the_first_words_say_what_an_answer_was_decided_for() -> None:
     drill = Drill()
     drill.on(Instruction("find the door"))
@@ -324,10 +361,13 @@ Order = bool | str  # of e_stop, or an instruction
 
 
 class Graph:
-    """The loop, a navigator, and what is under way to each; ``said`` is the loop's last line."""
+    """The loop, a navigator, and what is under way to each; ``said`` is the loop's last status.
+
+    The navigator receives what the loop says of its goals last of all."""
 
     def __init__(self, orders: dict[str, list[Order]]) -> None:
-        self.now, self.said = 100.0, ""
+        self.now, self.said = 100.0, GoalStatus("idle")
+        self.goals: list[GoalStatus] = []
         self.loop: DecisionLoop = DecisionLoop()
         self.navigator, self._statuses = Navigator(stops=7), [Status("idle", stops=7)]
         self.queues: dict[tuple[str, str], list[Order]] = {}
@@ -363,7 +403,9 @@ class Graph:
 
     def hear(self, event: LoopEvent) -> None:
         for action in self.loop.on(event, self.now):
-            self.said = str(action)
+            if isinstance(action, GoalStatus):
+                self.said = action
+                self.goals.append(action)
 
     def conclude(self) -> str:
         """What it has come to once nothing is under way any more."""
@@ -374,11 +416,21 @@ class Graph:
         decide = self.loop.take("r1", self.now)
         if decide is not None:
             assert decide.stops == self.navigator.stops
-            assert self.said == f"following {decide.instruction}"
+            assert self.said == GoalStatus("following", decide.instruction, "", decide.goal_id)
+            assert not drives(self.name_goals(decide)), "its goal was not named yet"
+            assert drives(self.name_goals(replace(decide, request="r2")))
             return f"decides on {decide.instruction}"
-        assert not self.said.startswith("following"), "it stands, and says that it follows"
+        assert self.said.state != "following", "it stands, and says that it follows"
         assert not self.loop.instruction
-        return self.said
+        return str(self.said)
+
+    def name_goals(self, decide: Decide) -> list[Effect]:
+        """What the navigator makes of the decision's words; then it receives the goals' names."""
+        given = {"stops": decide.stops, "goal_id": decide.goal_id, "age": 0.0}
+        effects = self.navigator.on(words(FORWARD, decide.request, **given), self.now)
+        for goal in self.goals:
+            self.navigator.on(goal, self.now)
+        return effects
 
 
 def every_order(orders: dict[str, list[Order]]) -> Iterator[str]:
@@ -413,9 +465,9 @@ def test_in_every_order_a_decision_is_due_or_the_refusal_is_said(script: str) ->
     said = SCRIPTS[script]["operator"][0]
     assert ends.pop(f"decides on {said}") > 10
     assert set(ends) <= {
-        "idle e_stop; publish the instruction again to go on",
-        "failed the robot was stopped; publish the instruction again",
-        "idle told to stop",
+        "stopped e_stop; publish the instruction again to go on",
+        f"failed {said}: {WAS_STOPPED}",
+        "stopped told to stop",
     }
     assert ends.total() > 10, "some overtake each other at one node only"
 
@@ -442,7 +494,9 @@ def test_a_robot_that_is_told_the_same_each_second_decides_and_moves() -> None:
             graph.deliver((channel, "" if channel == "status" else "operator"))
         assert graph.loop.deciding
         graph.hear(Ended(FORWARD))
-        said = words(FORWARD, decide.request, stops=decide.stops, instruction=BOX)
+        said = words(FORWARD, decide.request, stops=decide.stops, goal_id=decide.goal_id)
+        if number == 0:
+            graph.navigator.on(graph.goals[-1], graph.now)
         assert drives(graph.navigator.on(replace(said, age=1.9), graph.now))
         graph.navigator.on(Tick(), graph.now + 0.6)  # the motion ends by its gap
         graph.hear(graph.navigator.status)

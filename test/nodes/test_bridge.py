@@ -25,7 +25,6 @@ from helpers.graph.decode_graph import INSTRUCTION, Watcher, node_process
 from helpers.graph.running_bridge import Hearer, running_bridge
 from rcl_interfaces.msg import Log
 from sensor_msgs.msg import CompressedImage
-from std_msgs.msg import String
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -41,6 +40,7 @@ from edge_cloud_spec.msg import (
     DecodeRequest,
     DecodeStats,
     Draft,
+    InstructionStatus,
     Prediction,
     Verdict,
     VerifiedTokens,
@@ -443,7 +443,7 @@ TOPICS = {
     "prediction": Prediction,
     "verified_tokens": VerifiedTokens,
     "decode_stats": DecodeStats,
-    "instruction_status": String,
+    "instruction_status": InstructionStatus,
     "/diagnostics": DiagnosticArray,
     "/rosout": Log,
 }

@@ -129,7 +129,7 @@ def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
     watcher.ask(INSTRUCTION)
     watcher.heard["instruction_status"].clear()
     watcher.ask("stop")
-    watcher.until(lambda: watcher.said("idle told to stop"))
+    watcher.until(lambda: watcher.said("stopped told to stop"))
 
 
 def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
@@ -192,7 +192,7 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int)
         watcher.until(lambda: len(heard()) >= 6)
         watcher.heard["instruction_status"].clear()
         watcher.ask("stop")
-        watcher.until(lambda: watcher.said("idle told to stop"))
+        watcher.until(lambda: watcher.said("stopped told to stop"))
         watcher.picture = None
         kept = heard()[1:6:2]  # the others are lost
         assert len(kept) > 1 and len({d.answer for d in kept}) > 1

@@ -21,11 +21,10 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
-from edge_cloud_spec.msg import NavStatus
+from edge_cloud_spec.msg import InstructionStatus, NavStatus
 from edge_cloud_spec.nav.events import Report
-from edge_cloud_spec.nav.mission import STARTED
-from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nav.status import GoalStatus, Status
+from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
@@ -99,7 +98,7 @@ class Robot(Peer):
     def __init__(self) -> None:
         super().__init__("robot", "/robot1")
         self.hear_diagnostics()
-        self.lines = self.collect(String, "instruction_status", LATCHED)
+        self.lines = self.collect(InstructionStatus, "instruction_status", LATCHED)
         self.frame: Callable[[int], bytes] | None = None
         self.frozen = False
         self._stamp, self._numbers = self.get_clock().now().to_msg(), count()
@@ -122,7 +121,7 @@ class Robot(Peer):
 
     def is_told(self, *begin: str) -> bool:
         """Whether the newest line of ``instruction_status`` begins so."""
-        return bool(self.lines) and self.lines[-1].data.startswith(begin)
+        return bool(self.lines) and str(GoalStatus.read(self.lines[-1])).startswith(begin)
 
 
 @pytest.fixture
@@ -165,9 +164,9 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
     robot.until(
         lambda: robot.says(DRAFTER, ERROR, "no cloud bridge is on the topics", "start the node")
     )
-    robot.until(lambda: "no cloud bridge" in robot.lines[-1].data)
+    robot.until(lambda: "no cloud bridge" in robot.lines[-1].detail)
     robot.instruction.publish(String(data="stop"))
-    robot.until(lambda: robot.is_told("idle"))
+    robot.until(lambda: robot.is_told("stopped"))
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
     navigator.publish(NavStatus(**Status("moving", "r1", "move forward small").fields))
@@ -190,12 +189,12 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
 def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
     bench: Bench, start: Any
 ) -> None:
-    lines = bench.collect(String, "instruction_status", LATCHED)
+    lines = bench.collect(InstructionStatus, "instruction_status", LATCHED)
     stop = bench.create_publisher(Bool, "e_stop", LATCHED)
     stop.publish(Bool(data=True))  # before the drafter begins, as for one that starts again
 
     def said(begin: str) -> bool:
-        return bool(lines) and lines[-1].data.startswith(begin)
+        return bool(lines) and str(GoalStatus.read(lines[-1])).startswith(begin)
 
     start()
     start(program=["-m", "edge_cloud_spec.nodes.drafter"])
@@ -205,11 +204,11 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
     bench.until(lambda: said("failed e_stop is on; publish the instruction again"))
     stop.publish(Bool(data=False))
     bench.until(lambda: "released; publish an instruction" in bench.state.detail)
-    assert not any(line.data.startswith("following") for line in lines)
+    assert not any(line.state == InstructionStatus.FOLLOWING for line in lines)
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said("following find the red box"))
     bench.e_stop.publish(Bool(data=True))
-    bench.until(lambda: said("idle e_stop"))
+    bench.until(lambda: said("stopped e_stop"))
 
 
 # edge_only needs neither a bridge nor a cloud.

@@ -17,8 +17,8 @@ from rclpy.action import ActionClient
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.action import NavigateByInstruction
-from edge_cloud_spec.msg import VerifiedTokens
-from edge_cloud_spec.nav.mission import INACTIVE, STARTED
+from edge_cloud_spec.msg import InstructionStatus, VerifiedTokens
+from edge_cloud_spec.nav import status
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 BOX, BALL = "find the red box", "find the yellow ball"
@@ -34,7 +34,7 @@ class Drafter(Peer):
         self.feedback: list[Any] = []
         self.answers = True  # whether an instruction is taken, and a stop obeyed
         self.create_subscription(String, "instruction", self._on_instruction, 10)
-        self.status = self.create_publisher(String, "instruction_status", LATCHED)
+        self.status = self.create_publisher(InstructionStatus, "instruction_status", LATCHED)
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
         self.operator = self.create_publisher(String, "instruction", 10)
@@ -43,10 +43,12 @@ class Drafter(Peer):
         self.heard.append(message.data)
         if self.answers:
             stop = message.data == "stop"
-            self.say("idle told to stop" if stop else f"following {message.data}")
+            self.say(*(("stopped", "", "told to stop") if stop else ("following", message.data)))
 
-    def say(self, line: str) -> None:
-        self.status.publish(String(data=line))
+    def say(self, state: str, instruction: str = "", detail: str = "") -> None:
+        """The goal is named after the instruction."""
+        said = status.GoalStatus(state, instruction, detail, f"of {instruction}")
+        self.status.publish(InstructionStatus(**said.fields))
 
     def known(self) -> object:
         return self.heard, self.feedback
@@ -67,7 +69,7 @@ class Drafter(Peer):
     def finds(self, text: str) -> None:
         """A goal that is followed to its end."""
         handle = self.ask(text)
-        self.say(f"done {text}")
+        self.say("done", text)
         assert self.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", text)
 
     def publish(self, text: str) -> None:
@@ -100,33 +102,33 @@ def drafter(server: subprocess.Popen[bytes]) -> Iterator[Drafter]:
 
 
 def test_a_goal_becomes_an_instruction_with_feedback_and_a_result(drafter: Drafter) -> None:
-    drafter.say(f"done {BOX}")  # of an earlier instruction
+    drafter.say("done", BOX)  # of an earlier instruction
     handle = drafter.ask(BOX, follows=True)
-    words = VerifiedTokens(request_id="r1", instruction=BOX, answer="action: search;")
+    words = VerifiedTokens(request_id="r1", goal_id=f"of {BOX}", answer="action: search;")
     words.finished, words.finish_reason = True, "cut"
     for reason in ("timeout", "overloaded", "aborted", "bad_request"):  # no answer came of these
-        failed = VerifiedTokens(request_id=reason, instruction=BOX, finished=True)
+        failed = VerifiedTokens(request_id=reason, goal_id=f"of {BOX}", finished=True)
         failed.finish_reason = reason
         drafter.words.publish(failed)
     drafter.words.publish(words)
     drafter.until(lambda: drafter.feedback[-1].words == "action: search;")
     assert drafter.feedback[-1].decisions == 1
-    drafter.say(f"done {BOX}")
+    drafter.say("done", BOX)
     assert drafter.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", BOX)
 
 
 @pytest.mark.parametrize(
-    ("line", "outcome", "message"),
+    ("said", "outcome", "message"),
     [
-        *((f"{state} {BOX}: why", state, f"{BOX}: why") for state in sorted(FAILURES)),
-        (f"following {BALL}", "cancelled", f"another instruction came: {BALL}"),
+        *(((state, BOX, "why"), state, f"{BOX}: why") for state in sorted(FAILURES)),
+        (("following", BALL), "cancelled", f"another instruction came: {BALL}"),
     ],
 )
 def test_an_end_without_success_aborts_with_its_sentence(
-    drafter: Drafter, line: str, outcome: str, message: str
+    drafter: Drafter, said: tuple[str, ...], outcome: str, message: str
 ) -> None:
     handle = drafter.ask(BOX, follows=True)
-    drafter.say(line)
+    drafter.say(*said)
     assert drafter.result(handle) == (GoalStatus.STATUS_ABORTED, outcome, message)
 
 
@@ -147,7 +149,7 @@ def test_a_cancel_publishes_stop_and_is_done_when_the_drafter_obeyed_or_does_not
 def test_the_next_goal_takes_the_place_of_the_first(drafter: Drafter) -> None:
     first, second = drafter.ask(BOX), drafter.ask(BALL)
     assert drafter.result(first)[:2] == (GoalStatus.STATUS_ABORTED, "cancelled")
-    drafter.say(f"done {BALL}")
+    drafter.say("done", BALL)
     assert drafter.result(second)[1] == "found"
     assert drafter.heard == [BOX, BALL], "no stop between them"
 
@@ -155,8 +157,8 @@ def test_the_next_goal_takes_the_place_of_the_first(drafter: Drafter) -> None:
 def test_a_goal_that_no_drafter_takes_fails_and_is_taken_back(drafter: Drafter) -> None:
     drafter.answers = False
     handle = drafter.ask(BOX)
-    status, outcome, message = drafter.result(handle)
-    assert (status, outcome) == (GoalStatus.STATUS_ABORTED, "failed") and "no drafter" in message
+    ended, outcome, message = drafter.result(handle)
+    assert (ended, outcome) == (GoalStatus.STATUS_ABORTED, "failed") and "no drafter" in message
     drafter.until(lambda: drafter.heard == [BOX, "stop"])
 
 
@@ -168,12 +170,12 @@ def test_the_goal_stop_stops_and_is_followed_by_nothing(drafter: Drafter) -> Non
 def start_again(drafter: Drafter) -> None:
     """As a drafter that has loaded its models, after one that was not active."""
     drafter.answers = True
-    drafter.say(f"idle {STARTED}")
+    drafter.say("idle")
 
 
 def not_up(drafter: Drafter) -> None:
     drafter.answers = False
-    drafter.say(f"idle {INACTIVE}")
+    drafter.say("inactive")
     handle = drafter.ask(BALL)  # answered by a server that has heard that
     drafter.wait_for(handle.cancel_goal_async())
     drafter.result(handle)
@@ -201,7 +203,7 @@ def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
     time.sleep(4.0)  # twice the answer_timeout
     start_again(drafter)
     drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
-    drafter.say(f"done {BOX}")
+    drafter.say("done", BOX)
     assert drafter.result(handle) == (GoalStatus.STATUS_SUCCEEDED, "found", BOX)
     assert drafter.heard == [BOX, BOX]
 
@@ -251,7 +253,7 @@ def test_a_client_that_goes_leaves_its_goal_to_the_missions_own_end(
 ) -> None:
     drafter.ask(BOX)
     drafter.client.destroy()
-    drafter.say(f"given_up {BOX}: not reached after 100 decisions")
+    drafter.say("given_up", BOX, "not reached after 100 decisions")
     other = drafter.client = ActionClient(drafter, NavigateByInstruction, "navigate_by_instruction")
     drafter.until(other.server_is_ready)
     drafter.finds(BALL)

@@ -22,7 +22,7 @@ from helpers.graph.lifecycle import (
 )
 from helpers.graph.peer import PATIENCE
 from helpers.navigator_bench import Bench
-from std_msgs.msg import Bool, String
+from std_msgs.msg import Bool
 
 CYCLES = 5
 FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in each cycle makes more
@@ -101,7 +101,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     moved = len(bench.twists)
     bench.until(lambda: bench.said("stopped", "r1", "the navigator is not active"))
     before = bench.state.stops
-    bench.instruction.publish(String(data="find it"))
+    bench.publish("find it")
     bench.say(TURN, "r2", instruction="find it")
     bench.e_stop.publish(Bool(data=True))  # the only message that an inactive navigator hears
     bench.until(lambda: "e_stop is on" in bench.state.detail)
@@ -114,7 +114,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
     bench.say(TURN, "r3", instruction="find it")
     bench.until(lambda: bench.said("stopped", "r3"))
-    bench.instruction.publish(String(data="find it"))
+    bench.publish("find it")
     bench.until(lambda: bench.state.state == "idle")
     bench.say(TURN, "r4", instruction="find it", stops=before)
     bench.until(lambda: bench.said("idle", "r4", "refused: its frame is from before"))

@@ -80,10 +80,10 @@ def test_what_is_not_in_the_room_is_not_found_within_the_frames_of_a_search(
         assert reply.result.message == said and reply.result.decisions >= frames - 1
         observer = running.observer
         line = f"not_found {said}"
-        client.until(lambda: observer.read(lambda log: log.instruction_status) == line)
+        client.until(lambda: observer.read(lambda log: str(log.instruction_status)) == line)
         decided = observer.read(lambda log: len(log.decisions))
         observer.publish_instruction(room.instruction)  # the next one begins anew
         client.until(lambda: observer.read(lambda log: len(log.decisions)) > decided)
-        assert observer.read(lambda log: log.instruction_status).startswith("following")
+        assert observer.read(lambda log: log.instruction_status.state) == "following"
         assert not strangers_to_the_policy(observer.node)
         client.close()

@@ -24,7 +24,7 @@ from rclpy.qos import (
     QoSProfile,
     qos_profile_sensor_data,
 )
-from std_msgs.msg import Bool, Empty, String
+from std_msgs.msg import Bool, Empty
 
 from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.motion import Velocity
@@ -77,11 +77,11 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
 
     bench.e_stop.publish(Bool(data=False))
     bench.until(lambda: bench.said("stopped", "r2", "released; publish an instruction"))
-    bench.instruction.publish(String(data="find it"))
+    bench.publish("find it")
     bench.until(lambda: bench.said("idle", "r2", "released"))
     bench.say("action: search;", "r3", instruction="find it")
     bench.until(lambda: bench.turning)
-    bench.instruction.publish(String(data="stop"))
+    bench.publish("stop")
     bench.until(lambda: bench.halted and bench.said("stopped", "r3", "told to stop"))
 
     bench.instruct("find it")
@@ -130,7 +130,7 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
         bench.until(lambda: bench.said("idle", probe, "refused: "))
         return bench.said("idle", probe, "refused: it was decided for another")
 
-    bench.instruction.publish(String(data="find the cup "))
+    bench.publish("find the cup ")
     bench.until(instructed)  # topics have no common order: the release below must not overtake it
     before, last = bench.state.stops, bench.state.request
     bench.e_stop.publish(Bool(data=True))
@@ -139,7 +139,7 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
     bench.e_stop.publish(Bool(data=False))
     bench.until(lambda: bench.said("stopped", last, "released"))
     released = bench.state.stops
-    bench.instruction.publish(String(data="find the cup"))
+    bench.publish("find the cup")
     bench.until(lambda: bench.said("idle", last, "released"))
     assert len({before, during, released, bench.state.stops}) == 4
 
@@ -147,7 +147,7 @@ def test_old_decisions_move_nothing_whatever_the_clocks_say(bench: Bench, start:
     for number, stops in enumerate((before, during, released, 0, bench.state.stops + 1)):
         bench.say(turn, f"old{number}", instruction=cup, stops=stops, ahead=0.4)
         bench.until(lambda n=number: bench.said("idle", f"old{n}", "refused: its frame is from"))
-    bench.instruction.publish(String(data="stop"))
+    bench.publish("stop")
     bench.until(lambda: bench.state.state == "stopped")
     bench.instruct("find the door")
     bench.say(turn, "now", instruction="find the door", ahead=0.4)
@@ -305,7 +305,7 @@ def test_an_instruction_during_e_stop_moves_nothing_at_its_release(
     bench.until(stop.get_subscription_count)
     bench.until(lambda: bench.state.state == "idle")
     bench.until(lambda: press(stop, True) or "e_stop is on" in bench.state.detail)
-    bench.instruction.publish(String(data=CUP))
+    bench.publish(CUP)
     bench.say(TURN, "r1", instruction=CUP)
     bench.until(lambda: bench.said("stopped", "r1"))
     bench.until(lambda: press(stop, False) or "e_stop is on" not in bench.state.detail)
@@ -354,7 +354,7 @@ def test_a_navigator_that_starts_under_a_latched_stop_never_moves(bench: Bench, 
 
 def test_a_navigator_that_starts_again_stands_before_it_may_move(bench: Bench, start: Any) -> None:
     start("-p", "listen:=5.0", ready=False)
-    bench.instruction.publish(String(data=CUP))
+    bench.publish(CUP)
     bench.say(TURN, "r1", instruction=CUP)
     bench.until(lambda: bench.said("stopped", "r1", "the navigator is not active"))
     bench.until(lambda: bench.state.state == "idle")

@@ -6,8 +6,7 @@ import pytest
 
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.mission import End
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, Status
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, GoalStatus, Status
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     FULL,
@@ -15,6 +14,7 @@ from edge_cloud_spec.pilot.decision_loop import (
     RELEASE_S,
     SETTLE_S,
     UNTIL_NEXT,
+    WAS_STOPPED,
     Abandon,
     Action,
     Answered,
@@ -24,12 +24,18 @@ from edge_cloud_spec.pilot.decision_loop import (
     Frame,
     LoopSettings,
     Paused,
-    Say,
     StopAnswering,
 )
 
 IT = "find it"
 SEARCH = "action: search;"
+
+
+def followed(instruction: str = IT, number: int = 1) -> GoalStatus:
+    return GoalStatus("following", instruction, goal_id=f"goal-{number}")
+
+
+DONE = GoalStatus("done", IT, goal_id="goal-1")
 
 
 def frame(name: str) -> Frame:
@@ -39,7 +45,7 @@ def frame(name: str) -> Frame:
 def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
     """A loop that follows an instruction since 0 s, and heard these statuses then."""
     loop: DecisionLoop = DecisionLoop(LoopSettings(explain, lag=lag))
-    assert loop.on(Instruction(IT), 0.0) == [Say(f"following {IT}")]
+    assert loop.on(Instruction(IT), 0.0) == [followed()]
     for status in statuses:
         loop.on(status, 0.0)
     return loop
@@ -49,7 +55,7 @@ def deciding(explain: str = FULL) -> DecisionLoop:
     """The decision r1 began at 1 s and is under way."""
     loop = following(Status("idle", stops=7), explain=explain)
     loop.on(frame("first"), 1.0)
-    assert loop.take("r1", 1.0) == Decide("r1", IT, frame("first"), 7)
+    assert loop.take("r1", 1.0) == Decide("r1", IT, frame("first"), 7, "goal-1")
     return loop
 
 
@@ -72,7 +78,7 @@ def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> Non
     loop.on(frame("moving"), 3.1)
     assert loop.is_due(3.1) and loop.take("r2", 3.1) is None, "one at a time"
     loop.on(Ended(SEARCH), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7, "goal-1")
 
 
 def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
@@ -82,7 +88,7 @@ def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
     loop.on(frame("moving"), 3.1)
     for detail in ("done: search", "search"):
         loop.on(Status("ready", "r1", detail, 7), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7)
+    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7, "goal-1")
 
 
 def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
@@ -105,7 +111,7 @@ def test_a_refused_decision_is_followed_by_another() -> None:
     loop.on(Status("idle", "r1", "refused: its frame is from before", 8), 2.0)
     loop.on(Ended(SEARCH), 2.0)
     loop.on(frame("second"), 2.1)
-    assert loop.take("r2", 2.1) == Decide("r2", IT, frame("second"), 8)
+    assert loop.take("r2", 2.1) == Decide("r2", IT, frame("second"), 8, "goal-1")
 
 
 def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
@@ -147,7 +153,7 @@ def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -
     assert loop.take("r1", 2.0) is None
     loop.on(frame("after"), 3.0)
     loop.on(Status("idle", "-", "another detail", 9), 3.1)  # no other count
-    assert loop.take("r1", 3.1) == Decide("r1", IT, frame("after"), 9)
+    assert loop.take("r1", 3.1) == Decide("r1", IT, frame("after"), 9, "goal-1")
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.25, 1.0, 5.0])
@@ -178,7 +184,7 @@ def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() ->
     loop.on(frame("on its way"), 1.9)
     assert loop.take("r1", 1.9) is None
     loop.on(frame("at rest"), 2.0)
-    assert loop.take("r1", 2.0) == Decide("r1", IT, frame("at rest"), 7)
+    assert loop.take("r1", 2.0) == Decide("r1", IT, frame("at rest"), 7, "goal-1")
 
 
 @pytest.mark.parametrize(
@@ -233,35 +239,45 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 
 
 @pytest.mark.parametrize(
-    ("event", "actions"),
+    ("event", "why", "said"),
     [
-        (Instruction("stop"), ["another instruction came", "idle told to stop"]),
-        (Instruction("find that"), ["another instruction came", "following find that"]),
-        (EStop(True), ["e_stop", "idle e_stop; publish the instruction again to go on"]),
-        (Paused("not active"), ["not active", "idle not active"]),
-        (Status("idle", "-", "released", 8), ["the robot was stopped or released"]),
+        (
+            Instruction("stop"),
+            "another instruction came",
+            GoalStatus("stopped", detail="told to stop"),
+        ),
+        (Instruction("find that"), "another instruction came", followed("find that", 2)),
+        (
+            EStop(True),
+            "e_stop",
+            GoalStatus("stopped", detail="e_stop; publish the instruction again to go on"),
+        ),
+        (Paused("not active"), "not active", GoalStatus("inactive", detail="not active")),
+        (Status("idle", "-", "released", 8), "the robot was stopped or released", None),
     ],
 )
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
-    event: Instruction | EStop | Paused | Status, actions: list[str]
+    event: Instruction | EStop | Paused | Status, why: str, said: GoalStatus | None
 ) -> None:
     loop = deciding()
-    abandon, *said = loop.on(event, 2.0)
-    assert [abandon, *said] == [Abandon(actions[0]), *map(Say, actions[1:])]
+    assert loop.on(event, 2.0) == [Abandon(why), *([said] if said else [])]
     assert loop.on(Ended(SEARCH, abandoned=True), 2.1) == []
 
 
 def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again() -> None:
     loop = deciding()
-    assert loop.on(Instruction(f" {IT}\n"), 1.1) == [Say(f"following {IT}")]
+    assert loop.on(Instruction(f" {IT}\n"), 1.1) == [followed()]
     assert loop.on(Status("idle", stops=8), 1.1) == [], "the navigator counts it"
-    assert loop.on(Ended("action: stop;"), 1.2) == [End("done", IT)], "of that decision"
+    assert loop.on(Ended("action: stop;"), 1.2) == [DONE], "of that decision"
 
 
 def test_an_instruction_that_cannot_be_followed_fails_in_words() -> None:
     loop = following()
     problem = "the instruction is empty; say what to find"
-    assert loop.on(Instruction(" "), 1.0) == [Report(problem), Say(f"failed {problem}")]
+    assert loop.on(Instruction(" "), 1.0) == [
+        Report(problem),
+        GoalStatus("failed", detail=problem),
+    ]
     assert not loop.instruction and check_instruction(IT) == IT
 
 
@@ -272,10 +288,10 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
         return loop
 
     loop = stopped()
-    assert loop.on(EStop(False), 1.0 + RELEASE_S) == [Say(f"following {IT}")]
+    assert loop.on(EStop(False), 1.0 + RELEASE_S) == [followed()]
     loop = stopped()
     assert loop.on(Tick(), 1.0 + RELEASE_S) == []
-    assert loop.on(Tick(), 1.1 + RELEASE_S) == [Say(f"failed {E_STOP_IS_ON}")]
+    assert loop.on(Tick(), 1.1 + RELEASE_S) == [GoalStatus("failed", detail=E_STOP_IS_ON)]
     assert loop.on(EStop(False), 2.0) == [] and not loop.instruction
 
 
@@ -283,7 +299,7 @@ def test_an_instruction_that_the_navigator_will_not_take_is_found_out() -> None:
     loop = following(Status("stopped", "-", AWAITS_INSTRUCTION, 8))
     assert loop.on(Tick(), SETTLE_S) == [], "it may only have not heard it yet"
     [said] = loop.on(Tick(), SETTLE_S + 0.1)
-    assert said == Say("failed the robot was stopped; publish the instruction again")
+    assert said == GoalStatus("failed", IT, WAS_STOPPED, "goal-1")
     assert not loop.instruction
     loop = following(
         Status("stopped", "-", AWAITS_INSTRUCTION, 8), Status("idle", "-", "released", 9)
@@ -310,10 +326,10 @@ def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
 
 def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:
     loop = deciding()
-    assert loop.on(Ended("action: stop;"), 2.0) == [End("done", IT)]
+    assert loop.on(Ended("action: stop;"), 2.0) == [DONE]
     assert not loop.instruction
     loop = deciding()
     limit = loop.settings.mission.max_seconds
     abandon, end = loop.on(Tick(), limit)
-    assert abandon == Abandon("the mission is over") and isinstance(end, End)
+    assert abandon == Abandon("the mission is over") and isinstance(end, GoalStatus)
     assert end.state == "given_up"

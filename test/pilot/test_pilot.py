@@ -16,7 +16,7 @@ from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import GoalStatus, Status
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
     FULL,
@@ -25,7 +25,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     Decide,
     Event,
     LoopSettings,
-    Say,
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
@@ -162,7 +161,7 @@ def test_a_robot_that_sees_nothing_says_so_with_its_instruction() -> None:
     flight.pilot.hear(Instruction(IT))
     flight.pilot.tick("no picture comes")
     flight.pilot.tick()
-    lines = [say.line for say in flight.of(Say)]
+    lines = [str(said) for said in flight.of(GoalStatus)]
     assert lines == [f"following {IT}", f"following {IT}: no picture comes", f"following {IT}"]
 
 
@@ -264,7 +263,7 @@ def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event)
         assert flying.pilot.take() is None, "and one decision is made at a time"
         flying.pilot.hear(event)
         assert flying.ended() == ["aborted"]
-        assert flying.of(Say)[-1].line.startswith("idle")
+        assert flying.of(GoalStatus)[-1].state == "stopped"
 
 
 def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
@@ -320,7 +319,9 @@ def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None
         flying.pilot.lose_link()
         assert flying.ended() == ["aborted"]
         assert not flying.of(Report), "it is decided anew"
-        assert [say.line for say in flying.of(Say)] == [f"following {IT}"], "and is no failure"
+        assert [str(said) for said in flying.of(GoalStatus)] == [f"following {IT}"], (
+            "and is no failure"
+        )
     flying = Flying(CREEPS, lost=True)
     assert flying.decided().alone
     flying.lost, flying.now = False, flying.now + 10.0

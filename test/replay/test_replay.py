@@ -284,7 +284,7 @@ def test_a_replay_says_nothing_on_the_topics_of_a_robot(nodes: int, tmp_path: Pa
 
 
 def _says(run_log: RunLog) -> str:
-    return run_log.instruction_status
+    return str(run_log.instruction_status)
 
 
 def _interrupt(node: Node) -> None:

@@ -83,7 +83,7 @@ def test_the_last_words_of_a_decision_do_not_end_the_next_that_overtook_them(
 ) -> None:
     other = {"request_id": "the next"}
     said: list[Said] = [
-        (0.0, "instruction_status", {"data": "idle"}),
+        (0.0, "instruction_status", {"state": 2}),
         (0.5, "decode_request", {"request_id": "r", "kind": 0}),
         (1.0, "decode_request", {**other, "kind": 0}),
         (1.1, "verified_tokens", settled(3, "", 0, finished=True, request_id="r")),
@@ -147,7 +147,7 @@ def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: 
 
 
 def test_diagnostics_are_told_when_their_level_changes(tmp_path: Path) -> None:
-    said: list[Said] = [(0.0, "instruction_status", {"data": "idle"})]
+    said: list[Said] = [(0.0, "instruction_status", {"state": 2})]
     told = [(2, "gone"), (2, "still gone"), (0, "there"), (2, "gone again")]
     said += [(at, "/diagnostics", status(*each)) for at, each in enumerate(told, 1)]
     assert lines(view(tmp_path, said)["/log/diagnostics/drafter"]) == [
@@ -178,14 +178,15 @@ def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(
     assert "under /bird" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("topic", ["nav_status", "instruction_status"])
 def test_a_bag_whose_status_is_a_text_is_refused_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(KINDS, "nav_status", "std_msgs/msg/String")
-    bag = write_run(tmp_path / "bag", said=[(0.0, "nav_status", {"data": "idle r 4 done"})])
+    monkeypatch.setitem(KINDS, topic, "std_msgs/msg/String")
+    bag = write_run(tmp_path / "bag", said=[(0.0, topic, {"data": "idle r 4 done"})])
     assert main(["view", str(bag), "--save", str(tmp_path / "r.rrd")]) == 2
     said = capsys.readouterr().err
-    assert "std_msgs/msg/String on /nav_status" in said and said.count("\n") == 1
+    assert f"std_msgs/msg/String on /{topic}" in said and said.count("\n") == 1
 
 
 def test_it_is_shown_without_ros(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from ...bringup.processes import Processes, Program
 from ...bringup.running_graph import free_address, free_domain, is_serving
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...nav.status import Status
+from ...nav.status import UNKNOWN, GoalStatus, Status
 from ...nodes.runtime.node_thread import NodeThread
 from ...nodes.runtime.qos import DECODE, RELIABLE
 from ...nodes.topics import TOPICS
@@ -165,7 +165,7 @@ class LiveRig:
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MANY = QoSProfile(depth=1000)
 FOREIGN = 0.001  # m/s upward, by which the bench's own Twists are known: no navigator commands it
-LINES = ("instruction_status", "link_state")
+LINES = ("nav_status", "instruction_status", "link_state")
 
 
 class Watch:
@@ -178,8 +178,9 @@ class Watch:
         self._node = rig.node
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self.lines = dict.fromkeys(("nav_status", *LINES), "")
+        self.lines = dict.fromkeys(LINES, "")
         self.nav_status = Status("stopped")
+        self.instruction_status = GoalStatus(UNKNOWN)
         self.last_motion = 0.0  # when the last velocity that moves was published
         self.last_command: Command | None = None
         self.stands_since = math.inf  # by the base's own odometry; infinite while it moves
@@ -197,7 +198,8 @@ class Watch:
             "decode_stats": self._on_stats,
             "/diagnostics": self._on_diagnostics,
             "odom": self._on_odometry,
-            **{topic: self._line_of(topic) for topic in LINES},
+            "instruction_status": self._on_instruction_status,
+            "link_state": lambda at, message: self._line(at, "link_state", message.data),
         }
         for topic, take in takes.items():
             if topic not in left_out:
@@ -236,6 +238,7 @@ class Watch:
         """A complete verified answer to the last instruction, on a frame of now: a forged one."""
         message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
         message.verified = message.finished = True
+        message.goal_id = self.instruction_status.goal_id
         message.instruction = self.instruction
         message.stops = self.nav_status.stops
         message.header.stamp = self._node.get_clock().now().to_msg()
@@ -245,8 +248,9 @@ class Watch:
         self.nav_status = Status.read(message)
         self._line(at, "nav_status", str(self.nav_status))
 
-    def _line_of(self, topic: str) -> Callable[[float, Any], None]:
-        return lambda at, message: self._line(at, topic, message.data)
+    def _on_instruction_status(self, at: float, message: Any) -> None:
+        self.instruction_status = GoalStatus.read(message)
+        self._line(at, "instruction_status", str(self.instruction_status))
 
     def _line(self, at: float, topic: str, text: str) -> None:
         self.lines[topic] = text

@@ -52,6 +52,7 @@ from ...nav.motion import ASIDE, BEND, PATH, PERIOD
 from ...nav.navigator import YOUNG, Navigator
 from ...nav.pose import STILL, Pose, Velocity, between
 from ...nav.settings import CONTINUOUS, DRIVES, Settings
+from ...nav.status import FOLLOWING, GoalStatus
 from .command import Options, Row
 
 GRACE = 0.5  # s after a command's end at which the watchdog stops the base
@@ -595,7 +596,7 @@ class _Episode:
             finished=True,
             stamp=self._odometry.stamp_at(taken),
             age=self._now - taken - ahead,
-            instruction=decision.instruction,
+            goal_id=decision.instruction.strip(),
             stops=decision.stops,
             camera_offset=ahead,
         )
@@ -603,6 +604,9 @@ class _Episode:
     def _send(self, event: Event) -> None:
         self._worst.events += 1
         self._left -= 1
+        if isinstance(event, Instruction):  # the drafter hears it, too: the goal is named after it
+            text = event.text.strip()
+            self._navigator.on(GoalStatus(FOLLOWING, text, goal_id=text), self._now)
         effects = self._navigator.on(event, self._now)
         shown = [effect.status.text for effect in effects if isinstance(effect, Show)]
         arrived = any(text.startswith("idle done") for text in shown)

@@ -24,7 +24,7 @@ from edge_cloud_spec.msg import VerifiedTokens
 
 from ...bringup.graph import GraphSettings
 from ...errors import UserError
-from ...nav.mission import STARTED
+from ...nav.status import FAILED, IDLE, STOPPED, UNKNOWN, GoalStatus
 from ...nodes.runtime.qos import DECODE
 from ..harness.random_checkpoint import TINY, make_pair
 from . import bare
@@ -114,7 +114,7 @@ class _EStop:
             both <= rig.subscribers("e_stop") & rig.subscribers("instruction")
             and bool(rig.subscribers(bare.PRESS) and rig.publishers(bare.COMMAND, "bare_echo"))
             and bool(lines["nav_status"])
-            and lines["instruction_status"] == f"idle {STARTED}"
+            and self._watch.instruction_status.state == IDLE
             and self._watch.stands_since < math.inf
         )
 
@@ -124,13 +124,13 @@ class _EStop:
         for attempt in range(TRIES):
             self._ours.press(False)
             wait_for(lambda: "e_stop is on" not in lines["nav_status"], "the stop is released")
-            lines["instruction_status"], before = "", len(watch.begun)
+            watch.instruction_status, before = GoalStatus(UNKNOWN), len(watch.begun)
             watch.instruct(INSTRUCTION)
             wait_for(lambda: not lines["nav_status"].startswith("stopped"), "the robot may move")
             wait_for(
                 lambda: (
                     len(watch.begun) > before  # noqa: B023 (it is called before the next attempt)
-                    or lines["instruction_status"].startswith(("failed", "idle"))
+                    or watch.instruction_status.state in (FAILED, STOPPED)
                 ),
                 "a decode begins, or is refused",
             )

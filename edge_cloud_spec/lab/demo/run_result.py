@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ...nav.status import DONE, FAILED, UNKNOWN, GoalStatus
 from ...observe.run_log import RunLog
 
 PERMANENT_FAILURES = {
@@ -16,7 +17,7 @@ PERMANENT_FAILURES = {
 """Finish reasons of a decision that every retry would have again."""
 
 NOT_DONE = {
-    "failed": "not done",
+    FAILED: "not done",
     "not_found": "not found",
     "blocked": "blocked",
     "given_up": "given up",
@@ -41,13 +42,13 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
     Success is: the drafter reports the instruction as done, and the simulator reports that the base
     stands within reach of the named object, facing it.
     """
-    state, _, detail = run_log.instruction_status.partition(" ")
-    if state in NOT_DONE:
-        return RunResult(False, f"{NOT_DONE[state]}: {detail}", now)
+    status = run_log.instruction_status or GoalStatus(UNKNOWN)
+    if status.state in NOT_DONE:
+        return RunResult(False, f"{NOT_DONE[status.state]}: {status.text}", now)
     if why := _permanent_failure(run_log):
         return RunResult(False, f"not done: {why}", now)
     outcome = run_log.outcome
-    if state == "done" and detail == instruction.strip():
+    if (status.state, status.instruction) == (DONE, instruction.strip()):
         settled = [at for at, status in run_log.statuses if status.state in ("idle", "stopped")]
         rested = bool(settled) and outcome.get("standing", False)
         if rested or now > _last_answer_at(run_log) + SETTLING_TIME:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -19,6 +20,7 @@ from edge_cloud_spec.msg import (
     DecodeRequest,
     DecodeStats,
     Draft,
+    InstructionStatus,
     Prediction,
     Verdict,
     VerifiedTokens,
@@ -28,6 +30,7 @@ from ...edge.events import OnReceive
 from ...errors import UserError
 from ...models.tokenizer import TokenTexts
 from ...nav.events import Words
+from ...nav.status import GoalStatus
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
@@ -47,7 +50,7 @@ class DrafterTopics:
 
     def __init__(self, node: Node, tokenizer: Any) -> None:
         self._node, self._texts = node, TokenTexts(tokenizer)
-        self._said = ""
+        self._published: GoalStatus | None = None
         self._is_link_heard = self._is_link_lost = False
         self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
@@ -55,7 +58,9 @@ class DrafterTopics:
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
         self.stats = node.create_publisher(DecodeStats, "decode_stats", RELIABLE)
         self._verified_tokens = node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
-        self._instruction_status = node.create_publisher(String, "instruction_status", LATCHED)
+        self._instruction_status = node.create_publisher(
+            InstructionStatus, "instruction_status", LATCHED
+        )
 
     def subscribe(
         self, subscriptions: SubscriptionThread, on_link_lost: Callable[[], None]
@@ -107,6 +112,7 @@ class DrafterTopics:
         """A piece of an answer, as soon as its tokens are settled."""
         message = VerifiedTokens(
             request_id=words.request,
+            goal_id=words.goal_id,
             instruction=words.instruction,
             stops=words.stops,
             position=words.position,
@@ -122,12 +128,14 @@ class DrafterTopics:
         self._verified_tokens.publish(message)
         self._draft_began = time.perf_counter()
 
-    def say(self, line: str) -> None:
-        """The line of ``instruction_status``."""
-        if line.partition(": ")[0] != self._said.partition(": ")[0]:  # else only the trouble is new
-            self._node.get_logger().info(f"instruction_status: {line}")
-        self._said = line
-        self._instruction_status.publish(String(data=line))
+    def publish_status(self, status: GoalStatus) -> None:
+        """On ``instruction_status``; logged where more is new than the trouble."""
+        before, self._published = self._published, status
+        if before is None or replace(before, detail=status.detail) != status:
+            self._node.get_logger().info(f"instruction_status: {status}")
+        message = InstructionStatus(**status.fields)
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        self._instruction_status.publish(message)
 
     def _hear(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)

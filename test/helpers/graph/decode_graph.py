@@ -16,7 +16,15 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from edge_cloud_spec.msg import DecodeStats, Draft, NavStatus, Verdict, VerifiedTokens
+from edge_cloud_spec.msg import (
+    DecodeStats,
+    Draft,
+    InstructionStatus,
+    NavStatus,
+    Verdict,
+    VerifiedTokens,
+)
+from edge_cloud_spec.nav.status import GoalStatus
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 INSTRUCTION = "find the silver bottle"
@@ -47,7 +55,7 @@ class Watcher(Peer):
             ("verdict", Verdict),
             ("verified_tokens", VerifiedTokens),
             ("decode_stats", DecodeStats),
-            ("instruction_status", String),
+            ("instruction_status", InstructionStatus),
         ):
             self.heard[topic] = self.collect(kind, topic, 100)
 
@@ -71,14 +79,15 @@ class Watcher(Peer):
         self.until(lambda: len(self.heard["decode_stats"]) >= count)
         self.ask("stop")
         self.heard["instruction_status"].clear()
-        self.until(lambda: self.said("idle told to stop"))
+        self.until(lambda: self.said("stopped told to stop"))
         return self.heard["decode_stats"][:count]
 
     def finished(self) -> list[VerifiedTokens]:
         return [m for m in self.heard["verified_tokens"] if m.finished]
 
     def said(self, start: str) -> bool:
-        return any(m.data.startswith(start) for m in self.heard["instruction_status"])
+        heard = self.heard["instruction_status"]
+        return any(str(GoalStatus.read(message)).startswith(start) for message in heard)
 
 
 class Cloud:

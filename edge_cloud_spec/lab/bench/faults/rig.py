@@ -23,6 +23,7 @@ from std_msgs.msg import Bool
 from ....bringup.graph import GraphSettings, Value
 from ....errors import UserError
 from ....models import EMBEDDED
+from ....nav.status import FAILED, FOLLOWING, UNKNOWN
 from ....nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ....nodes.topics import TOPICS
 from ...harness.emulated_link import LinkProfile
@@ -225,8 +226,8 @@ class Rig(LiveRig):
         while not condition():
             time.sleep(0.05)
             now = time.monotonic()
-            state = self.watch.lines["instruction_status"].partition(" ")[0]
-            if state not in ("following", "failed") and now > self._instructed + INSTRUCTED:
+            state = self.watch.instruction_status.state
+            if state not in (FOLLOWING, FAILED) and now > self._instructed + INSTRUCTED:
                 self.instruct_next()
             if now > looked + 1.0:
                 looked = now
@@ -244,8 +245,7 @@ class Rig(LiveRig):
     def drive(self) -> None:
         """Wait until the robot moves on a new action, which has replaced another if it can be."""
         since = time.time()
-        state = self.watch.lines["instruction_status"]
-        if state.startswith("failed") or not state:
+        if self.watch.instruction_status.state in (FAILED, UNKNOWN):
             self.instruct_next()
         self.drive_until(
             lambda: self.moved_since(since), "the robot moves on a new decision", DRIVE_TIMEOUT

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....errors import UserError
+from ....nav.status import ENDS, FAILED
 from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge, replaced_motions
 from . import beyond_robot, on_robot
@@ -66,7 +67,6 @@ NEEDED = 6.0  # s in which a robot whose mission had just ended needs again what
 SETTLE = 0.3  # s
 THREADS = 4  # more than before count as leaked: gRPC's pool takes and leaves a few
 REMEMBERED = 30.0  # s; longer than any decision
-ENDED = ("done", "not_found", "blocked", "given_up")
 
 
 @dataclass
@@ -128,10 +128,10 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
     ended: list[float] = []
 
     def recovered() -> bool:
-        status = rig.watch.lines["instruction_status"]
-        if status.startswith("failed") and not fault.instructed_again:
+        state = rig.watch.instruction_status.state
+        if state == FAILED and not fault.instructed_again:
             return False
-        if status.startswith(ENDED):
+        if state in ENDS:
             ended.append(time.time())
         return rig.moved_since(cleared) or bool(ended)
 

@@ -17,10 +17,10 @@ from ....models.prompt import ORDERS, Request
 from ....nav.answer import GRAMMARS, answer_grammar
 from ....nav.events import Instruction, Words
 from ....nav.footprint import ObstacleSettings
-from ....nav.mission import End, MissionSettings
+from ....nav.mission import MissionSettings
 from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, Settings
-from ....nav.status import Status
+from ....nav.status import ENDS, GoalStatus, Status
 from ....options import Bounded, bounded, chosen
 from ....pilot.decision_loop import (
     EXPLAIN,
@@ -277,7 +277,7 @@ class VirtualRobot:
             make_inbox=partial(VirtualInbox, timeline),
         )
         pilot.use(self._runner)
-        self._end: End | None = None
+        self._end: GoalStatus | None = None
         self._request = ""
         begun = len(self._passes)
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
@@ -331,9 +331,11 @@ class VirtualRobot:
             self._base.on(replace(output, age=self._now() - self._frame.taken))
         elif isinstance(output, Decided):
             self._on_decided(output)
-        elif isinstance(output, End):
+        elif isinstance(output, GoalStatus) and output.state in ENDS:
             self._end = output
             self._record.ended = self._record.ended or self._now()
+        elif isinstance(output, GoalStatus):
+            self._base.on(output)
 
     def _on_decided(self, decided: Decided) -> None:
         record, decision, outcome = self._record, self._record.decisions[-1], decided.outcome
