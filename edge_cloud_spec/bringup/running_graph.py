@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..observe.observer import Observer
 from .graph import GraphSettings, NodeSpec, Value, command, graph
@@ -109,7 +110,8 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
         hears = all(name in observer.subscribers(t) for t in ("draft", "decode_request"))
         # one that serves may not have been found yet, which a first decision would complain of
         link = observer.read(lambda run_log: run_log.link_state)
-        return hears and (link.startswith("cloud") or not settings.starts_verifier)
+        found = link is not None and link.quality == LinkQuality.CLOUD
+        return hears and (found or not settings.starts_verifier)
     if name in ("drafter", "navigator"):
         topic = "instruction_status" if name == "drafter" else "nav_status"
         status = observer.read(lambda run_log: getattr(run_log, topic))

@@ -13,7 +13,7 @@ from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
-from .status import DONE, ENDS, FAILED, FOLLOWING, IDLE, INACTIVE, GoalStatus, Status
+from .status import DONE, ENDS, FAILED, FOLLOWING, IDLE, INACTIVE, UNKNOWN, GoalStatus, Status
 
 ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
 HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have held
@@ -213,7 +213,7 @@ class FollowedGoal:
         if status.state == FOLLOWING and status.instruction == self.instruction:
             self.state, self.goal_id = FOLLOWING, status.goal_id
             return None
-        if self.state == "waiting":
+        if self.state == "waiting" or status.state == UNKNOWN:
             return GoalEnd(FAILED, status.text) if status.state == FAILED else None
         if status.state == FOLLOWING:
             return GoalEnd("cancelled", f"another instruction came: {status.text}")

@@ -83,18 +83,13 @@ class GoalStatus:
     """The contents of an InstructionStatus message: what is followed, or how that ended.
 
     ``goal_id`` is the name that the drafter gives to an instruction when it takes it, another one
-    each time; empty where it follows none. ``detail``: why, or what the trouble is. Raises
-    ValueError for another state.
+    each time; empty where it follows none. ``detail``: why, or what the trouble is.
     """
 
     state: str
     instruction: str = ""
     detail: str = ""
     goal_id: str = ""
-
-    def __post_init__(self) -> None:
-        if self.state not in GOAL_STATES:
-            raise ValueError(f"{self.state!r} is not one of {', '.join(GOAL_STATES)}")
 
     def __str__(self) -> str:
         return f"{self.state} {self.text}".rstrip()
@@ -106,7 +101,8 @@ class GoalStatus:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of an InstructionStatus message, without the header."""
+        """The fields of an InstructionStatus message, without the header. Raises ValueError for
+        another state."""
         return {
             "state": GOAL_STATES.index(self.state),
             "goal_id": self.goal_id,
@@ -116,11 +112,9 @@ class GoalStatus:
 
     @classmethod
     def read(cls, message: Any) -> GoalStatus:
-        """From an InstructionStatus message. Raises ValueError for one that no drafter
-        publishes."""
-        if not 1 <= message.state < len(GOAL_STATES):
-            raise ValueError(f"{message.state} is no state of InstructionStatus")
-        return cls(GOAL_STATES[message.state], message.instruction, message.detail, message.goal_id)
+        """From an InstructionStatus message; a state that no drafter publishes is ``unknown``."""
+        state = GOAL_STATES[message.state] if message.state < len(GOAL_STATES) else UNKNOWN
+        return cls(state, message.instruction, message.detail, message.goal_id)
 
 
 E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"

@@ -6,6 +6,7 @@ secrets that prove to the cloud that a session is this robot's.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -15,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rclpy.clock import Clock, ClockType
-from std_msgs.msg import String
 
-from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
+from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Verdict
 
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.link.state import LinkMonitor, LinkQuality
+from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
 from ..edge.probe import ROUND_TRIP
 from ..health import Health, Level
 from ..options import bounded
@@ -64,7 +64,7 @@ class CloudBridge(ManagedNode):
         self._config.value.check()  # here, not when activated, a bad file is refused
         self._verdicts = self.create_publisher(Verdict, "verdict", DECODE)
         self._predictions = self.create_publisher(Prediction, "prediction", DECODE)
-        self._link_state = self.create_publisher(String, "link_state", LATCHED)
+        self._link_state = self.create_publisher(LinkState, "link_state", LATCHED)
 
     def begin(self) -> None:
         """Begin to relay."""
@@ -73,7 +73,8 @@ class CloudBridge(ManagedNode):
         first_s = max(config.startup, config.reply_deadline)
         self._monitor = LinkMonitor(config.reply_deadline, first_s)
         self._health, self._round_trip_s = BridgeHealth(), 0.0
-        self._said, self._found = "", False
+        self._published: tuple[LinkReport, float] | None = None
+        self._found = False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
@@ -87,7 +88,7 @@ class CloudBridge(ManagedNode):
         self._client.close()
         self._streams.clear()
         self._ended.clear()
-        self._say_link_state(f"{LinkQuality.LOST} the bridge is not active")
+        self._publish_link_state(LinkReport(LinkQuality.LOST, "the bridge is not active"))
 
     def _relay(self, message: DecodeRequest | Draft) -> None:
         request_id, payload = message.request_id, message.payload.tobytes()
@@ -146,7 +147,7 @@ class CloudBridge(ManagedNode):
     def _check_link(self) -> None:
         if self._monitor.check():
             self._client.probe(self._on_probe)
-        self._say_link_state(self._monitor.text)
+        self._publish_link_state(self._monitor.report)
 
     def _on_probe(self, found: Health) -> None:
         problem = found.message if found.severity else ""
@@ -154,13 +155,16 @@ class CloudBridge(ManagedNode):
         self._round_trip_s = took / 1e3 if isinstance(took, float) else 0.0
         self._monitor.probed(problem, found.advice, self._round_trip_s)
 
-    def _say_link_state(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _publish_link_state(self, report: LinkReport) -> None:
+        if (report, self._round_trip_s) != self._published:
+            self._published = report, self._round_trip_s
             if not self._found and self._monitor.quality == LinkQuality.CLOUD:
                 self._found = True
                 self.get_logger().info(f"relaying to the verifier at {self._client.address}")
-            self._link_state.publish(String(data=text))
+            message = LinkState(state=report.quality, detail=report.reason)
+            message.round_trip_ms = 1e3 * self._round_trip_s or math.nan
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._link_state.publish(message)
 
     def diagnose(self) -> Health:
         """The link's state, the advice, and figures of its traffic."""
@@ -173,7 +177,7 @@ class CloudBridge(ManagedNode):
         if offset is not None:
             values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
             values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
-        link = Health(_LEVELS[monitor.quality], monitor.text)
+        link = Health(_LEVELS[monitor.quality], str(monitor.report))
         if not monitor.starting:
             link = replace(link, advice=monitor.advice, check="cloud")
         return self._health.look(link, up_bytes, down_bytes, time.monotonic(), values)

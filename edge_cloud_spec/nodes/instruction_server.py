@@ -170,11 +170,7 @@ class InstructionServer(Node):
     # What the drafter says
 
     def _on_status(self, message: InstructionStatus) -> None:
-        try:
-            status = GoalStatus.read(message)
-        except ValueError as error:
-            self.get_logger().error(f"instruction_status: {error}")
-            return
+        status = GoalStatus.read(message)
         self._drafter = status.state
         if status.state == IDLE:
             self._on_started()

@@ -185,12 +185,7 @@ class NavigatorNode(ManagedNode):
         self._handle(Instruction(message.data))
 
     def _on_goal_status(self, message: InstructionStatus) -> None:
-        try:
-            status = GoalStatus.read(message)
-        except ValueError as error:
-            self._reports.add(f"instruction_status: {error}", time.monotonic())
-            return
-        self._handle(status)
+        self._handle(GoalStatus.read(message))
 
     def _on_words(self, message: VerifiedTokens) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ..edge.link.state import LinkQuality, LinkReport
 from .decision import Fate, WordSpan, words_of_decision
 from .run_log import RunLog
 
@@ -37,17 +38,17 @@ NAMES: dict[Fate, str] = {
     "missed": "not received",
 }
 LEGEND: tuple[Fate, ...] = ("drafted", "accepted", "rejected", "own", "unverified")
-LINK: dict[str, RGB] = {"cloud": GOOD, "degraded": DOUBTFUL, "lost": BAD}
+LINK = {LinkQuality.CLOUD: GOOD, LinkQuality.DEGRADED: DOUBTFUL, LinkQuality.LOST: BAD}
 
 
 @dataclass(frozen=True)
 class DecisionCaption:
-    """What is written below the picture. ``link`` and ``status`` are states and their details."""
+    """What is written below the picture. ``status``: the navigator's state and its detail."""
 
     instruction: str = ""
     words: tuple[WordSpan, ...] = ()
     status: str = ""
-    link: str = ""
+    link: LinkReport | None = None
 
 
 def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
@@ -64,17 +65,16 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     pen = _Pen(ImageDraw.Draw(sheet), scale)
     if caption == DecisionCaption():
         return np.array(sheet)
-    state, _, detail = caption.link.partition(" ")
     pen.write(MARGIN, 0, caption.instruction[:60], INK)
     for x, row, text, fate in _laid_out(pen, caption.words):
         pen.write(x, row + 1, text, COLOURS[fate])
         if fate == "rejected":
             pen.strike(x, row + 1, text, COLOURS[fate])
     pen.write(MARGIN, ROWS + 1, caption.status[:44], INK, small=True)
-    if state:
-        text = f"link: {state} {detail}".rstrip()[:40]
+    if caption.link is not None:
+        text = f"link: {caption.link}"[:40]
         x = WIDTH - MARGIN - pen.wide(text, small=True)
-        pen.write(x, ROWS + 1, text, LINK.get(state, INK), small=True)
+        pen.write(x, ROWS + 1, text, LINK[caption.link.quality], small=True)
     x = float(MARGIN)
     for fate in LEGEND:
         pen.write(x, ROWS + 2, NAMES[fate], COLOURS[fate], small=True)

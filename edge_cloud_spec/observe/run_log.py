@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from ..decoding.draft import Draft
+from ..edge.link.state import LinkReport
 from ..nav.status import GoalStatus, Status
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import DraftMessage, Verdict, WireError
@@ -27,7 +27,13 @@ from .decision import (
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
 
-TEXTS = ("link_state", "run_info")  # topics; the last of each is kept
+LATEST: dict[str, Callable[[Any], Any]] = {
+    "nav_status": Status.read,
+    "instruction_status": GoalStatus.read,
+    "link_state": LinkReport.read,
+    "run_info": lambda message: message.data,
+}
+"""Topics of which the last message is kept, and how it is read."""
 STATS = (
     *("preset", "rule", "seed", "tokens", "rounds", "drafted", "accepted", "stale"),
     *("finish_reason", "up_bytes", "down_bytes", "tokens_per_second"),
@@ -52,7 +58,7 @@ class RunLog:
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
         self.nav_status: Status | None = None
         self.instruction_status: GoalStatus | None = None
-        self.link_state = ""
+        self.link_state: LinkReport | None = None
         self.statuses: list[tuple[float, Status]] = []
         self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent] | None]] = {
             "decode_request": self._on_request,
@@ -61,7 +67,6 @@ class RunLog:
             "verified_tokens": self._on_words,
             "nav_command": self._on_command,
             "nav_status": self._on_nav_status,
-            "instruction_status": self._on_instruction_status,
             "decode_stats": self._on_stats,
             "sim/outcome": self._on_outcome,
             "camera/image_raw/compressed": self._on_frame,
@@ -74,8 +79,11 @@ class RunLog:
 
     def on_message(self, topic: str, message: Any, now: float) -> list[RunEvent]:
         """Take a message of ``topic`` (a relative name) received at ``now``."""
-        if topic in TEXTS:
-            setattr(self, topic, message.data)
+        if topic in LATEST:
+            try:
+                setattr(self, topic, LATEST[topic](message))
+            except ValueError:
+                return []  # who acts on it reports it
         handler = self._handlers.get(topic)
         events = [] if handler is None else list(handler(message, now) or ())
         if self._keep is not None:
@@ -172,19 +180,11 @@ class RunLog:
             yield DecisionFinished(decision)
 
     def _on_nav_status(self, message: Any, now: float) -> Iterator[RunEvent]:
-        try:
-            status = Status.read(message)
-        except ValueError:
-            return  # the drafter reports it
-        self.nav_status = status
-        self.statuses.append((now, status))
-        _, refused, why = status.detail.partition("refused: ")
+        assert self.nav_status is not None
+        self.statuses.append((now, self.nav_status))
+        _, refused, why = message.detail.partition("refused: ")
         if refused:
             yield ProblemReported(f"the navigator refused: {why}")
-
-    def _on_instruction_status(self, message: Any, now: float) -> None:
-        with suppress(ValueError):  # the instruction server reports it
-            self.instruction_status = GoalStatus.read(message)
 
     def _on_outcome(self, message: Any, now: float) -> None:
         self.outcomes.append((now, json.loads(message.data)))

@@ -13,6 +13,7 @@ from .entities import TOPICS
 TYPES = dict.fromkeys(TOPICS, "") | {
     "nav_status": "edge_cloud_spec/msg/NavStatus",
     "instruction_status": "edge_cloud_spec/msg/InstructionStatus",
+    "link_state": "edge_cloud_spec/msg/LinkState",
 }
 """Of the topics that held a std_msgs/String once; of others any that has their fields."""
 DIAGNOSTICS = "/diagnostics"  # of all robots

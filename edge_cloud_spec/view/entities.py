@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import rerun as rr
 from PIL import Image
 
+from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..nav.pose import yaw_of
-from ..nav.status import GoalStatus
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import COLOURS, GREY, NAMES, caption_of, draw_caption
 from ..observe.decision import (
@@ -73,6 +73,11 @@ IDLE, STOPPED = 1, 4  # states of NavStatus
 MOVE, TURN, SEARCH = 1, 2, 3  # actions of NavCommand
 CUBE, LINE_STRIP = 1, 4  # types of Marker
 LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of OK, WARN, ERROR, STALE in /diagnostics
+LINK_LEVELS = {
+    LinkQuality.CLOUD: "INFO",
+    LinkQuality.DEGRADED: "WARN",
+    LinkQuality.LOST: "ERROR",
+}
 BAD_STATES = {"failed": "ERROR", "not_found": "WARN", "blocked": "WARN", "given_up": "WARN"}
 
 
@@ -212,8 +217,8 @@ class Entities:
         yield from self._told("operator", text, "WARN" if message.data else "INFO", now)
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[Entity]:
-        with contextlib.suppress(ValueError):
-            status = GoalStatus.read(message)
+        status = self._run_log.instruction_status
+        if status is not None:
             self._instruction = status.instruction or self._instruction
             level = BAD_STATES.get(status.state, "INFO")
             yield from self._told("instruction", str(status), level, now)
@@ -227,10 +232,12 @@ class Entities:
                 yield Entity(arrow, rr.Clear(recursive=False), now)
 
     def _on_link(self, message: Any, now: float) -> Iterator[Entity]:
-        state = message.data.partition(" ")[0]
+        report = self._run_log.link_state
+        if report is None:
+            return
+        state = str(report.quality)
         if state != self._last.get(LINK):
-            level = {"cloud": "INFO", "lost": "ERROR"}.get(state, "WARN")
-            yield _line(f"{LOG}/link", message.data, now, level)
+            yield _line(f"{LOG}/link", str(report), now, LINK_LEVELS[report.quality])
         yield from self._state(LINK, state, now)
 
     def _on_diagnostics(self, message: Any, now: float) -> Iterator[Entity]:

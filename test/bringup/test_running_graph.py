@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("rclpy")
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.bringup.running_graph import is_ready
-from edge_cloud_spec.nodes.topics import TOPICS
+from edge_cloud_spec.msg import LinkState
 from edge_cloud_spec.observe.run_log import RunLog
 
 
 class Observed:
     """What an observer of a graph saw."""
 
-    def __init__(self, link_state: str) -> None:
+    def __init__(self, state: int) -> None:
         self._run_log = RunLog()
-        self._run_log.on_message("link_state", TOPICS["link_state"][0](data=link_state), 0.0)
+        self._run_log.on_message("link_state", LinkState(state=state), 0.0)
 
     def subscribers(self, topic: str) -> set[str]:
         return {"cloud_bridge"}
@@ -29,14 +29,14 @@ class Observed:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "link", "ready"),
+    ("cloud", "state", "ready"),
     [
-        ("local", "degraded the cloud has not answered yet", False),  # its decision would complain
-        ("local", "cloud", True),
-        ("cloud.lan:443", "lost nothing listens there", True),  # that is the run's to say
+        ("local", LinkState.DEGRADED, False),  # its decision would complain
+        ("local", LinkState.CLOUD, True),
+        ("cloud.lan:443", LinkState.LOST, True),  # that is the run's to say
     ],
 )
 def test_the_bridge_is_up_when_it_has_found_the_verifier_that_is_started_with_it(
-    cloud: str, link: str, ready: bool
+    cloud: str, state: int, ready: bool
 ) -> None:
-    assert is_ready("cloud_bridge", Observed(link), GraphSettings(cloud=cloud)) == ready  # type: ignore[arg-type]
+    assert is_ready("cloud_bridge", Observed(state), GraphSettings(cloud=cloud)) == ready  # type: ignore[arg-type]

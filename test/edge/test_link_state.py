@@ -201,8 +201,8 @@ def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded
             now += 0.1
             if monitor.check():
                 monitor.probed("", "", 0.01)
-        assert monitor.text.startswith("degraded the verifier answers")
-        assert "URL cannot be reached" in monitor.text
+        assert str(monitor.report).startswith("degraded the verifier answers")
+        assert "URL cannot be reached" in monitor.report.reason
     for _ in range(60):  # nobody decides: nobody knows
         now += 1.0
         if monitor.check():
@@ -212,7 +212,7 @@ def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded
         now += 1.0
         monitor.sent(f"well {second}", last=False)
         monitor.received(f"well {second}", VERDICT)
-    assert monitor.text == "cloud"
+    assert str(monitor.report) == "cloud"
 
 
 @given(events=events, refused=st.lists(st.booleans(), min_size=200, max_size=200))
@@ -280,7 +280,7 @@ def test_a_probe_says_nothing_of_the_link_while_a_decode_waits(problem: str) -> 
     monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: 60.0)
     assert monitor.check()
     monitor.sent("a", last=False)
-    before = monitor.text
+    before = monitor.report
     monitor.probed(problem, "start one", 0.0)
-    assert (monitor.text, monitor.advice) == (before, "")
+    assert (monitor.report, monitor.advice) == (before, "")
     assert not monitor.check(), "no other is begun while it waits"

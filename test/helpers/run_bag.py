@@ -37,7 +37,7 @@ KINDS = {
     "nav_command": f"{OURS}/NavCommand",
     "nav_status": f"{OURS}/NavStatus",
     "decode_stats": f"{OURS}/DecodeStats",
-    "link_state": "std_msgs/msg/String",
+    "link_state": "edge_cloud_spec/msg/LinkState",
     "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
 }
 REQUEST = {"request_id": "r"}
@@ -87,7 +87,7 @@ def run() -> list[Said]:
     return [
         (0.0, "instruction", {"data": INSTRUCTION}),
         (0.0, "odom", odometry(0.0)),
-        (0.1, "link_state", {"data": "cloud 40 ms"}),
+        (0.1, "link_state", {"state": 1, "round_trip_ms": 40.0}),
         (0.1, "/diagnostics", status(1, "no camera")),
         (0.2, "camera/image_raw/compressed", {"format": "jpeg", "data": jpeg()}),
         (0.5, "decode_request", {**REQUEST, "kind": 0, "instruction": INSTRUCTION}),

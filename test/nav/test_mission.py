@@ -374,6 +374,7 @@ def test_each_end_of_a_mission_is_an_outcome(state: str) -> None:
         (False, GoalStatus("inactive"), GoalEnd("failed", RESTARTED)),
         (False, GoalStatus("failed", detail="it is empty"), GoalEnd("failed", "it is empty")),
         (False, following(), None),
+        (False, GoalStatus("unknown", detail="of no drafter"), None),
         (False, following(detail="the link is lost"), None),
     ],
 )

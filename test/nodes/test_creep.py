@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, node_process
-from std_msgs.msg import String
 
 from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
+from edge_cloud_spec.msg import LinkState
 from edge_cloud_spec.nodes.drafting.topics import DrafterTopics
 
 COMPLETE = ("end", "length")
@@ -84,27 +84,27 @@ class Link:
             subscribe=lambda kind, topic, callback, qos: callbacks.update({topic: callback})
         )
         self.topics.subscribe(subscriptions, lambda: self.losses.append("lost"))
-        self.hear = lambda state: callbacks["link_state"](String(data=state))
+        self.hear = lambda state: callbacks["link_state"](LinkState(state=state))
 
 
 @pytest.mark.parametrize(
     ("state", "lost"),
-    [("lost", True), ("lost x", True), ("degraded", False), ("lostx", False), ("", False)],
+    [(LinkState.LOST, True), (LinkState.DEGRADED, False), (LinkState.CLOUD, False), (0, False)],
 )
-def test_only_what_begins_with_lost_is_a_lost_link(state: str, lost: bool) -> None:
+def test_only_a_state_of_lost_is_a_lost_link(state: int, lost: bool) -> None:
     link = Link()
     link.publishers = 0
     assert not link.topics.is_link_lost, "nothing was heard yet: the cloud is asked"
     link.publishers = 1
     link.hear(state)
     assert link.topics.is_link_lost is lost and bool(link.losses) is lost
-    link.hear("cloud")
+    link.hear(LinkState.CLOUD)
     assert not link.topics.is_link_lost
 
 
 def test_a_bridge_that_is_gone_is_a_lost_link() -> None:
     link = Link()
-    link.hear("cloud")
+    link.hear(LinkState.CLOUD)
     assert not link.topics.is_link_lost
     link.publishers = 0
     assert link.topics.is_link_lost

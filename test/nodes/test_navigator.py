@@ -26,9 +26,10 @@ from rclpy.qos import (
 )
 from std_msgs.msg import Bool, Empty
 
-from edge_cloud_spec.msg import NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.edge.link.state import LinkQuality
+from edge_cloud_spec.msg import InstructionStatus, LinkState, NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.motion import Velocity
-from edge_cloud_spec.nav.status import STATES, Status
+from edge_cloud_spec.nav.status import GOAL_STATES, STATES, GoalStatus, Status
 from edge_cloud_spec.nav.watchdog import REPEATS
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
@@ -59,6 +60,12 @@ def test_states_have_the_numbers_of_the_message() -> None:
         assert Status.read(NavStatus(**Status(state).fields)).state == state
     with pytest.raises(ValueError, match="no state"):
         Status.read(NavStatus())
+    for number, state in enumerate(GOAL_STATES):
+        assert getattr(InstructionStatus, state.upper()) == number
+        said = GoalStatus(state, "find it", "why", "a-1")
+        assert GoalStatus.read(InstructionStatus(**said.fields)) == said
+    assert GoalStatus.read(InstructionStatus(state=255)).state == "unknown"
+    assert [getattr(LinkState, str(each).upper()) for each in LinkQuality] == list(LinkQuality)
 
 
 def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from helpers.graph.topic_messages import draft, message, settled, verdict
 from PIL import Image
 
+from edge_cloud_spec.edge.link.state import LinkQuality, LinkReport
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.annotated_picture import (
     BACK,
@@ -67,7 +68,7 @@ def test_each_fate_of_words_has_its_colour(fate: Fate) -> None:
 
 
 def test_the_links_state_is_told_by_word_and_colour() -> None:
-    drawn = {state: sheet_of(link=f"{state} 40 ms") for state in ("cloud", "degraded", "lost")}
+    drawn = {str(each): sheet_of(link=LinkReport(each, "40 ms")) for each in LinkQuality}
     assert len({sheet.tobytes() for sheet in drawn.values()}) == 3
 
 
@@ -79,7 +80,10 @@ def test_of_a_long_answer_the_newest_words_are_shown() -> None:
 
 def test_words_that_cannot_be_drawn_do_no_harm() -> None:
     odd = (WordSpan("\x00 … " + "x" * 500, "rejected"),)
-    annotate(Image.new("L", (1, 1)), draw_caption(DecisionCaption("найди", odd, "…", "… …")))
+    annotate(
+        Image.new("L", (1, 1)),
+        draw_caption(DecisionCaption("найди", odd, "…", LinkReport(LinkQuality.LOST, "… …"))),
+    )
 
 
 def told(run_log: RunLog) -> list[tuple[str, str]]:

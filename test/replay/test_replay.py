@@ -315,7 +315,7 @@ def test_a_replay_takes_its_instruction_back_however_it_ends(
         node.create_subscription(VerifiedTokens, "verified_tokens", on_words, 10)
         status, rows = replay(bag, "--say", "find the blue box", "--out", str(tmp_path / "out"))
         assert (status, len(rows)) == (ends_with, decisions) and began
-        until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "idle told to stop")
+        until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "stopped told to stop")
 
 
 def run_of(namespace: str) -> dict[str, str]:

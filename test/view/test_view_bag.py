@@ -135,7 +135,7 @@ def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: 
         (0.3, "/diagnostics", status(9, "of another age")),
         (0.4, "camera/image_raw", {"encoding": "yuv422", "width": 4, "height": 4}),
         (0.5, "camera/image_raw/compressed", {"format": "jpeg", "data": b"no picture"}),
-        (0.6, "link_state", {"data": ""}),
+        (0.6, "link_state", {"state": 0}),
         (0.7, "verdict", {"kind": 3, "text": "the cloud has no model", "request_id": "r"}),
         (0.8, "odom", {"pose": {"pose": {"position": {"x": float("nan")}}}}),
         (0.9, "instruction", {"data": "one for which there was no end" * 40}),
@@ -178,7 +178,7 @@ def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(
     assert "under /bird" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("topic", ["nav_status", "instruction_status"])
+@pytest.mark.parametrize("topic", ["nav_status", "instruction_status", "link_state"])
 def test_a_bag_whose_status_is_a_text_is_refused_in_a_sentence(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

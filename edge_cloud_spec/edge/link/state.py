@@ -12,7 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from ...wire.codec import decode_server
 from ...wire.frames import server_kind_of
@@ -28,14 +30,30 @@ REFUSED = "the verifier answers, but could not decide when it was asked last: {}
 
 
 class LinkQuality(IntEnum):
-    """The states; a larger number is worse."""
+    """The states, as LinkState.msg numbers them; a larger number is worse."""
 
-    CLOUD = 0  # answers come in time
-    DEGRADED = 1  # some are late, decide nothing, or the connection broke a moment ago
-    LOST = 2  # nothing answers
+    CLOUD = 1  # answers come in time
+    DEGRADED = 2  # some are late, decide nothing, or the connection broke a moment ago
+    LOST = 3  # nothing answers
 
     def __str__(self) -> str:
         return self.name.lower()
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """The contents of a LinkState message. ``reason``: why it is not good; empty where it is."""
+
+    quality: LinkQuality
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.quality} {self.reason}".rstrip()
+
+    @classmethod
+    def read(cls, message: Any) -> LinkReport:
+        """From a LinkState message. Raises ValueError for a state that no bridge publishes."""
+        return cls(LinkQuality(message.state), message.detail)
 
 
 # When the state changes; times in s.
@@ -72,12 +90,12 @@ class LinkState:
     @property
     def reason(self) -> str:
         """Why it is not good; empty where it is."""
-        return self._reason if self.quality else ""
+        return self._reason if self.quality > LinkQuality.CLOUD else ""
 
     @property
     def advice(self) -> str:
         """What to do about the reason, where that is known; else empty."""
-        return self._advice if self.quality else ""
+        return self._advice if self.quality > LinkQuality.CLOUD else ""
 
     def answered(self, after_s: float, now: float, refusal: str = "") -> None:
         """The cloud answered, ``after_s`` after it was asked; refusal: why it decides nothing."""
@@ -228,10 +246,10 @@ class LinkMonitor:
         return self._state.missed_answers
 
     @property
-    def text(self) -> str:
-        """The topic ``link_state``: the state, and why it is not good."""
+    def report(self) -> LinkReport:
+        """The state, and why it is not good."""
         with self._lock:
-            return f"{self._state.quality} {self._state.reason}".strip()
+            return LinkReport(self._state.quality, self._state.reason)
 
     def sent(self, request: str, *, last: bool) -> None:
         """The robot sent a message of this request; ``last``: its Close."""
@@ -286,7 +304,7 @@ class LinkMonitor:
 
     def _answered(self, after_s: float, now: float) -> None:
         self._state.answered(after_s, now, self._refusal)
-        self._next_probe = now + (PROBE_S if self._state.quality else IDLE_S)
+        self._next_probe = now + (IDLE_S if self._state.quality == LinkQuality.CLOUD else PROBE_S)
 
 
 def _fault_of(data: bytes) -> Fault | None:

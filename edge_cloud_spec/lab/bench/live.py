@@ -29,6 +29,7 @@ from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, Verified
 from ...bringup.graph import GraphSettings, Value, command, graph
 from ...bringup.processes import Processes, Program
 from ...bringup.running_graph import free_address, free_domain, is_serving
+from ...edge.link.state import LinkReport
 from ...errors import UserError
 from ...models import EMBEDDED
 from ...nav.status import UNKNOWN, GoalStatus, Status
@@ -199,7 +200,7 @@ class Watch:
             "/diagnostics": self._on_diagnostics,
             "odom": self._on_odometry,
             "instruction_status": self._on_instruction_status,
-            "link_state": lambda at, message: self._line(at, "link_state", message.data),
+            "link_state": self._on_link_state,
         }
         for topic, take in takes.items():
             if topic not in left_out:
@@ -251,6 +252,9 @@ class Watch:
     def _on_instruction_status(self, at: float, message: Any) -> None:
         self.instruction_status = GoalStatus.read(message)
         self._line(at, "instruction_status", str(self.instruction_status))
+
+    def _on_link_state(self, at: float, message: Any) -> None:
+        self._line(at, "link_state", str(LinkReport.read(message)))
 
     def _line(self, at: float, topic: str, text: str) -> None:
         self.lines[topic] = text

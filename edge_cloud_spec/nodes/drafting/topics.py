@@ -21,6 +21,7 @@ from edge_cloud_spec.msg import (
     DecodeStats,
     Draft,
     InstructionStatus,
+    LinkState,
     Prediction,
     Verdict,
     VerifiedTokens,
@@ -69,13 +70,13 @@ class DrafterTopics:
         subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
-        def on_link_state(message: String) -> None:
+        def on_link_state(message: LinkState) -> None:
             self._is_link_heard = True
-            self._is_link_lost = message.data.split(" ")[0] == "lost"
+            self._is_link_lost = message.state == LinkState.LOST
             if self._is_link_lost:
                 on_link_lost()
 
-        subscriptions.subscribe(String, LINK_STATE, on_link_state, LATCHED)
+        subscriptions.subscribe(LinkState, LINK_STATE, on_link_state, LATCHED)
 
     @property
     def is_link_lost(self) -> bool:

@@ -12,9 +12,9 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from std_msgs.msg import String
 
-from edge_cloud_spec.msg import DecodeRequest, Draft, Verdict
+from edge_cloud_spec.edge.link.state import LinkReport
+from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Verdict
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.runtime.qos import DECODE, LATCHED, RELIABLE
 
@@ -33,7 +33,10 @@ class Hearer:
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
         node.create_subscription(Verdict, "verdict", self.verdicts.append, DECODE)
         node.create_subscription(
-            String, "link_state", lambda message: self.states.append(message.data), LATCHED
+            LinkState,
+            "link_state",
+            lambda message: self.states.append(str(LinkReport.read(message))),
+            LATCHED,
         )
         node.create_subscription(
             DiagnosticArray,
