@@ -13,7 +13,7 @@ from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
-from .status import DONE, ENDS, FAILED, FOLLOWING, IDLE, INACTIVE, UNKNOWN, GoalStatus, Status
+from .status import DONE, FAILED, FOLLOWING, IDLE, INACTIVE, STOPPED, UNKNOWN, GoalStatus, Status
 
 ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
 HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have held
@@ -219,10 +219,8 @@ class FollowedGoal:
             return GoalEnd("cancelled", f"another instruction came: {status.text}")
         if status.state in (IDLE, INACTIVE):
             return GoalEnd(FAILED, "the drafter was started again, or ended; send the goal again")
-        if status.state in (*ENDS, FAILED):
-            outcome = "found" if status.state == DONE else status.state
-            return GoalEnd(outcome, status.text)
-        return GoalEnd("cancelled", status.text)
+        outcome = {DONE: "found", STOPPED: "cancelled"}.get(status.state, status.state)
+        return GoalEnd(outcome, status.text)
 
     def on_words(self, request: str, goal_id: str, answer: str, answered: bool) -> bool:
         """Take the words of a decision; returns whether they belong to this goal.
