@@ -35,14 +35,14 @@ def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0)
     """What each of these presets makes of so many requests."""
     drafter = load_drafter(DraftModelSettings())
     said = []
-    policy = GREEDY if rule == "greedy" else POLICY
+    policy, requests = GREEDY if rule == "greedy" else POLICY, sample_requests(seed, count)
     with (
         InProcessServer(worker) as cloud,
         GrpcRobot(cloud.address, drafter, worker._models.spec) as robot,
     ):
         for name in names:
             settings = DecodeSettings(load_preset(name), rule, policy)
-            for request in sample_requests(seed, count):
+            for request in requests:
                 outcome = robot.decode(request, settings)
                 assert outcome.completed, (name, outcome)
                 said.append((name, request.instruction, outcome.tokens))

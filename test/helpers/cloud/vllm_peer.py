@@ -38,7 +38,8 @@ class VllmPeer:
         whether it says what it found in its cache."""
         self._target = load(checkpoint, threads=1)
         self._lock = threading.Lock()
-        self._pictures: dict[tuple[str, str], tuple[np.ndarray, Any]] = {}
+        self._pictures: dict[tuple[str, str], tuple[np.ndarray, Any, bytes]] = {}
+        self._rows: dict[tuple[Any, ...], np.ndarray] = {}  # by picture and prefix
         self._samples, self._details = samples, details
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
         self._scored = 0
@@ -106,7 +107,9 @@ class VllmPeer:
             png = base64.b64decode(part["url"].partition(",")[2])
             ours = self._target.preprocessing
             image = decode_image(png, ours.spec.max_frame_pixels)
-            seen = self._pictures[name] = patches(image, ours.spec, ours.mean, ours.std)
+            pixels, grid = patches(image, ours.spec, ours.mean, ours.std)
+            digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+            seen = self._pictures[name] = pixels, grid, digest
         elif seen is None:
             text = "Cache miss for image at index 0 but data is not provided."
             return 400, {"error": {"message": text}}
@@ -164,13 +167,19 @@ class VllmPeer:
 
     def _open(self, ids: list[int], seen: Any) -> Any:
         """A session of our own engine after these tokens."""
-        pixels, grid = seen
-        name = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        pixels, grid, name = seen
         return self._target.open(Prompt(np.asarray(ids), lambda: pixels, grid, name, b""))
+
+    def _row(self, ids: list[int], seen: Any) -> np.ndarray:
+        """Logits [V] after these tokens, computed once: most decodes here go the same way."""
+        key = (seen[2], *ids)
+        if key not in self._rows:
+            self._rows[key] = on_host(self._open(ids, seen).known_row)
+        return self._rows[key]
 
     def _choice(self, ids: list[int], seen: Any, params: dict[str, Any]) -> dict[str, Any]:
         if params.get("logprobs") == -1:
-            row = on_host(self._open(ids, seen).known_row)
+            row = self._row(ids, seen)
             content = [{"token_id": i, "logprob": float(x)} for i, x in enumerate(row)]
             best = content[int(row.argmax())]
             return {"token_ids": [0], "logprobs": {"content": [{**best, "top_logprobs": content}]}}
@@ -185,7 +194,7 @@ class VllmPeer:
         while not tokens or (
             len(tokens) < params["max_tokens"] and tokens[-1] not in params["stop_token_ids"]
         ):
-            row = on_host(self._open([*ids, *tokens], seen).known_row)
+            row = self._row([*ids, *tokens], seen)
             if params.get("allowed_token_ids") is not None:
                 only = np.full(len(row), -np.inf, np.float32)
                 only[params["allowed_token_ids"]] = row[params["allowed_token_ids"]]
