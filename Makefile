@@ -10,6 +10,9 @@ TORCH_INDEX ?=
 ARGS ?=
 WORKERS ?= 3
 
+# Or each of some hundred processes of the suite would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version-check

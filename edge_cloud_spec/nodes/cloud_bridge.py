@@ -136,7 +136,8 @@ class CloudBridge(ManagedNode):
             self._predictions.publish(message)
         else:
             self._verdicts.publish(message)
-        self._monitor.received(request_id, item)
+        with self._lock:  # or an answer may be noted before the message that it answers
+            self._monitor.received(request_id, item)
         if isinstance(item, LinkLost):
             self._counts["link_losses"] += 1
         elif isinstance(item, bytes):
