@@ -67,9 +67,18 @@ def test_benches_take_a_server_beside_our_own_engine(peer: VllmPeer, tmp_path: P
     assert all(row["equal"] == 1 and row["preset"] != "cloud_sd" for row in equal)
 
 
+LIMIT, FEW = ("--max-tokens", "40"), ["dsd", "auto", "cloud_ar"]
+
+
+@pytest.fixture(scope="module")
+def limited(peer: VllmPeer) -> list[Any]:
+    """What a verifier of the whole checkpoint says."""
+    return answers(on_vllm(peer, *LIMIT), FEW, "greedy", 2)
+
+
 @pytest.mark.parametrize("family", ["qwen3_vl_moe", "of_next_year_vl"])
 def test_of_a_family_that_our_engine_lacks_the_small_files_are_enough(
-    peer: VllmPeer, tmp_path: Path, family: str
+    peer: VllmPeer, limited: list[Any], tmp_path: Path, family: str
 ) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(TARGET / name, tmp_path)
@@ -79,10 +88,8 @@ def test_of_a_family_that_our_engine_lacks_the_small_files_are_enough(
     named = {name: config[name] for name in ("image_token_id", "eos_token_id")}
     config = {"model_type": family, "text_config": rows, **named}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    limit = "--max-tokens", "40"
-    there = worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(tmp_path), *limit)
-    names = ["dsd", "auto", "cloud_ar"]
-    assert answers(there, names, "greedy", 2) == answers(on_vllm(peer, *limit), names, "greedy", 2)
+    there = worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(tmp_path), *LIMIT)
+    assert answers(there, FEW, "greedy", 2) == limited
 
 
 def content(**changes: Any) -> tuple[int, Any]:

@@ -76,7 +76,31 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
-class ApiPeer:
+class HttpPeer:
+    """An HTTP server of a test in this process; ``url``: http://HOST:PORT."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
+        self._server = _Listener(("127.0.0.1", port), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # a draft's nodes come at once
+
+    def handle_error(self, *_: object) -> None:
+        """Whoever gave its request up has gone."""
+
+
+class ApiPeer(HttpPeer):
     """``answers`` gives the bytes of a stream for a request's body, or status, headers and body, or
     all bytes of the reply."""
 
@@ -125,14 +149,5 @@ class ApiPeer:
                 with suppress(OSError):
                     self.wfile.write(body)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def __enter__(self) -> ApiPeer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler, port)
+        self.url += "/v1"

@@ -12,11 +12,12 @@ import base64
 import hashlib
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers.cloud.api_peer import HttpPeer
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.target_rows import LogitRows
@@ -28,7 +29,7 @@ from edge_cloud_spec.models.prompt import Prompt
 BLOCK = 16  # tokens
 
 
-class VllmPeer:
+class VllmPeer(HttpPeer):
     """``asked``: the bodies of all requests. ``fault``: a reply in place of the usual, or None."""
 
     def __init__(
@@ -88,16 +89,7 @@ class VllmPeer:
                 self.end_headers()
                 self.wfile.write(data)
 
-        class Listener(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128  # a draft's nodes come at once
-
-            def handle_error(self, *_: object) -> None:
-                """Whoever gave its request up has gone."""
-
-        self._server = Listener(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().__init__(Handler)
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         (part,), params = body["content_parts"], body["sampling_params"]
@@ -205,10 +197,3 @@ class VllmPeer:
             tokens.append(token)
             content.append({"token_id": token, "logprob": float(row[token]), "top_logprobs": []})
         return {"token_ids": tokens, "logprobs": {"content": content}}
-
-    def __enter__(self) -> VllmPeer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
