@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.checkpoints import checkpoint, jpeg
+from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.command import figures_of
 from edge_cloud_spec.edge.measures import DecodeStats, Round
@@ -50,15 +49,8 @@ def decode(there: SimpleNamespace, *options: str, picture: Path | None = None) -
 def own_words(there: SimpleNamespace, policy: SamplingPolicy, order: str = "action first") -> str:
     """What the target says by itself."""
     request = Request(INSTRUCTION, there.picture.read_bytes(), order)
-    session = there.alone.open(there.alone.prompt(request, there.spec))
-    tokens: list[int] = []
-    while len(tokens) < there.spec.max_tokens:
-        tokens.append(coupled_token(session.forward(())[0], policy, len(tokens)))
-        if tokens[-1] in there.spec.end_ids:
-            break
-        session.extend(tokens[-1:])
-    words = TextStream(there.alone.tokenizer)
-    return "".join(words.add((token,)) for token in tokens)
+    tokens = own_tokens(there.alone, request, there.spec, policy)
+    return TextStream(there.alone.tokenizer).add(tokens)
 
 
 @pytest.mark.parametrize(

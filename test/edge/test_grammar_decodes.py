@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from helpers.checkpoints import checkpoint, jpeg
+from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.models.load import load
@@ -56,21 +53,6 @@ def decode(
     return there.runner.run(request, settings, secrets.randbits(64), there.client.connect)
 
 
-def own_tokens(there: SimpleNamespace, policy: SamplingPolicy, order: str) -> tuple[int, ...]:
-    """What the target says by itself in the grammar."""
-    grammar = there.alone.grammar(answer_grammar("action", order), there.spec)
-    request = Request("find the silver bottle", jpeg(1), order)
-    session = there.alone.open(there.alone.prompt(request, there.spec))
-    tokens: list[int] = []
-    while len(tokens) < there.spec.max_tokens:
-        logits = masked(np.asarray(session.forward(())[0]), grammar.allowed(tokens))
-        tokens.append(coupled_token(logits, policy, len(tokens)))
-        if tokens[-1] in there.spec.end_ids:
-            break
-        session.extend(tokens[-1:])
-    return tuple(tokens)
-
-
 def words(there: SimpleNamespace, outcome: Outcome) -> str:
     return there.alone.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
 
@@ -83,7 +65,9 @@ def test_every_answer_is_an_action_and_the_targets_own(
     for order in ORDERS:
         outcome = decode(there, preset, rule, order)
         assert outcome.completed, outcome.text
-        assert outcome.tokens == own_tokens(there, POLICIES[rule], order)
+        request = Request("find the silver bottle", jpeg(1), order)
+        policy = replace(POLICIES[rule], grammar=answer_grammar("action", order))
+        assert outcome.tokens == own_tokens(there.alone, request, there.spec, policy)
         assert read_answer(words(there, outcome)).action is not None
 
 

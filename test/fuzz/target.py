@@ -8,10 +8,8 @@ from typing import Any
 
 from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY
 from helpers.bounded_toy import BoundedSession
-from helpers.checkpoints import jpeg
+from helpers.checkpoints import jpeg, own_tokens
 
-from edge_cloud_spec.decoding.grammar import masked
-from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
@@ -68,14 +66,5 @@ def own_answer(opening: Open) -> tuple[int, ...]:
     """The target's own tokens under greedy or coupled; none under rejection."""
     if opening.rule == "rejection":
         return ()
-    target = Target()
     request = Request(opening.instruction, opening.jpeg, opening.order)
-    session = target.open(target.prompt(request, SPEC))
-    text = opening.policy.grammar
-    grammar = target.grammar(text, SPEC) if text else None
-    while session.length < MAX_TOKENS and END not in session.tokens[-1:]:
-        logits = session.forward(())[0]
-        if grammar is not None:
-            logits = masked(logits, grammar.allowed(session.tokens))
-        session.extend([coupled_token(logits, opening.policy, session.length)])
-    return session.tokens
+    return own_tokens(Target(), request, SPEC, opening.policy)

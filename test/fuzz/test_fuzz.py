@@ -19,17 +19,15 @@ from fuzz.answers import Answer, flaws_of
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Bystander, Hostile, Peer
 from fuzz.scenes import Scene, scenes
-from fuzz.target import JPEG, SPEC, Target, own_answer
+from fuzz.target import SPEC, Target
 from helpers.bounded_toy import BoundedSession
 from helpers.cloud.grpc_cloud import Cloud
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session import validation
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.split import (
@@ -42,15 +40,9 @@ from edge_cloud_spec.decoding.split import (
 )
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
 from edge_cloud_spec.edge import answer
-from edge_cloud_spec.wire.codec import decode_server, encode_client, encode_server
+from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import (
-    DraftMessage,
     Fault,
-    Generate,
-    Generation,
-    Open,
-    Opened,
-    Resume,
     ServerMessage,
     Verdict,
 )
@@ -190,52 +182,6 @@ def test_equal_siblings_drawn_without_replacement_are_a_bad_draft(cloud: Cloud) 
             await peer.close()
 
     asyncio.run(session())
-
-
-def opened() -> tuple[Worker, RobotStream, list[ServerMessage], Open]:
-    """A worker with one session, its stream, and what was heard there."""
-    heard: list[ServerMessage] = []
-    stream = RobotStream(lambda data: heard.append(decode_server(data or b"")))
-    worker = Worker(Target(), SPEC)  # type: ignore[arg-type]
-    opening = drafts.opening_of(0, 1, JPEG)
-    worker.receive(stream, encode_client(opening))
-    while worker.pending:
-        worker.run_one()
-    return worker, stream, heard, opening
-
-
-def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
-    worker, stream, heard, _ = opened()
-    assert isinstance(heard[0], Opened)
-    base = heard[0].base
-    for message in (
-        Generate(base, Generation(speculative=True)),
-        DraftMessage(base, Draft((1,)), 0),
-    ):
-        worker.receive(stream, encode_client(message))
-        while worker.pending:
-            worker.run_one()
-    _, fault, verdict = heard
-    assert isinstance(fault, Fault)
-    assert "--drafter" in fault.text
-    assert isinstance(verdict, Verdict)
-
-
-def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -> None:
-    worker, stream, heard, opening = opened()
-    assert isinstance(heard[0], Opened)
-    base, own = heard[0].base, own_answer(opening)
-    worker.receive(stream, encode_client(DraftMessage(base, Draft(own[:2]), 0)))
-    worker.run_one()  # the pass
-    pushed = DraftMessage(base.extend(own[:3]), Draft(own[3:5]), 1)
-    worker.receive(stream, encode_client(pushed))
-    worker.receive(stream, encode_client(Resume("another one", base)))  # waits its turn
-    while worker.pending:
-        worker.run_one()
-    first, second, fault = heard[1:]
-    assert (first.base, second.base) == (base, pushed.base)  # type: ignore[union-attr]
-    assert isinstance(fault, Fault)
-    assert worker.counters.judged == 2
 
 
 # The robot's side

@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from edge_cloud_spec.decoding.grammar import masked
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Prompt, Request
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
@@ -70,3 +73,20 @@ def full_logits(family: str, prompt: Prompt, tokens: list[int]) -> np.ndarray:
             mm_token_type_ids=(ids == model.config.image_token_id).int(),
         )
     return out.logits[0, len(prompt.input_ids) - 1 :].numpy()
+
+
+def own_tokens(
+    model: Any, request: Request, spec: PromptSpec, policy: SamplingPolicy
+) -> tuple[int, ...]:
+    """What a target says by itself, one pass for each token, in the policy's grammar."""
+    session, tokens = model.open(model.prompt(request, spec)), list[int]()
+    grammar = model.grammar(policy.grammar, spec) if policy.grammar else None
+    while len(tokens) < spec.max_tokens:
+        logits = session.forward(())[0]
+        if grammar is not None:
+            logits = masked(np.asarray(logits), grammar.allowed(tokens))
+        tokens.append(coupled_token(logits, policy, len(tokens)))
+        if tokens[-1] in spec.end_ids:
+            break
+        session.extend(tokens[-1:])
+    return tuple(tokens)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.checkpoints import checkpoint, jpeg
+from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.api_peer import DONE, HOSTILE, SECRET, ApiPeer, answer, chunk, event
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.transformers_serve import running
@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Abort, Inbox
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
@@ -98,16 +97,10 @@ def there() -> Iterator[SimpleNamespace]:
         client.close()
 
 
-def own_tokens(there: SimpleNamespace, policy: SamplingPolicy, request: Request = REQUEST) -> tuple:
+def own(there: SimpleNamespace, temperature: float = 0.0) -> tuple[int, ...]:
     """What the target says by itself."""
-    session = there.alone.open(there.alone.prompt(request, there.spec))
-    tokens: list[int] = []
-    while len(tokens) < there.spec.max_tokens:
-        tokens.append(coupled_token(session.forward(())[0], policy, len(tokens)))
-        if tokens[-1] in there.spec.end_ids:
-            break
-        session.extend(tokens[-1:])
-    return tuple(tokens)
+    policy = SamplingPolicy(temperature, seed=5)
+    return own_tokens(there.alone, REQUEST, there.spec, policy)
 
 
 def decode(
@@ -125,7 +118,7 @@ def decode(
 
 
 def own_words(there: SimpleNamespace, temperature: float = 0.0) -> str:
-    tokens = own_tokens(there, SamplingPolicy(temperature, seed=5))
+    tokens = own(there, temperature)
     return str(there.alone.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
@@ -164,13 +157,13 @@ FAULTS: dict[str, Callable[[str], Any]] = {
 def test_whatever_a_server_says_the_answer_is_the_targets_own(
     there: SimpleNamespace, preset: str, temperature: float
 ) -> None:
-    own = own_tokens(there, SamplingPolicy(temperature, seed=5))
+    expected = own(there, temperature)
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for name, says in GARBAGE.items():
             peer.says = says
             outcome = decode(there, drafter, preset, temperature)
-            assert outcome.completed and outcome.tokens == own, name
+            assert outcome.completed and outcome.tokens == expected, name
             assert not outcome.stats.failure, name
 
 
@@ -179,7 +172,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
     there: SimpleNamespace, preset: str
 ) -> None:
     """It may fail at any request of a decode."""
-    own, words = own_tokens(there, SamplingPolicy()), own_words(there)
+    expected, words = own(there), own_words(there)
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for at, (name, fault) in enumerate([*FAULTS.items()] * 2):
@@ -192,14 +185,14 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
 
             peer.says = says
             outcome = decode(there, drafter, preset)
-            assert outcome.completed and outcome.tokens == own, name
+            assert outcome.completed and outcome.tokens == expected, name
             if preset != "auto":  # which may not need it
                 assert peer.drafted > last and outcome.stats.failure, name
                 assert len(outcome.stats.failure.splitlines()) == 1
         peer.says = lambda so_far: answer(words.removeprefix(so_far))
         outcome = decode(there, drafter, preset)
-        assert outcome.tokens == own and not outcome.stats.failure
-    assert decode(there, drafter, preset).tokens == own  # it is gone
+        assert outcome.tokens == expected and not outcome.stats.failure
+    assert decode(there, drafter, preset).tokens == expected  # it is gone
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -211,7 +204,7 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
     with Continuing(lambda so_far: reply) as peer:
         drafter = served_by(peer.url)
         outcome = decode(there, drafter)
-        assert outcome.completed and outcome.tokens == own_tokens(there, SamplingPolicy())
+        assert outcome.completed and outcome.tokens == own(there)
         failure = outcome.stats.failure
         assert complaint in failure and failure.isprintable() and SECRET.decode() not in failure
         peer.says = answer  # type: ignore[assignment]
@@ -224,11 +217,11 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
 
 
 def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleNamespace) -> None:
-    own, words = own_tokens(there, SamplingPolicy()), own_words(there)
+    expected, words = own(there), own_words(there)
     with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
         outcome = decode(there, served_by(peer.url))
-        assert outcome.tokens == own
-        assert outcome.stats.accepted > len(own) // 2
+        assert outcome.tokens == expected
+        assert outcome.stats.accepted > len(expected) // 2
         assert peer.drafted <= 1 + outcome.stats.drafted - outcome.stats.accepted
     asked = [body for body in peer.asked if not is_probe(body)]
     assert all(body["max_tokens"] == AHEAD and body["temperature"] == 0 for body in asked)
@@ -339,19 +332,19 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
     there: SimpleNamespace,
 ) -> None:
     """A robot's nodes may start before it."""
-    own, words = own_tokens(there, SamplingPolicy()), own_words(there)
+    expected, words = own(there), own_words(there)
     port = free_port()
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
     outcome = decode(there, drafter)
-    assert outcome.tokens == own and "cannot be reached" in outcome.stats.failure
+    assert outcome.tokens == expected and "cannot be reached" in outcome.stats.failure
     with Continuing(lambda so_far: answer(words.removeprefix(so_far)), port=port) as peer:
         outcome = decode(there, drafter)
-        assert outcome.tokens == own and outcome.stats.accepted and not outcome.stats.failure
+        assert outcome.tokens == expected and outcome.stats.accepted and not outcome.stats.failure
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
     with Continuing(answer, port=port) as peer:
         peer.answers = lambda body: answer(COUNT)  # it does not continue
         outcome = decode(there, drafter)
-        assert outcome.tokens == own and "does not continue" in outcome.stats.failure
+        assert outcome.tokens == expected and "does not continue" in outcome.stats.failure
 
 
 def test_what_is_missing_is_said() -> None:

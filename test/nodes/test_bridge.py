@@ -7,13 +7,11 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from builtin_interfaces.msg import Duration, Time
@@ -21,6 +19,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
 from helpers.cloud.grpc_robot import opening
+from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 from helpers.graph.decode_graph import INSTRUCTION, Watcher, node_process
 from helpers.graph.running_bridge import Hearer, running_bridge
 from rcl_interfaces.msg import Log
@@ -48,7 +47,6 @@ from edge_cloud_spec.msg import (
 from edge_cloud_spec.nodes import bridge_messages, cloud_bridge
 from edge_cloud_spec.nodes.bridge_messages import from_topic, to_draft, to_request, to_topic
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
-from edge_cloud_spec.wire.channel import METHOD_NAME, SERVICE
 from edge_cloud_spec.wire.codec import decode_client, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
@@ -68,30 +66,22 @@ from edge_cloud_spec.wire.messages import Verdict as WireVerdict
 PATIENCE = 60.0  # s; only a hung test takes that long
 
 
-class Recorder:
+class Recorder(ScriptedCloud):
     """A verifier that says nothing, and keeps what came on each stream that said something."""
 
     def __init__(self) -> None:
-        self.streams: list[list[ClientMessage]] = []
+        super().__init__(self._record)
+        self.heard: list[list[ClientMessage]] = []
         self.ended = 0
-        self._server = grpc.server(ThreadPoolExecutor(32))
-        method = grpc.stream_stream_rpc_method_handler(self._decode)
-        handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
-        self._server.add_generic_rpc_handlers((handler,))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
 
-    def _decode(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _record(self, robot: RobotSide) -> Iterator[bytes]:
         heard: list[ClientMessage] = []
-        for data in requests:
+        while data := robot.hear():
             heard.append(decode_client(data))
             if len(heard) == 1:  # who waits for a stream waits for its Open
-                self.streams.append(heard)
+                self.heard.append(heard)
         self.ended += 1
         yield from ()
-
-    def close(self) -> None:
-        self._server.stop(0).wait(PATIENCE)
 
 
 def message_of(request: int, number: int, last: int) -> ClientMessage:
@@ -116,9 +106,8 @@ def say(hearer: Hearer, request: int, number: int, last: int) -> None:
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
-    recorder = Recorder()
-    yield recorder
-    recorder.close()
+    with Recorder() as recorder:
+        yield recorder
 
 
 @pytest.fixture
@@ -141,12 +130,12 @@ def test_messages_go_out_by_sequence_in_whatever_order_the_topics_bring_them(
     random.shuffle(said)
     for request, number in said:
         say(robot, request, number, lasts[request])
-    robot.until(lambda: sum(map(len, recorder.streams)) >= sum(lasts))
+    robot.until(lambda: sum(map(len, recorder.heard)) >= sum(lasts))
     assert recorder.ended == 0
     for request, last in enumerate(lasts):
         say(robot, request, last, last)
     robot.until(lambda: recorder.ended == 3)
-    for heard in recorder.streams:
+    for heard in recorder.heard:
         request = heard[0].nonce if isinstance(heard[0], Open) else -1
         last = lasts[request]
         assert [kind_and_number(message) for message in heard] == [
@@ -173,13 +162,13 @@ def test_a_message_that_comes_after_the_end_opens_no_stream(
 ) -> None:
     """Said twice, or overtaken by the end: it would be a session that nobody closes."""
     say(robot, 0, 0, 2)
-    robot.until(lambda: len(recorder.streams) == 1)
+    robot.until(lambda: len(recorder.heard) == 1)
     for number in (1, 2, 0, 1, 2):
         say(robot, 0, number, 2)
     say(robot, 1, 0, 2)  # another request; what is before it on its topic has been handled
 
-    robot.until(lambda: len(recorder.streams) == 2 and Close(0) in recorder.streams[0])
-    kinds = [[type(message) for message in stream] for stream in recorder.streams]
+    robot.until(lambda: len(recorder.heard) == 2 and Close(0) in recorder.heard[0])
+    kinds = [[type(message) for message in stream] for stream in recorder.heard]
     assert kinds == [[Open, DraftMessage, Close], [Open]]
 
 
@@ -200,12 +189,12 @@ def test_a_request_with_a_gap_ends_with_a_fault_and_not_with_silence(
     most = 8
     monkeypatch.setattr(cloud_bridge, "MAX_WAITING", most)
     say(robot, 0, 0, 999)
-    robot.until(lambda: len(recorder.streams) == 1)
+    robot.until(lambda: len(recorder.heard) == 1)
     for number in range(2, most + 2):
         say(robot, 0, number, 999)
     robot.until(lambda: len(robot.bridge._streams["request 0"]._waiting) == most)
     say(robot, 0, 1, 999)
-    robot.until(lambda: sum(map(len, recorder.streams)) == most + 2)
+    robot.until(lambda: sum(map(len, recorder.heard)) == most + 2)
     assert not any(verdict.kind == Verdict.FAULT for verdict in robot.verdicts)
     for number in range(most + 3, 2 * most + 4):
         say(robot, 0, number, 999)

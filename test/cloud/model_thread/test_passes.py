@@ -221,6 +221,26 @@ def test_beside_floods_a_draft_waits_for_one_turn_of_each(
     assert all(other.count(Verdict) > 5 for other in floods)
 
 
+def test_a_draft_that_came_during_a_pass_is_heard_before_its_verdict_is_said() -> None:
+    worker = cloud()
+    robot = Robot(worker).open(1, draft_identity="d")
+    robot.draft(2)
+    worker.run_one()  # the pass
+    robot.draft(2)
+    robot.say(Resume("another one", robot.base))  # waits its turn
+    do_all(worker)
+    assert [type(message) for message in robot.heard[1:]] == [Verdict, Verdict, Fault]
+    assert [robot.heard[n].base for n in (1, 2)] == [robot.base, robot.base.extend(OWN[:3])]
+    assert worker.counters.judged == 2
+
+
+def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
+    model: Any = Costly(1)
+    robot = Robot(Worker(model, spec_of(60))).open(1)
+    assert "--drafter" in robot.ask(Generate(robot.base, Generation(speculative=True))).text
+    assert isinstance(robot.settle(1), Verdict)
+
+
 def test_a_flood_of_new_streams_does_not_go_before_a_robot() -> None:
     worker = cloud(sessions=4)
     robot = Robot(worker).open(1)

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from helpers.checkpoints import jpeg
+from helpers.checkpoints import jpeg, own_tokens
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import (
     OWN,
@@ -27,8 +27,7 @@ from helpers.cloud.grpc_robot import (
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
@@ -70,25 +69,13 @@ def decode(
     return runner.run(request, settings(**changes), 7, cloud.link.connect)
 
 
-def alone(cloud: Any, request: Request, policy: SamplingPolicy) -> tuple[int, ...]:
-    """The target's own tokens, one pass for each, without any of the decoding."""
-    session = cloud.alone.open(cloud.alone.prompt(request, cloud.spec))
-    tokens: list[int] = []
-    while len(tokens) < cloud.spec.max_tokens:
-        tokens.append(coupled_token(session.forward(())[0], policy, len(tokens)))
-        if tokens[-1] in cloud.spec.end_ids:
-            break
-        session.extend(tokens[-1:])
-    return tuple(tokens)
-
-
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_gives_the_targets_own_tokens(cloud: Any, preset: str, rule: str) -> None:
     """The robot's picture is smaller, which changes no word."""
     outcome = decode(cloud, preset=preset, rule=rule)
     assert outcome.completed, outcome.text
-    assert outcome.tokens == alone(cloud, REQUEST, POLICIES[rule])
+    assert outcome.tokens == own_tokens(cloud.alone, REQUEST, cloud.spec, POLICIES[rule])
     assert outcome.stats.stale == 0
     if load_preset(preset).pacing != "auto":  # which may leave it to the cloud
         assert (outcome.stats.drafted > 0) == (preset != "cloud_ar")
@@ -120,8 +107,10 @@ def test_several_robots_at_once_get_each_its_own_answer(cloud: Any) -> None:
 
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(run, range(3)))
-    policies = [POLICIES[rule] for _, rule in jobs]
-    assert answers == [alone(cloud, *each) for each in zip(requests, policies, strict=True)]
+    assert answers == [
+        own_tokens(cloud.alone, request, cloud.spec, POLICIES[rule])
+        for request, (_, rule) in zip(requests, jobs, strict=True)
+    ]
 
 
 BAD_REQUESTS = [

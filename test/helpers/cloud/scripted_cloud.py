@@ -42,7 +42,7 @@ class ScriptedCloud:
             self.streams += 1
         yield from self._script(RobotSide(requests, context))
 
-    def __enter__(self) -> ScriptedCloud:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:
