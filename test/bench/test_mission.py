@@ -78,13 +78,11 @@ def test_times_are_those_of_the_regime(two_rooms: list[dict[str, Any]]) -> None:
 def test_a_second_run_gives_the_same_rows_whoever_shares_it(
     two_rooms: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    asked = ("--scenes", "2", *STANDING)
+    file = tmp_path / "speeds.json"
+    asked = ("--scenes", "2", *STANDING, "--speeds", str(file))
     again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar")
     by_preset = {row["preset"]: row for row in again}
     assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
-    file = tmp_path / "speeds.json"
-    resumed = measure(tmp_path, *asked, "--presets", "dsd,auto", "--speeds", str(file))
-    assert resumed[0]["mission_s_mean"] == by_preset["dsd"]["mission_s_mean"]
     speeds = json.loads(file.read_text())["auto " + " ".join(SAID)]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
     assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
