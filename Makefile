@@ -67,10 +67,10 @@ test: setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 fuzz: setup
-	PYTHONPATH=test $(BIN)/python -m fuzz --frames 100000 $(ARGS)
-	PYTHONPATH=test $(BIN)/python -m fuzz.navigator --events 1000000 $(ARGS)
-	PYTHONPATH=test $(BIN)/python -m fuzz.decoder --sequences 100000 $(ARGS)
-	PYTHONPATH=test $(BIN)/python -m fuzz.dialects $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz verifier --count 100000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz navigator --count 1000000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz decoder --count 100000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz dialects --count 10000 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,1 +1,5 @@
-"""Mutated frames and hostile clients: ``python -m fuzz`` with ``test`` on the path."""
+"""Random input to what must bear it: ``python -m fuzz`` with ``test`` on the path."""
+
+
+class Broken(AssertionError):
+    """A promise was broken."""

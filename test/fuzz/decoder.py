@@ -1,7 +1,5 @@
 """Random messages of a verifier to a robot's decode: valid-looking ones, in any order.
 
-PYTHONPATH=test .venv/bin/python -m fuzz.decoder --sequences 100000 --seed 0
-
 Verdicts are on the present prefix, on others, right and wrong; sessions open twice and elsewhere;
 rows, residuals and predictions come unasked; the link is lost and moves; the draft model is a real
 one, and fails. ``Judge`` keeps its own books of the answer, from messages and drafts alone.
@@ -9,7 +7,6 @@ one, and fails. ``Judge`` keeps its own books of the answer, from messages and d
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from fuzz import Broken
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -83,10 +81,6 @@ WEIGHTS = {
     "failed": 1,
     "stop": 0.3,
 }
-
-
-class Broken(AssertionError):
-    """A promise is broken."""
 
 
 @dataclass
@@ -446,17 +440,3 @@ def run(sequences: int, seed: int) -> Counter[str]:
             what = f"{preset.name} {rule}, seed {seed} number {number}: {error!r}"
             raise Broken(what) from error
     return counts
-
-
-def main() -> None:
-    """Print what was reached."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sequences", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    for name, count in sorted(run(args.sequences, args.seed).items()):
-        print(f"{count:10} {name}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Random answers in each dialect to a navigator; an independent reader says which may move it.
 
-PYTHONPATH=test .venv/bin/python -m fuzz.dialects --answers 10000 --seed 0
-
 An answer comes in pieces, of which one may be missing, and ends in some way. It moves the robot
 exactly where it is whole and an action to the letter, by the goal that its words have; nothing else
 moves anything.
@@ -9,13 +7,13 @@ moves anything.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+
+from fuzz import Broken
 
 from edge_cloud_spec.dialects import dialect_names, load_dialect
 from edge_cloud_spec.nav.answer import Dialect
@@ -28,10 +26,6 @@ STEPS = Steps()
 FAR, WIDE = STEPS.move_large, STEPS.turn_large
 STOP = Goal()
 SIGNS = {"forward": 1, "backward": -1, "left": 1, "right": -1}
-
-
-class Broken(AssertionError):
-    """A promise that was not kept."""
 
 
 def move(metres: float, sign: int = 1) -> Goal:
@@ -237,26 +231,13 @@ def run(answers: int, seed: int, name: str) -> Counter[str]:
     return counts
 
 
+def run_all(answers: int, seed: int) -> Counter[str]:
+    """So many answers in each dialect; raises Broken."""
+    counts = {name: run(answers, seed, name) for name in dialect_names()}
+    return Counter({f"{name}: {what}": n for name in counts for what, n in counts[name].items()})
+
+
 def same(done: Goal | str, due: Goal | str) -> bool:
     if isinstance(done, str) or isinstance(due, str):
         return done == due
     return math.isclose(done.distance, due.distance) and math.isclose(done.angle, due.angle)
-
-
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--answers", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    for name in dialect_names():
-        try:
-            print(f"{name}: {dict(run(arguments.answers, arguments.seed, name))}")
-        except Broken as broken:
-            print(f"FAILED: {broken}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

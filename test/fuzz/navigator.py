@@ -1,7 +1,5 @@
 """Random events to the navigator; an independent checker holds it to its promises (``Checker``).
 
-PYTHONPATH=test .venv/bin/python -m fuzz.navigator --events 1000000 --seed 0
-
 What it may hear comes from an operator, a drafter, a camera and a base, of whom none is good. The
 promises are checked from what it heard and what it did, by none of its own logic:
 
@@ -20,10 +18,7 @@ promises are checked from what it heard and what it did, by none of its own logi
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +26,7 @@ from itertools import islice
 from random import Random
 
 import numpy as np
+from fuzz import Broken
 
 from edge_cloud_spec.lab.bench.motion import MORE, OVERRUN, RATIO
 from edge_cloud_spec.nav.answer import CLAUSES
@@ -392,10 +388,6 @@ def place(pose: Pose, at: tuple[float, float]) -> tuple[float, float]:
     return pose.x + way.real, pose.y + way.imag
 
 
-class Broken(AssertionError):
-    """A promise was broken."""
-
-
 @dataclass
 class _Step:
     """What is under way."""
@@ -665,7 +657,7 @@ class Checker:
 EPISODE = 2000  # events, then another navigator
 
 
-def run(events: int, seed: int, progress: bool = False) -> Counter[str]:
+def run(events: int, seed: int) -> Counter[str]:
     """So many events to navigators; what came of them. Raises Broken."""
     counts: Counter[str] = Counter()
     for number in range(-(-events // EPISODE)):
@@ -673,8 +665,6 @@ def run(events: int, seed: int, progress: bool = False) -> Counter[str]:
             counts += episode(f"{seed} {number}", min(EPISODE, events - number * EPISODE))
         except Broken as broken:
             raise Broken(f"seed {seed}, episode {number}: {broken}") from None
-        if progress and number % 100 == 99:
-            print(f"{(number + 1) * EPISODE} events", file=sys.stderr, flush=True)
     return counts
 
 
@@ -696,24 +686,3 @@ def episode(seed: str, events: int) -> Counter[str]:
         waiting = navigator.status.detail == AWAITS_INSTRUCTION
         scene.heard(navigator.stops, waiting, navigator.moving, checker.velocity)
     return checker.counts
-
-
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    begin = time.perf_counter()
-    try:
-        counts = run(arguments.events, arguments.seed, progress=True)
-    except Broken as broken:
-        print(f"FAILED: {broken}", file=sys.stderr)
-        return 1
-    took = time.perf_counter() - begin
-    print(f"{arguments.events} events in {took:.0f} s, no promise broken: {dict(counts)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fuzz.decoder import Broken, run
+from fuzz import Broken
+from fuzz.decoder import run
 
 from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
 from edge_cloud_spec.edge.answer import settled_by

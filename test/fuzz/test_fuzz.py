@@ -14,12 +14,12 @@ import grpc.aio
 import numpy as np
 import pytest
 from fuzz import drafts, peers, robot
-from fuzz.__main__ import Report, ResourceCounts, run
 from fuzz.answers import Answer, flaws_of
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.peers import Bystander, Hostile, Peer
 from fuzz.scenes import Scene, scenes
 from fuzz.target import SPEC, Target
+from fuzz.verifier import Report, ResourceCounts, run
 from helpers.bounded_toy import BoundedSession
 from helpers.cloud.grpc_cloud import Cloud
 from hypothesis import given

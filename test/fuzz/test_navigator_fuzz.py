@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz.navigator import Broken, run
+from fuzz import Broken
+from fuzz.navigator import run
 
 from edge_cloud_spec.nav import motion
 from edge_cloud_spec.nav import navigator as navigating

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from geometry_msgs.msg import Twist
 from helpers.bags import changed, make_bag
+from helpers.cloud.grpc_cloud import until
 from helpers.run_bag import KINDS
 from rclpy.node import Node
 from rosbags.rosbag2 import StoragePlugin
@@ -225,13 +225,6 @@ def test_a_readers_own_prompts_are_tested_so(nodes: int, tmp_path: Path) -> None
     assert main(["replay", str(bag), "--say", "find the blue box", *options]) == 0
     [row] = json.loads(answers.read_text())["rows"]
     assert row["replayed"].startswith("action: ") and "blue box" in row["replayed"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @contextmanager

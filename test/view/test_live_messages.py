@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
+from helpers.cloud.grpc_cloud import until
 from helpers.graph.peer import Peer
 from helpers.graph.ros_domain import ros_domain
 from helpers.rerun_file import lines, read_rows
@@ -46,13 +47,6 @@ def backlogs(monkeypatch: pytest.MonkeyPatch) -> list[Backlog]:
 
     monkeypatch.setattr(live_messages, "Backlog", make)
     return made
-
-
-def until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def publish_and_end(words: Publisher, ended: Callable[[], object]) -> threading.Thread:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +15,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from helpers.cloud.grpc_cloud import until
 
 from edge_cloud_spec.decoding.draft import MAX_NODES, Draft
 from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.wire.channel import CLIENT_OPTIONS, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
@@ -40,10 +40,10 @@ _ENDED = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, OSError
 
 
 class Client:
-    """One hostile stream at a time; a new one when it was ended. ``token``: the one it shows."""
+    """One hostile stream at a time; a new one when it was ended."""
 
-    def __init__(self, address: str, request: Request, random: Random, token: str = "") -> None:
-        self.address, self.request, self.random, self.token = address, request, random, token
+    def __init__(self, address: str, request: Request, random: Random) -> None:
+        self.address, self.request, self.random = address, request, random
         self._channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
         self._method = self._channel.stream_stream(METHOD)
         self._open_call: Any = None
@@ -52,17 +52,16 @@ class Client:
     def _call(self) -> Any:
         """The stream; opened where it is first used."""
         if self._open_call is None:
-            shown = (("authorization", f"Bearer {self.token}"),) if self.token else None
-            self._open_call = self._method(metadata=shown)
+            self._open_call = self._method()
         return self._open_call
 
-    async def repeat(self, attack: Attack, sent: Any) -> None:
-        """Attack until cancelled; when the verifier ends a stream, open another. Count in sent."""
+    async def repeat(self, attack: Attack, sent: list[Client]) -> None:
+        """Attack until cancelled; when the verifier ends a stream, open another."""
         while True:
             with contextlib.suppress(*_ENDED):
                 async with contextlib.aclosing(attack(self)) as steps:
                     async for _ in steps:
-                        sent.value += 1
+                        sent.append(self)
             if self._open_call is not None:
                 self._open_call.cancel()
                 self._open_call = None
@@ -116,7 +115,7 @@ def _literal(name: str, value: str) -> bytes:
     return b"\x00" + b"".join(bytes((len(part),)) + part.encode() for part in (name, value))
 
 
-def call_beginning(token: str = "") -> bytes:
+def call_beginning() -> bytes:
     """The bytes that begin a connection and a decode on its stream 1."""
     fields = {
         ":method": "POST",
@@ -125,7 +124,6 @@ def call_beginning(token: str = "") -> bytes:
         ":authority": "localhost",
         "content-type": "application/grpc",
         "te": "trailers",
-        **({"authorization": f"Bearer {token}"} if token else {}),
     }
     headers = b"".join(_literal(name, value) for name, value in fields.items())
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"")
@@ -145,7 +143,7 @@ async def _connected(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
     host, _, port = client.address.rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     try:
-        writer.write(call_beginning(client.token))
+        writer.write(call_beginning())
         await writer.drain()
         yield writer
     finally:
@@ -232,37 +230,20 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def run_attack(
-    sent: Any, name: str, address: str, request: Request, streams: int, seed: int, token: str = ""
-) -> None:
-    """Attack in this process until it is killed; ``sent``: a shared count of the messages."""
-
-    async def attack() -> None:
-        clients = (
-            Client(address, request, Random(f"{seed} {number}"), token) for number in range(streams)
-        )
-        await asyncio.gather(*(client.repeat(ATTACKS[name], sent) for client in clients))
-
-    asyncio.run(attack())
-
-
 @contextmanager
-def attacking(
-    name: str, address: str, request: Request, enough: int, token: str = ""
-) -> Iterator[None]:
-    """Two hostile streams in a process of their own, until the end; begins when they have sent
-    ``enough`` messages.
-    """
-    context = multiprocessing.get_context("spawn")
-    sent = context.Value("q", 0)
-    arguments = (sent, name, address, request, 2, 7, token)
-    process = context.Process(target=run_attack, args=arguments, daemon=True)
-    process.start()
+def attacking(name: str, address: str, request: Request, enough: int) -> Iterator[None]:
+    """Two hostile streams until the end; begins when they have sent ``enough`` messages."""
+    sent: list[Client] = []
+
+    async def attack() -> asyncio.Future[Any]:
+        clients = (Client(address, request, Random(f"7 {number}")) for number in range(2))
+        return asyncio.gather(*(client.repeat(ATTACKS[name], sent) for client in clients))
+
+    thread = LoopThread(f"clients {name}")
+    attacks = thread.run(attack())
     try:
-        while sent.value < enough:
-            assert process.is_alive(), f"the clients {name} ended: status {process.exitcode}"
-            time.sleep(0.05)
+        until(lambda: len(sent) >= enough or attacks.done())
+        assert not attacks.done(), attacks
         yield
     finally:
-        process.kill()
-        process.join()
+        thread.close()  # ends the clients, too
