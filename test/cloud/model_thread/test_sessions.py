@@ -279,6 +279,17 @@ def test_a_clients_sessions_are_bounded_and_another_is_served() -> None:
     assert refused.open(2).count(Opened) == 1
 
 
+def test_the_client_that_holds_most_makes_room() -> None:
+    """Though another's robot has lost the link for longer, and comes back."""
+    held = Sessions(WorkerLimits(sessions=3))
+    for number, client in enumerate(("honest", "hostile", "hostile")):
+        stream = Listener(client)
+        held.attach(stream, served(number))
+        held.leave(stream, number)
+    assert held.admit(Listener(), 3.0) is None
+    assert [held.named(f"session {number}") is None for number in range(3)] == [False, True, False]
+
+
 def test_an_old_stream_has_no_session_after_another_took_it() -> None:
     worker = cloud()
     old, new = Robot(worker).open(1), Robot(worker)
