@@ -14,11 +14,12 @@ from fuzz.navigator import run
 from edge_cloud_spec.nav import motion
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
-from edge_cloud_spec.nav.events import Effect, Instruction, Scan, Words
+from edge_cloud_spec.nav.events import Drive, Effect, Instruction, Scan, Words
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import NOTHING, Motion
+from edge_cloud_spec.nav.motion import NOTHING, Budget, Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
+from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import Settings, Unverified
 from edge_cloud_spec.nav.status import Holds
 
@@ -85,6 +86,31 @@ def _carries_out_again(patch: Patch) -> None:
     patch.setattr(AnswerAssembler, "hear", forgets)
 
 
+def _takes_an_old_frame_for_a_new_one(patch: Patch) -> None:
+    hear = AnswerAssembler.hear
+
+    def believes(self: AnswerAssembler, words: Words, now: float) -> Settled | None:
+        return hear(self, replace(words, age=0.0), now)
+
+    patch.setattr(AnswerAssembler, "hear", believes)
+
+
+def _creeps_backwards(patch: Patch) -> None:
+    along = Motion._along
+
+    def reversed_when_slow(self: Motion, *given: Any) -> Velocity:
+        velocity = along(self, *given)
+        slow = max(velocity.speed, abs(velocity.wz)) < 0.1
+        return Velocity(-velocity.vx, velocity.vy, -velocity.wz) if slow else velocity
+
+    patch.setattr(Motion, "_along", reversed_when_slow)
+
+
+class _WithoutEnd(Drive):
+    def __init__(self, velocity: Velocity, until: float, stop_by: float = math.inf) -> None:
+        super().__init__(velocity, until)
+
+
 def _has_a_fresh_budget_at_each_replacement(patch: Patch) -> None:
     patch.setattr(Navigator, "_used_since", lambda self, frame, now: NOTHING)
 
@@ -141,6 +167,10 @@ def _sees_only_what_is_nearest(patch: Patch) -> None:
         ((Navigator, "_drives_on", lambda self, run, now: True), "before the end of another"),
         ((Motion, "lasts", math.inf), "of a step that may"),
         (_has_a_fresh_budget_at_each_replacement, "of a step that may"),
+        ((Budget, "grant", lambda self, wanted, now: wanted), "of a step that may"),
+        ((navigating, "Drive", _WithoutEnd), "of a step that may"),
+        (_creeps_backwards, "against the step's direction"),
+        (_takes_an_old_frame_for_a_new_one, "old frame of the move"),
         (_carries_out_again, "carried out again"),
         ((Obstacles, "slowed", lambda self, wanted, now: wanted), "towards|without a scan"),
         (_takes_a_scan_that_is_none, "towards|without a scan"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from helpers.drill import words
+from helpers.lagging_base import Base
 
-from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.events import (
     Announce,

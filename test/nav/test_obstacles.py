@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.drill import Drill, drives, words
+from helpers.lagging_base import Base
 
-from edge_cloud_spec.lab.bench.motion import Base
 from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec.nav.events import (
     Effect,

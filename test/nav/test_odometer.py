@@ -11,10 +11,10 @@ from random import Random
 import numpy as np
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
+from helpers.lagging_base import MORE, RATIO, STANDING, Base
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.lab.bench.motion import MORE, RATIO, STANDING, Base
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
 from edge_cloud_spec.nav.events import Effect, Odometry, Tick
 from edge_cloud_spec.nav.motion import BEND, PERIOD

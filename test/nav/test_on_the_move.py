@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from helpers.drill import Drill, drives, reports, words
+from helpers.lagging_base import MORE, RATIO, Base
 from helpers.rover import BOX, Rover
 
-from edge_cloud_spec.lab.bench.motion import MORE, RATIO, Base
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,

@@ -25,7 +25,6 @@ SUITES = {
     "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
     "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
-    "motion": "random events and bad odometry: no step leaves its bounds, none goes backwards",
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
     "payload": "serialized bytes a round of every preset and rule, and the time of its verdict",

@@ -1,0 +1,136 @@
+"""A base that follows its commands with a lag and has the watchdog's half second.
+
+It remembers what it made, so that a step can be held to what its base covered since its frame.
+Standing is below 3 cm/s and 3 degrees/s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge_cloud_spec.nav.events import Drive, Effect, Halt
+from edge_cloud_spec.nav.pose import STILL, Pose, Velocity, between
+
+RATIO, MORE = 1.5, (0.05, math.radians(5))  # of a step's size, and m or rad beyond
+GRACE = 0.5  # s after a command's end at which the watchdog stops the base
+STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
+PART = 0.01  # s, integrated at once
+REMEMBERED = 2000  # parts; more than ten seconds
+
+Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a base has covered until ``at`` (s).
+
+    ``path`` and ``aside`` in m, ``turned`` in rad to either side, ``driven``: s under commands that
+    move it.
+    """
+
+    at: float
+    pose: Pose
+    path: float = 0.0
+    aside: float = 0.0
+    turned: float = 0.0
+    driven: float = 0.0
+
+
+class Base:
+    """Pose and velocity, and what it made.
+
+    ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
+    the next command that moves.
+    """
+
+    def __init__(self, lag: float, now: float) -> None:
+        self.pose, self.lag, self.now = Pose(), lag, now
+        self.velocity: Components = (0.0, 0.0, 0.0)
+        self.command = STILL
+        self.stopped_at = now
+        self._deadline = math.inf
+        self._made = deque([Made(now, self.pose)], maxlen=REMEMBERED)
+
+    @property
+    def stands(self) -> bool:
+        """Whether it stands."""
+        vx, vy, wz = self.velocity
+        return max(abs(vx), abs(vy)) <= STANDING[0] and abs(wz) <= STANDING[1]
+
+    def made(self, until: float) -> Made:
+        """What the base had covered until this time (s), interpolated."""
+        after = self._made[-1]
+        for before in reversed(self._made):
+            if before.at <= until:
+                break
+            after = before
+        share = (until - before.at) / (after.at - before.at) if after.at > before.at else 0.0
+        share = min(1.0, max(0.0, share))
+        sums = (
+            getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
+            for name in ("path", "aside", "turned", "driven")
+        )
+        return Made(until, between(before.pose, after.pose, share), *sums)
+
+    def obey(self, effect: Effect) -> None:
+        """Take the navigator's effect."""
+        if isinstance(effect, Drive):
+            self.command, self.stopped_at = effect.velocity, math.inf
+            self._deadline = min(effect.until + GRACE, effect.stop_by)
+        elif isinstance(effect, Halt):
+            self._stand(self.now)
+
+    def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
+        """Move until then: (m/s ahead, m/s left, rad/s, seconds), in parts."""
+        while self.now < until - 1e-9:
+            end = min(until, self.now + PART)
+            if self.now >= self._deadline:
+                self._stand(self._deadline)
+            elif self._deadline < end:
+                end = self._deadline
+            dt, before = end - self.now, self.velocity
+            self.now = end
+            self.velocity = self._follow(dt)
+            # The mean over dt is exact for the sum of them: what is commanded is what is covered.
+            vx, vy, wz = (
+                c - self.lag * (after - v) / dt if dt > 0 else v
+                for c, after, v in zip(components(self.command), self.velocity, before, strict=True)
+            )
+            self._move(vx, vy, wz, dt)
+            yield vx, vy, wz, dt
+
+    def _stand(self, at: float) -> None:
+        self.command, self._deadline, self.stopped_at = STILL, math.inf, at
+
+    def _follow(self, dt: float) -> Components:
+        keep = math.exp(-dt / self.lag)
+        vx, vy, wz = (
+            c + (v - c) * keep for c, v in zip(components(self.command), self.velocity, strict=True)
+        )
+        return vx, vy, wz
+
+    def _move(self, vx: float, vy: float, wz: float, dt: float) -> None:
+        x, y, yaw = self.pose.x, self.pose.y, self.pose.yaw
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        self.pose = Pose(
+            x + dt * (vx * cos - vy * sin), y + dt * (vx * sin + vy * cos), yaw + dt * wz
+        )
+        last = self._made[-1]
+        self._made.append(
+            Made(
+                self.now,
+                self.pose,
+                last.path + math.hypot(vx, vy) * dt,
+                last.aside + abs(vy) * dt,
+                last.turned + abs(wz) * dt,
+                last.driven + (dt if self.command != STILL else 0.0),
+            )
+        )
+
+
+def components(velocity: Velocity) -> Components:
+    """The velocity as numbers."""
+    return velocity.vx, velocity.vy, velocity.wz
