@@ -21,6 +21,7 @@ from edge_cloud_spec.lab.bench.mission.rows import (
 )
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
+from edge_cloud_spec.lab.harness.mission.virtual_base import CYCLE
 from edge_cloud_spec.lab.harness.mission.virtual_robot import (
     SeenRoom,
     Variant,
@@ -28,7 +29,6 @@ from edge_cloud_spec.lab.harness.mission.virtual_robot import (
 )
 from edge_cloud_spec.lab.harness.regimes import load_regime
 from edge_cloud_spec.lab.sim.camera import Eye
-from edge_cloud_spec.lab.sim.episode import CYCLE
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.nav.settings import Settings
 
@@ -80,8 +80,10 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
 ) -> None:
     file = tmp_path / "speeds.json"
     asked = ("--scenes", "2", *STANDING, "--speeds", str(file))
-    again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar")
+    again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar,edge_only")
     by_preset = {row["preset"]: row for row in again}
+    unverified = by_preset["edge_only"]
+    assert unverified["standing"] < 1 and unverified["same_decisions_as_cloud_ar"] < 1
     assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
     speeds = json.loads(file.read_text())["auto " + " ".join(SAID)]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])

@@ -241,7 +241,7 @@ WRONG = {
     "a variable": ("```sh\nmake demo ARG=1\n```", "no variable ARG"),
     "a demo's option": ('```sh\nmake demo ARGS="--none"\n```', "arguments: --none"),
     "an argument": (f"```sh\n{LAUNCH} simm:=true\n```", "no argument simm:=true"),
-    "a mentioned option": ("give `bench drive --none 3`", "no option --none"),
+    "a mentioned option": ("give `bench mission --none 3`", "no option --none"),
     "a mentioned suite": ("see `bench none --json FILE`", "no subcommand none"),
     "a mentioned target": ("run `make none`", "no target none"),
 }
@@ -251,13 +251,13 @@ RIGHT = """# A `page`, and more
 [`faults`](edge_cloud_spec/lab/bench/faults/suite.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
-`docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `drive.json`,
+`docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `rooms.json`,
 `Draft`, `Draft.children`, `speculation.exits`, `output.stop_nudge`, `Verdict.leads_to`, `cloud_ar`,
 `nav_status`, `MAX_NODES`, `ROS_DOMAIN_ID`,
 `test_package_xml_and_the_python_package_have_one_version`,
 `resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.bringup.graph`
 ```sh
-edge-cloud-spec bench drive --scenes 100 --json drive.json   # a comment
+edge-cloud-spec bench mission --scenes 100 --json rooms.json   # a comment
 edge-cloud-spec serve --address 0.0.0.0:50151 \\
   --token-file token
 source .venv/bin/activate && make demo PYTHON=python3.12 ARGS="--seed 3 --rule coupled"

@@ -98,7 +98,7 @@ def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "done"),
     [
-        ("bench drive --scenes 1 --processes 1 --presets dsd --renderer rays", "room 1/1"),
+        ("bench mission --scenes 1 --processes 1 --presets dsd --renderer rays", "shift 1 of 1"),
         ("train tiny --evaluate --count 20", "views: 1 of 1"),
     ],
 )

@@ -34,9 +34,9 @@ from ...nodes.runtime.run import spin
 from ...options import Bounded, bounded, chosen, described
 from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
-from ..sim.episode import REACH, thing_in_front
 from ..sim.kinds import KINDS
 from ..sim.obstacles import with_pillar
+from ..sim.reach import REACH, thing_in_front
 from ..sim.room import Pose, Room, make_room
 from ..sim.scene import Scene
 from ..sim.thing import Part, Thing

@@ -11,9 +11,9 @@ from ....nav.pose import Pose
 from ....nav.settings import Settings
 from ....nav.status import Status
 from ...sim.bases import Base, scanned_points
-from ...sim.episode import CYCLE
 from ..virtual_time import Timeline
 
+CYCLE = 0.05  # s between two velocity commands
 MOMENT = 2.0**-20  # s; differences of times that are whole moments have no rounding
 
 

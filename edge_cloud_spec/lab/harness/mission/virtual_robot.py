@@ -33,8 +33,8 @@ from ....pilot.pilot import Decided, Output, Pilot, PilotSettings
 from ....presets import load_preset
 from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
-from ...sim.episode import thing_in_front
 from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
+from ...sim.reach import thing_in_front
 from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..emulated_link import LinkProfile
@@ -288,7 +288,11 @@ class VirtualRobot:
                 seen.with_way(self.variant.way),
                 people=int(self.variant.way == PERSON),
             ),
-            Settings(drive=self.variant.drive, obstacles=lidar),
+            Settings(
+                drive=self.variant.drive,
+                obstacles=lidar,
+                allow_unverified=not self._preset.verified,
+            ),
             self._on_status,
             self._on_cycle,
         )

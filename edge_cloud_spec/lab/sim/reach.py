@@ -1,0 +1,37 @@
+"""At which thing a robot stands, as an instruction to find it asks for."""
+
+from __future__ import annotations
+
+import math
+
+from .camera import Eye, eye_at
+from .room import Pose, Room
+from .thing import Thing
+
+REACH = 1.0
+"""Metres from the camera to the named thing's nearest point within which a stop is at it."""
+
+FACING = math.radians(25)
+"""How far beside the middle of the picture the thing may be at the end."""
+
+
+def thing_in_front(room: Room, pose: Pose) -> str:
+    """The thing a robot at ``pose`` is at: within REACH, within FACING of ahead; "" for none.
+
+    Of several the one most nearly ahead counts; a broad one is ahead when the line ahead meets it.
+    """
+    eye = eye_at(pose)
+    near = [t for t in room.things if t.distance(eye.x, eye.y) <= REACH]
+    aside = {t.name: _aside(t, eye) for t in near}
+    faced = [name for name, angle in aside.items() if angle <= FACING]
+    return min(faced, key=lambda name: aside[name], default="")
+
+
+def _aside(thing: Thing, eye: Eye) -> float:
+    """How far the thing's middle is off ahead (rad); 0 when the line ahead meets it in REACH."""
+    for step in range(1, 51):
+        ahead = step * REACH / 50
+        x, y = eye.x + ahead * math.cos(eye.yaw), eye.y + ahead * math.sin(eye.yaw)
+        if thing.distance(x, y) == 0.0:
+            return 0.0
+    return abs(thing.bearing(eye.x, eye.y, eye.yaw))
