@@ -27,6 +27,7 @@ from ...decoding.accept import follow
 from ...decoding.draft import Draft
 from ...decoding.grammar import Grammar, masked
 from ...decoding.policy import GREEDY
+from ...decoding.shape import chain
 from ...decoding.suffix_index import SuffixIndex
 from ...errors import UserError
 from ...instruction import instruction_pattern
@@ -134,7 +135,7 @@ def exit_rounds(
             seconds[with_exits] += time.perf_counter() - begun
         return logits
 
-    for each in local_rounds(session, draft_session, spec, "greedy", GREEDY, gamma, score):
+    for each in local_rounds(session, draft_session, spec, "greedy", GREEDY, chain(gamma), score):
         predicted = tuple(
             (p.layer, emitted_tokens(each.draft, p.path, p.token, spec)) for p in predictions
         )

@@ -14,7 +14,7 @@ from ...decoding.draft import Draft
 from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import ProposalConfig
 from ...decoding.random_source import SeededRandomSource
-from ...decoding.shape import Branch, chain
+from ...decoding.shape import Branch, Shape
 from ...decoding.target_rows import LogitRows
 from ...edge.runner import Outcome
 from ...models.draft_model import DraftModel
@@ -85,17 +85,17 @@ def local_rounds(
     spec: PromptSpec,
     rule: str,
     policy: SamplingPolicy,
-    gamma: int,
+    shape: Shape,
     score: Score | None = None,
 ) -> Iterator[LocalRound]:
-    """An answer with drafts of ``gamma`` tokens, by two sessions after the prompt.
+    """An answer with drafts of this shape, by two sessions after the prompt.
 
     score: the target's pass over a draft, logits [1 + n, V] (the session's own ``forward``).
     """
     drafter = DraftModel(draft_session, ProposalConfig(rule, policy), spec.end_ids)
     said: tuple[int, ...] = ()
     while len(said) < spec.max_tokens and not (said and said[-1] in spec.end_ids):
-        draft = drafter.finished(Branch(said, chain(gamma))).draft
+        draft = drafter.finished(Branch(said, shape)).draft
         logits = score(draft) if score else target.forward(draft.tokens, draft.parents)
         source = SeededRandomSource(policy.seed)
         verdict = accept(rule, draft, LogitRows(logits), policy, len(said), source)

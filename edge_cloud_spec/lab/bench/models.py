@@ -25,6 +25,7 @@ import torch
 from ...decoding.cost_model import Costs
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.shape import chain
 from ...dialects import load_dialect
 from ...edge.measures import Measures
 from ...edge.runner import DecodeSettings, Outcome
@@ -147,7 +148,7 @@ def measure(
     ours, theirs: the target's session and the draft model's, both after the prompt.
     """
     said: tuple[int, ...] = ()
-    for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, DEPTH):
+    for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, chain(DEPTH)):
         said = (*said, *each.emitted)[: spec.max_tokens]
         judged, along = len(each.draft), each.accepted
         for depth in range(min(along + 1, judged)):

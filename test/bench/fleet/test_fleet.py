@@ -14,10 +14,10 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.lab.bench.fleet.figures import figures, jain, mean_of
+from edge_cloud_spec.lab.bench.fleet.server_only import ServerOnly
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
 from edge_cloud_spec.lab.harness.fleet.virtual_fleet import (
-    ServerOnly,
     ThreadInbox,
     VirtualFleet,
     VirtualThreads,

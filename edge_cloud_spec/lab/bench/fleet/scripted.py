@@ -11,10 +11,11 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....decoding.preset import Preset
 from ....presets import load_preset
 from ...harness.fleet.load import FleetLoad, RobotActivity
-from ...harness.fleet.virtual_fleet import ServerOnly, VirtualFleet
+from ...harness.fleet.virtual_fleet import VirtualFleet
 from ...harness.regimes import ServerRegime, load_server_regime
 from ..command import Row
 from .figures import figures, mean_of
+from .server_only import ServerOnly
 
 WARM_UP = 0.1  # share of the time that is not counted
 LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}

@@ -1,0 +1,95 @@
+"""SpecEdge's baseline, a server that has both models (5, appendix C), in virtual time.
+
+All answers under way are one batch: ``depth`` passes of the draft model over them, then one pass of
+the target. There is no link, since robots only read; a robot that pauses is not in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....decoding.policy import GREEDY
+from ....decoding.shape import BestFirst
+from ...harness.fleet.load import FleetLoad, RobotActivity, RoundTime
+from ...harness.regimes import ServerRegime
+from ...harness.scripted.model import SPEC, CalibratedVlm, own_answer, request_of
+from ..decodes import local_rounds
+
+
+class ServerOnly:
+    """Decodes for all robots; ``run`` returns what each got."""
+
+    def __init__(self, server: ServerRegime, robots: int, load: FleetLoad) -> None:
+        self._server, self._load = server, load
+        self._now = 0.0
+        self._answers = [_Answer(server, load, number) for number in range(robots)]
+
+    def run(self) -> list[RobotActivity]:
+        """Run until each robot has the answer that was under way at the end of the time."""
+        while busy := [answer for answer in self._answers if not answer.ended]:
+            batch = [answer for answer in busy if answer.begins <= self._now]
+            if batch:
+                self._cycle(batch)
+            else:
+                self._now = min(answer.begins for answer in busy)
+        return [answer.activity for answer in self._answers]
+
+    def _cycle(self, batch: list[_Answer]) -> None:
+        server, regime = self._server, self._server.regime
+        drafted = [answer.draft() for answer in batch]
+        verify_ms = regime.batch_pass_ms(drafted)
+        # A batch's drafts are taken to cost no more than one's: the baseline at its best.
+        drafting_ms = server.server_only_depth * regime.draft_pass_ms(server.width)
+        seconds = (drafting_ms + verify_ms) / 1e3
+        self._now += seconds
+        for answer in batch:
+            answer.verify(self._now, seconds)
+
+
+class _Answer:
+    """A robot's answer under way, and the ones after it."""
+
+    def __init__(self, server: ServerRegime, load: FleetLoad, robot: int) -> None:
+        self._shape = BestFirst(server.nodes, server.server_only_depth, server.width)
+        self._load, self._robot, self._random = load, robot, load.random(robot)
+        self._draft_model = CalibratedVlm(server.server_only_alpha, server.regime.runner_up)
+        self._target_model = CalibratedVlm()
+        self._number, self._said = 0, tuple[int, ...]()
+        self.activity = RobotActivity()
+        self.begins = self._random.random() * 0.2
+        self.ended = False
+        self._begin()
+
+    def draft(self) -> int:
+        """Draft a tree, which is verified at once; returns how many tokens it has."""
+        self._round = next(self._local)
+        return len(self._round.draft)
+
+    def verify(self, now: float, seconds: float) -> None:
+        """The pass over the draft ended at ``now``; its cycle took so many seconds."""
+        position = len(self._said)
+        self._said = (self._said + self._round.emitted)[: self._load.tokens]
+        emitted = len(self._said) - position
+        self._rounds.append(RoundTime(now, seconds, emitted, not position))
+        self.activity.rounds.append(self._rounds[-1])
+        if len(self._said) == self._load.tokens:
+            self._finish(now)
+
+    def _finish(self, now: float) -> None:
+        load, activity = self._load, self.activity
+        own = own_answer(load.answer_seed(self._robot, self._number), GREEDY, load.tokens)
+        activity.finish(self._rounds)
+        activity.wrong += self._said != own
+        self._number += 1
+        self.begins = now + load.pause(self._random)
+        self.ended = self.begins >= load.seconds
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rounds: list[RoundTime] = []
+        self._said = ()
+        request = request_of(self._load.answer_seed(self._robot, self._number))
+        prompt = self._target_model.prompt(request, SPEC)
+        target: Any = self._target_model.session(prompt)
+        drafter: Any = self._draft_model.session(prompt)
+        self._local = local_rounds(target, drafter, SPEC, "greedy", GREEDY, self._shape)
