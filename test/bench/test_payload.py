@@ -81,7 +81,6 @@ def test_the_suite_has_a_row_for_every_preset_and_rule(tmp_path: Path) -> None:
     rules = ("greedy", "coupled", "rejection")
     assert {(r["preset"], r["rule"]) for r in found} == {(n, rule) for n in names for rule in rules}
     assert {row["preset"] for row in found if not row["exact"]} == {"dssd_top_k"}
-    assert all(row["judge_ms"] > 0 for row in found)
 
 
 def test_a_suite_refuses_what_it_cannot_measure() -> None:

@@ -26,7 +26,7 @@ SUITES = {
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
     "pipelines": "each preset under published costs and links, in virtual or real time",
     "passes": "the time of a pass over many sessions, beside the bound of memory: for GPUs",
-    "payload": "serialized bytes a round of every preset and rule, and the time of its verdict",
+    "payload": "serialized bytes a round of every preset and rule",
     "peers": "tokens per second beside transformers' generate and assisted generate",
     "schedules": "short decodes over a link that cuts, loses, repeats and reorders any message",
     "stop": "how fast e_stop stops the robot",

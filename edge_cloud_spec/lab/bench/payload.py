@@ -1,10 +1,9 @@
-"""``bench payload``: serialized bytes a round, up and down, and the time that its verdict takes.
+"""``bench payload``: serialized bytes a round, up and down.
 
 A row for each preset that drafts on a robot, and each rule. Robot and cloud are a loopback pair:
 all messages of a round count as they are encoded, the resampled token and the request for a dense
-row included; the framing of gRPC, TLS and TCP does not. ``judge_ms`` is the CPU time of the cloud
-from logits to verdict. Presets that draft on predictions send more: ``bench pipelines`` has their
-bytes.
+row included; the framing of gRPC, TLS and TCP does not. Presets that draft on predictions send
+more: ``bench pipelines`` has their bytes.
 
 The models have no weights but a stated tail. The target's logits are -s ln(rank), so that P falls
 as rank^-s (Zipf), with the tokens in another order after each prefix. The draft model's are the
@@ -86,7 +85,6 @@ class RoundBytes:
 
     up: list[int] = field(default_factory=list)
     down: list[int] = field(default_factory=list)
-    judge_s: list[float] = field(default_factory=list)
     fallbacks: int = 0
     accepted: int = 0
     rejections: int = 0
@@ -98,7 +96,6 @@ class RoundBytes:
         fallback = pair.row_bytes - dense
         self.up.append(pair.up_bytes - up)
         self.down.append(pair.down_bytes - down - fallback)
-        self.judge_s.append(pair.judge_s)
         self.fallbacks += fallback > 0
         draft, verdict = pair.draft, pair.verdict
         assert draft is not None and verdict is not None
@@ -116,7 +113,6 @@ class RoundBytes:
             "acceptance": self.accepted / (self.accepted + self.rejections),
             "rejections": self.rejections,
             "fallbacks": self.fallbacks,
-            "judge_ms": 1e3 * statistics.median(self.judge_s),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -101,7 +100,6 @@ class LoopbackPair:
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
         self.row_bytes = 0  # of those down, dense rows that the robot requested
-        self.judge_s = 0.0  # CPU time from the last round's logits to its verdict
         self.draft: Draft | None = None  # of the last round
         self.verdict: Verdict | None = None
         self.emitted: tuple[int, ...] = ()
@@ -153,9 +151,7 @@ class LoopbackPair:
                     logits = self._target.forward(draft.tokens, draft.parents)
                     allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
                     rows = LogitRows(logits, allowed)
-                    begun = time.thread_time()
                     actions += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
-                    self.judge_s = time.thread_time() - begun
                 case Commit(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)

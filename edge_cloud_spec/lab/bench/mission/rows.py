@@ -19,8 +19,7 @@ class RoomResult:
     """One room under one variant; times in seconds, those of decisions their sums.
 
     ``first_motion_s``: None where the robot never moved. ``answers``: the tokens of each decision;
-    ``actions``: what was done on them. ``one_pass``: how many of them took one pass of the target
-    after the prompt's, or none. ``not_own``: in how many a token is not the target's own.
+    ``actions``: what was done on them. ``not_own``: in how many a token is not the target's own.
     ``motions``: as each began, the age of its frame (s), and way (m)
     and turn (rad) since.
     """
@@ -35,7 +34,6 @@ class RoomResult:
     action_s: float
     answer_s: float
     target_passes: int
-    one_pass: int
     not_own: int
     up_bytes: int
     down_bytes: int
@@ -60,7 +58,6 @@ class RoomResult:
             action_s=sum((d.settled or d.ended) - d.begun for d in decisions),
             answer_s=sum(d.ended - d.begun for d in decisions),
             target_passes=record.target_passes,
-            one_pass=sum(d.passes <= 1 for d in decisions),
             not_own=sum(d.own is False for d in decisions),
             up_bytes=record.up_bytes,
             down_bytes=record.down_bytes,
@@ -149,7 +146,6 @@ def _row(
         "decisions": decisions / len(rooms),
         "target_passes": passes / len(rooms),
         "not_own": not_own,
-        "one_pass": sum(room.one_pass for room in rooms) / decisions,
         "tokens_per_pass": tokens / passes if passes else None,
         "up_bytes": mean(room.up_bytes for room in rooms),
         "down_bytes": mean(room.down_bytes for room in rooms),

@@ -91,7 +91,6 @@ COLUMNS = {
     "answer_s_mean": "answer s",
     "target_passes": "passes",
     "passes_over_cloud_ar": "of cloud_ar",
-    "one_pass": "one pass",
     "tokens_per_pass": "tokens/pass",
     "up_bytes": "up",
     "down_bytes": "down",

@@ -121,9 +121,9 @@ class DecisionRecord:
     """One decision: when its frame was taken, what it said, and what the robot did on it.
 
     ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
-    refused it; ``passes`` of the target after the prompt's that had ended until then. ``own``:
-    whether its tokens are the target's own, one by one; None: the rule draws them. ``since``: where
-    a motion began on it, the age of its frame (s), and way (m) and turn (rad) since.
+    refused it. ``own``: whether its tokens are the target's own, one by one; None: the rule draws
+    them. ``since``: where a motion began on it, the age of its frame (s), and way (m) and turn
+    (rad) since.
     """
 
     begun: float
@@ -133,7 +133,6 @@ class DecisionRecord:
     action: str = ""
     settled: float = 0.0
     ended: float = 0.0
-    passes: int = 0
     own: bool | None = None
     since: tuple[float, float, float] | None = None
 
@@ -323,7 +322,6 @@ class VirtualRobot:
         record, frame = self._record, decide.frame
         assert isinstance(frame, TakenFrame)
         self._request, self._frame = decide.request, frame
-        self._passes_before = len(self._passes)
         jpeg = seen.frame(frame.eye, self.variant.shown, frame.posture)
         record.decisions.append(DecisionRecord(frame.taken, jpeg))
         self._pilot.make(replace(decide, frame=replace(frame, jpeg=jpeg)))
@@ -378,22 +376,11 @@ class VirtualRobot:
         if current is not None and status.request == self._request:
             if not current.settled:
                 current.settled = now
-                current.passes = self._passes_until(now)
                 if status.state == "moving":
                     current.since = self._since_frame(now)
             if status.state == "idle" and status.detail == "stop":
                 record.ended = now
         self._pilot.hear(status)
-
-    def _passes_until(self, now: float) -> int:
-        """Passes of the target on this decision's answer of which the robot can have heard."""
-        count, link = 0, self.variant.link
-        for one in self._passes[self._passes_before :]:
-            if one.kind == "prefill":
-                count = 0  # what came before was another decision's
-            elif one.kind == "verify" and one.end + link.at(one.end).delay_ms / 1e3 <= now:
-                count += 1
-        return count
 
     def _since_frame(self, now: float) -> tuple[float, float, float]:
         """Age of the decision's frame, and how far the base is from where that was taken."""
