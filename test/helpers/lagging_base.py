@@ -27,30 +27,22 @@ Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
 class Made:
     """What a base has covered until ``at`` (s).
 
-    ``path`` and ``aside`` in m, ``turned`` in rad to either side, ``driven``: s under commands that
-    move it.
+    ``path`` in m, ``turned`` in rad to either side.
     """
 
     at: float
     pose: Pose
     path: float = 0.0
-    aside: float = 0.0
     turned: float = 0.0
-    driven: float = 0.0
 
 
 class Base:
-    """Pose and velocity, and what it made.
-
-    ``stopped_at`` is when it was commanded to stand, by a Halt or by the watchdog; infinite from
-    the next command that moves.
-    """
+    """Pose and velocity, and what it made."""
 
     def __init__(self, lag: float, now: float) -> None:
         self.pose, self.lag, self.now = Pose(), lag, now
         self.velocity: Components = (0.0, 0.0, 0.0)
         self.command = STILL
-        self.stopped_at = now
         self._deadline = math.inf
         self._made = deque([Made(now, self.pose)], maxlen=REMEMBERED)
 
@@ -69,26 +61,24 @@ class Base:
             after = before
         share = (until - before.at) / (after.at - before.at) if after.at > before.at else 0.0
         share = min(1.0, max(0.0, share))
-        sums = (
-            getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
-            for name in ("path", "aside", "turned", "driven")
-        )
-        return Made(until, between(before.pose, after.pose, share), *sums)
+        path = before.path + share * (after.path - before.path)
+        turned = before.turned + share * (after.turned - before.turned)
+        return Made(until, between(before.pose, after.pose, share), path, turned)
 
     def obey(self, effect: Effect) -> None:
         """Take the navigator's effect."""
         if isinstance(effect, Drive):
-            self.command, self.stopped_at = effect.velocity, math.inf
+            self.command = effect.velocity
             self._deadline = min(effect.until + GRACE, effect.stop_by)
         elif isinstance(effect, Halt):
-            self._stand(self.now)
+            self._stand()
 
     def run(self, until: float) -> Iterator[tuple[float, float, float, float]]:
         """Move until then: (m/s ahead, m/s left, rad/s, seconds), in parts."""
         while self.now < until - 1e-9:
             end = min(until, self.now + PART)
             if self.now >= self._deadline:
-                self._stand(self._deadline)
+                self._stand()
             elif self._deadline < end:
                 end = self._deadline
             dt, before = end - self.now, self.velocity
@@ -102,8 +92,8 @@ class Base:
             self._move(vx, vy, wz, dt)
             yield vx, vy, wz, dt
 
-    def _stand(self, at: float) -> None:
-        self.command, self._deadline, self.stopped_at = STILL, math.inf, at
+    def _stand(self) -> None:
+        self.command, self._deadline = STILL, math.inf
 
     def _follow(self, dt: float) -> Components:
         keep = math.exp(-dt / self.lag)
@@ -119,16 +109,8 @@ class Base:
             x + dt * (vx * cos - vy * sin), y + dt * (vx * sin + vy * cos), yaw + dt * wz
         )
         last = self._made[-1]
-        self._made.append(
-            Made(
-                self.now,
-                self.pose,
-                last.path + math.hypot(vx, vy) * dt,
-                last.aside + abs(vy) * dt,
-                last.turned + abs(wz) * dt,
-                last.driven + (dt if self.command != STILL else 0.0),
-            )
-        )
+        path, turned = last.path + math.hypot(vx, vy) * dt, last.turned + abs(wz) * dt
+        self._made.append(Made(self.now, self.pose, path, turned))
 
 
 def components(velocity: Velocity) -> Components:
