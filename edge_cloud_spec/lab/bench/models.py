@@ -287,7 +287,6 @@ OPTIONS: Options = {
         "help": "decode with this one (default: the one that promises most)",
     },
     "--dialect": {"default": CLAUSES_FORM, "help": "of the answers, a name or a YAML file"},
-    "--no-check": {"action": "store_true", "help": "promise only; nothing is measured"},
 }
 
 
@@ -362,15 +361,14 @@ def run(args: argparse.Namespace) -> list[Row]:
         }
         for limit, into, cost in zip(limits, measures, costs, strict=True)
     ]
-    if not args.no_check:
-        decodes = decode_all(args, drafter, requests, chosen, limits)
-        for row, done in zip(rows, decodes, strict=True):
-            rounds = [outcome.stats.rounds for outcome in done]
-            seconds = sum(each[-1].settled - each[0].start for each in rounds)
-            speed = sum(len(outcome.tokens) for outcome in done) / seconds if seconds else 0.0
-            row["measured_tokens_per_s"] = speed
-            row["ratio"] = speed / row["promised_tokens_per_s"]
-            row["decode_ms"] = 1e3 * statistics.median(outcome.seconds for outcome in done)
+    decodes = decode_all(args, drafter, requests, chosen, limits)
+    for row, done in zip(rows, decodes, strict=True):
+        rounds = [outcome.stats.rounds for outcome in done]
+        seconds = sum(each[-1].settled - each[0].start for each in rounds)
+        speed = sum(len(outcome.tokens) for outcome in done) / seconds if seconds else 0.0
+        row["measured_tokens_per_s"] = speed
+        row["ratio"] = speed / row["promised_tokens_per_s"]
+        row["decode_ms"] = 1e3 * statistics.median(outcome.seconds for outcome in done)
     return rows
 
 
