@@ -30,10 +30,10 @@ from edge_cloud_spec.wire.codec import encode_client, encode_server
 
 SEED = 5
 SCHEDULES = 600
-REGIMES = "fsd-go2,pico-llama-humaneval,fsd-vicuna13b-rtx"
+COST_PROFILES = "fsd-go2,pico-llama-humaneval,fsd-vicuna13b-rtx"
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto,cloud_lookup,dssd"
 BENCHES = {
-    "pipelines": f"--regime {REGIMES} --presets {PRESETS} --tokens 300 --answers 2",
+    "pipelines": f"--cost-profile {COST_PROFILES} --presets {PRESETS} --tokens 300 --answers 2",
     "payload": "--rounds 3",
     "fleet": "--robots 1,4 --seeds 1 --seconds 4",
     "mission": "--scenes 10 --renderer rays --presets cloud_ar,fsd,auto "

@@ -26,7 +26,7 @@ COLORS = {
     "specedge": "#1e7a44",
     "auto": AUTO,
 }
-# A regime, as its paper would call it, and the preset of that paper.
+# A cost profile, as its paper would call it, and the preset of that paper.
 PUBLISHED = {
     "fsd-go2": ("FSD: Go2,\nQwen2-VL", "fsd"),
     "pico-qwen-gsm8k": ("PicoSpec: Qwen3,\nGSM8K", "picospec"),
@@ -45,7 +45,7 @@ def read(folder: Path, name: str) -> Any:
 def published(folder: Path) -> None:
     """Speed beside each paper's own figure, at the paper's costs."""
     rows: Rows = read(folder, "pipelines")["rows"]
-    by = {(row["regime"], row["preset"]): row for row in rows}
+    by = {(row["cost_profile"], row["preset"]): row for row in rows}
     bars = {
         "the paper's figure": (
             PAPERS,

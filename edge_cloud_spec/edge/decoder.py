@@ -1,4 +1,4 @@
-"""The robot's decoder: a state machine without I/O, ``(event, now) -> actions``.
+"""The robot's decoder: a state machine without I/O, ``(event, now) -> effects``.
 
 It owns one decode; threads, models, links and clocks are outside it. Here is how a decode opens,
 resumes, goes on at another verifier, and ends; between are its ``rounds`` of drafts and verdicts.
@@ -30,10 +30,10 @@ from .events import (
     ANSWERED,
     CUT,
     Abort,
-    Action,
     Cut,
     Drafted,
     DrafterFailed,
+    Effect,
     Event,
     Finish,
     LinkLost,
@@ -56,8 +56,8 @@ MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token betw
 class EdgeDecoder:
     """One decode: opens it, keeps a draft in flight, and emits what verdicts settle.
 
-    ``patience`` is how long, in seconds, the cloud may take to reply before the decode ends with a
-    timeout; the time of a lost link counts. ``deadline`` is when the decode times out, or None
+    ``reply_timeout`` is how long, in seconds, the cloud may take to reply before the decode ends
+    with a timeout; the time of a lost link counts. ``deadline`` is when it times out, or None
     while no reply is due. Only a reply moves it: neither a link that is restored nor a verifier
     without room does. Where such a verifier names an earlier time to ask again, ``deadline`` is
     that time.
@@ -67,7 +67,7 @@ class EdgeDecoder:
         self,
         opening: Open,
         preset: Preset,
-        patience: float = 10.0,
+        reply_timeout: float = 10.0,
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
         planner: PlannerSettings = DEFAULTS,
@@ -77,7 +77,7 @@ class EdgeDecoder:
         self.finished = False
         self._opening = opening
         self._preset = preset
-        self._deadline = ReplyDeadline(patience, opening.nonce)
+        self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
         self._handed_over: int | None = None  # tokens verified when it was opened again, if it was
         self._lost = 0  # sessions that were lost since the last token
         self._spec: bytes | None = None  # digest of the specification asked for last
@@ -114,7 +114,7 @@ class EdgeDecoder:
         """How many nodes the draft model's next pass may compute; 0 to pause it."""
         return self._rounds.width
 
-    def start(self, now: float, known_spec: bytes = b"") -> list[Action]:
+    def start(self, now: float, known_spec: bytes = b"") -> list[Effect]:
         """Begin, at ``now`` (s, here and below).
 
         ``known_spec``: the cloud's prompt specification, if the robot has it from an earlier
@@ -127,20 +127,20 @@ class EdgeDecoder:
         known = self._prepare(known_spec) if known_spec and self._preset.drafts_on_robot else []
         return [Send(self._opening), *known]
 
-    def handle(self, event: Event, now: float) -> list[Action]:
-        """The actions that follow from this event; none once the decode is finished."""
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """The effects that follow from this event; none once the decode is finished."""
         if self.finished:
             return []
         try:
-            actions = self._on(event, now)
+            effects = self._on(event, now)
         except OutOfTurn as error:
-            actions = self._rounds.close("out_of_turn", f"{error}; the cloud's version may differ")
-        if any(isinstance(action, Finish) for action in actions):
+            effects = self._rounds.close("out_of_turn", f"{error}; the cloud's version may differ")
+        if any(isinstance(effect, Finish) for effect in effects):
             self.finished = True
             self._deadline.answered()
-        return actions
+        return effects
 
-    def _on(self, event: Event, now: float) -> list[Action]:
+    def _on(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Drafted():
                 return self._rounds.on_drafted(event, now)
@@ -167,12 +167,12 @@ class EdgeDecoder:
             case TimePassed():
                 return self._on_time_passed(now)
 
-    def _on_time_passed(self, now: float) -> list[Action]:
+    def _on_time_passed(self, now: float) -> list[Effect]:
         if self._deadline.is_over(now):
             return self._rounds.close("timeout", self._deadline.why)
         return self._reopen(now) if self._deadline.retries(now) else []
 
-    def _on_link_up(self, moved: bool, now: float) -> list[Action]:
+    def _on_link_up(self, moved: bool, now: float) -> list[Effect]:
         """Resume the session, or open it again where there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
@@ -181,7 +181,7 @@ class EdgeDecoder:
             return []  # the verifier has no room before then
         return self._rounds.resume() or self._reopen(now)
 
-    def _on_message(self, message: ServerMessage, now: float) -> list[Action]:
+    def _on_message(self, message: ServerMessage, now: float) -> list[Effect]:
         match message:
             case Verdict():
                 return self._rounds.on_verdict(message, now)
@@ -202,30 +202,30 @@ class EdgeDecoder:
 
     # The prompt: both sides make it, from the cloud's specification
 
-    def _prepare(self, spec: bytes) -> list[Action]:
+    def _prepare(self, spec: bytes) -> list[Effect]:
         """Begin, or begin anew, with this specification; drafts under another are dropped."""
         self._spec = spec_digest(spec)
         self._base = None
         self._rounds.invalidate()
         return [Prepare(spec)]
 
-    def _on_prompt(self, prompt: PromptReady, now: float) -> list[Action]:
+    def _on_prompt(self, prompt: PromptReady, now: float) -> list[Effect]:
         """The robot has made the prompt; the draft model may still have to read it."""
         if prompt.spec_digest != self._spec:
             return []  # of a specification that was replaced meanwhile
         self._base = base_digest(self._opening, prompt.digest, prompt.spec_digest)
         self._rounds.begin(self._base, prompt)
-        actions = self._compare_bases()
-        if not actions and self._opening.generation is not None:
+        effects = self._compare_bases()
+        if not effects and self._opening.generation is not None:
             if self._is_anew:  # verdicts may have been dropped meanwhile
-                actions = self._rounds.resume()
-            actions = [*actions, *self._rounds.follow(now)]
-        ended = any(isinstance(action, Finish) for action in actions)
+                effects = self._rounds.resume()
+            effects = [*effects, *self._rounds.follow(now)]
+        ended = any(isinstance(effect, Finish) for effect in effects)
         if ended or not prompt.prefilled:
-            return actions
-        return [*actions, *self._rounds.on_prompt_read(now)]
+            return effects
+        return [*effects, *self._rounds.on_prompt_read(now)]
 
-    def _compare_bases(self) -> list[Action]:
+    def _compare_bases(self) -> list[Effect]:
         """End the decode if both sides have made their prompt and they differ."""
         if self._base is None or self._cloud_base is None or self._base == self._cloud_base:
             return []
@@ -235,7 +235,7 @@ class EdgeDecoder:
 
     # The session: opened, resumed on a new stream, or opened again where it was lost
 
-    def _on_opened(self, opened: Opened, now: float) -> list[Action]:
+    def _on_opened(self, opened: Opened, now: float) -> list[Effect]:
         """The cloud has opened the session, or resumed it."""
         resumed = bool(self._rounds.session)
         if not resumed and (opened.base.length or not opened.protocol):
@@ -263,7 +263,7 @@ class EdgeDecoder:
             return self._leave_to_cloud(now)
         return self._on_first_opened(opened, now)
 
-    def _on_first_opened(self, opened: Opened, now: float) -> list[Action]:
+    def _on_first_opened(self, opened: Opened, now: float) -> list[Effect]:
         """A session is open to a robot that drafts; a verdict may have overtaken this."""
         if opened.spec and self.tokens:
             text = "the cloud said how to prompt after it had answered; update it"
@@ -278,7 +278,7 @@ class EdgeDecoder:
             self._deadline.owed(now)
         return self._compare_bases()
 
-    def _on_reopened(self, opened: Opened, now: float) -> list[Action]:
+    def _on_reopened(self, opened: Opened, now: float) -> list[Effect]:
         """A verifier goes on after the answer so far, if it makes the same prompt and took it all.
 
         Where another session verified more since that Open, the two would drift apart.
@@ -295,13 +295,13 @@ class EdgeDecoder:
             self._deadline.owed(now)
         return [] if self._preset.drafts_on_robot else self._leave_to_cloud(now)
 
-    def _leave_to_cloud(self, now: float) -> list[Action]:
+    def _leave_to_cloud(self, now: float) -> list[Effect]:
         """A robot that does not draft: the server generates, since Open said so, or is asked to."""
         if self._opening.generation is not None:
             return self._rounds.follow(now)
         return self._rounds.resend(now)
 
-    def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Action]:
+    def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Effect]:
         """The verifier has no room: wait as long as it says, if the decode can."""
         until, end = self._deadline.refused(retry_after_s, now), self._deadline.deadline
         if end is None or until < end:
@@ -309,14 +309,14 @@ class EdgeDecoder:
         close, _ = self._rounds.close("overloaded", text)
         return [close, Finish("overloaded", text, until - now)]
 
-    def _lose_session(self, text: str, now: float) -> list[Action]:
+    def _lose_session(self, text: str, now: float) -> list[Effect]:
         """The cloud has another session, or none: open it again, or end where that has no end."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         if self._lost > MAX_LOST:
             return self._rounds.close("unknown_session", text)
         return self._reopen(now)
 
-    def _reopen(self, now: float) -> list[Action]:
+    def _reopen(self, now: float) -> list[Effect]:
         """Open the decode again; where tokens are verified already, it goes on after them."""
         self._rounds.session = ""
         self._deadline.asked_again()

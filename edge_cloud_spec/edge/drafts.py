@@ -224,12 +224,12 @@ class Drafts:
         return None if pushed is None else pushed[0].draft
 
     def make_request(
-        self, finished: FinishedDraft, now: float, patience_s: float, exits: bool
+        self, finished: FinishedDraft, now: float, reply_timeout_s: float, exits: bool
     ) -> tuple[PendingRequest, bool]:
         """The draft after the verified prefix as a request, and whether it is still to be sent.
 
-        It was sent already where it was pushed. ``now`` in seconds. ``patience_s``: how long the
-        robot can wait for the verdict, of which the way there and back is no time of the cloud's.
+        It was sent already where it was pushed. ``now`` in seconds. ``reply_timeout_s``: how long
+        the robot can wait for the verdict, of which the way there and back is not the cloud's.
         ``exits``: whether the cloud's pass is to predict the verdict.
         """
         here = self._answer.digest
@@ -237,7 +237,7 @@ class Drafts:
         # A pushed draft does not carry the token that the robot resampled; the cloud needs it.
         pushed = self._pushed.get(here) if self._answer.resampled is None else None
         if pushed is None:
-            left = max(0.0, patience_s - 2 * one_way)
+            left = max(0.0, reply_timeout_s - 2 * one_way)
             message = self._message(self._answer.verified, finished, exits, left)
             starts = now + one_way
         else:
@@ -271,7 +271,7 @@ class Drafts:
         return replace(self._message(prefix, finished, exits=False), hint=True)
 
     def _message(
-        self, prefix: Prefix, finished: FinishedDraft, exits: bool, patience_s: float = 0.0
+        self, prefix: Prefix, finished: FinishedDraft, exits: bool, reply_timeout_s: float = 0.0
     ) -> DraftMessage:
         """The draft after the verified tokens, or after predicted ones beyond them."""
         answer, draft = self._answer, finished.draft
@@ -288,6 +288,6 @@ class Drafts:
             self._round,
             None if predicted else answer.resampled,
             open_at,
-            patience_s,
+            reply_timeout_s,
             without_exits=self._preset.speculation.exits and not exits,
         )

@@ -1,4 +1,4 @@
-"""The events that an edge decoder handles, the actions that it returns, and how both travel.
+"""The events that an edge decoder handles, the effects that it returns, and how both travel.
 
 Events from outside arrive in the decode's ``Inbox``; its messages leave through a ``Transport``.
 """
@@ -159,7 +159,7 @@ class Finish:
     retry_after_s: float = 0.0
 
 
-Action = Send | Prepare | Work | Emit | Finish
+Effect = Send | Prepare | Work | Emit | Finish
 
 Item = bytes | LinkLost | LinkUp | Abort | Cut
 OnReceive = Callable[[bytes | LinkLost | LinkUp], None]

@@ -33,9 +33,9 @@ from .decoder import EdgeDecoder
 from .draft_planner import PlannerSettings
 from .events import (
     ANSWERED,
-    Action,
     Connect,
     DrafterFailed,
+    Effect,
     Emit,
     Event,
     Finish,
@@ -85,7 +85,7 @@ class DecodeOptions(Bounded):
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What a robot asks of every decode; ``patience`` (s) is as in ``EdgeDecoder``.
+    """What a robot asks of every decode; ``reply_timeout`` (s) is as in ``EdgeDecoder``.
 
     ``max_tokens``: 0 leaves the length to the prompt's specification. Raises UserError.
     """
@@ -94,7 +94,7 @@ class DecodeSettings:
     rule: str = "greedy"
     policy: SamplingPolicy = GREEDY
     max_tokens: int = 0
-    patience: float = 10.0
+    reply_timeout: float = 10.0
     planner: PlannerSettings = field(default_factory=PlannerSettings)
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class _Interrupted(Exception):
 
 
 class DecodeLoop:
-    """One decode as it runs: its decoder's events are read, its actions are carried out."""
+    """One decode as it runs: its decoder's events are read, its effects are carried out."""
 
     def __init__(
         self,
@@ -222,21 +222,21 @@ class DecodeLoop:
     def _handle(self, event: Event) -> None:
         self._perform(self._decoder.handle(event, self._robot.clock()))
 
-    def _perform(self, actions: Iterable[Action]) -> None:
-        """Carry out the actions, in their order."""
-        for action in actions:
-            match action:
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out the effects, in their order."""
+        for effect in effects:
+            match effect:
                 case Send(message):
                     if self._transport is not None:
                         self._decoder.stats.up_bytes += self._transport.send(message)
                 case Prepare(spec):  # the prompt is prefilled from now on, in this thread
                     self._handle(self._prompt_of(spec))
                 case Work():  # when the pass under way has ended
-                    self._work = action
+                    self._work = effect
                 case Emit():
-                    self._on_emit(action)
+                    self._on_emit(effect)
                 case Finish():
-                    self._finish = action
+                    self._finish = effect
 
     def _next_event(self) -> Event | None:
         if self._drafted:
@@ -462,8 +462,8 @@ class DecodeRunner:
 
     def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
         """The decoder of one decode."""
-        preset, patience = settings.preset, settings.patience
-        return EdgeDecoder(opening, preset, patience, None, self.measures, settings.planner)
+        preset, reply_timeout = settings.preset, settings.reply_timeout
+        return EdgeDecoder(opening, preset, reply_timeout, None, self.measures, settings.planner)
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification to use: the cloud's, else the drafter's own."""

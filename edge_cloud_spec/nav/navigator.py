@@ -53,8 +53,8 @@ from .status import (
     NOBODY,
     TOLD_TO_STOP,
     GoalStatus,
-    Holds,
     Status,
+    StopLatch,
     is_request,
 )
 
@@ -155,13 +155,13 @@ class Navigator:
     the robot stand first. Words that nobody has verified replace no motion, and none replaces
     theirs.
 
-    After a stop (``Holds``) it moves only for an instruction from after the release, on a frame
+    After a stop (``StopLatch``) it moves only for an instruction from after the release, on a frame
     from after that: words say the count of stops and instructions that was heard before their frame
-    came, and those of an older one move nothing (``Holds.counts``), nor do they end an instruction
-    that was said again since. (That the frame is no older than the last stop is asked as well; it
-    takes clocks that agree.) Once an instruction was heard, only words of the goal move that the
-    drafter follows for it, and none once they have said that it is done. What says ``stop`` stops,
-    whatever it was decided for, and whoever has spoken since.
+    came, and those of an older one move nothing (``StopLatch.counts``), nor do they end an
+    instruction that was published again since. (The frame must be no older than the last stop,
+    as well, by clocks that agree.) Once an instruction was heard, only words of the goal move
+    that the drafter follows for it, and none once they have said that it is done. What says
+    ``stop`` stops, whatever it was decided for, and whoever has spoken since.
     ``counts`` tells what was dropped.
     """
 
@@ -173,7 +173,7 @@ class Navigator:
         """
         self.odometer = Odometer()
         self.settings = self.odometer.settings = settings or Settings()
-        self.holds = Holds(stops, starting)
+        self.stop_latch = StopLatch(stops, starting)
         state = "stopped" if starting else "idle"
         self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
@@ -202,7 +202,7 @@ class Navigator:
     @property
     def stops(self) -> int:
         """Stops, releases and instructions so far, from where it began to count."""
-        return self.holds.count
+        return self.stop_latch.count
 
     @property
     def counts(self) -> dict[str, int]:
@@ -223,7 +223,7 @@ class Navigator:
         if settings == self.settings:
             return []
         self.settings = self.odometer.settings = self.obstacles.settings = settings
-        self.holds.tally(now)
+        self.stop_latch.tally(now)
         if self._run is None:
             return self._show(self.status.state, self.status.detail)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -268,8 +268,8 @@ class Navigator:
     def _instruct(self, event: Instruction, now: float) -> list[Effect]:
         if is_stop(event.text):
             return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
-        if self.holds.refusal:
-            return [Report(f"an instruction was not taken: {self.holds.refusal}")]
+        if self.stop_latch.refusal:
+            return [Report(f"an instruction was not taken: {self.stop_latch.refusal}")]
         before, self._instruction = self._instruction, normalized(event.text)
         followed = self._instruction == before and self._completed is None
         self._completed = None
@@ -282,20 +282,22 @@ class Navigator:
             return effects  # the drafter says why; it follows none, and ends no waiting
         released = "idle", "released"
         same = self.status.state, self.status.detail
-        return effects + self._show(*(released if self.holds.instruct(now, followed) else same))
+        return effects + self._show(
+            *(released if self.stop_latch.instruct(now, followed) else same)
+        )
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
             self._run = None
-            self.holds.stop(cause, why, now)
+            self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
-        if self.holds.release(cause, now):
+        if self.stop_latch.release(cause, now):
             return self._show("idle", "released")
         return []
 
     def _show(self, state: str, detail: str = "") -> list[Effect]:
-        if self.holds.why:
-            state, detail = "stopped", self.holds.why
+        if self.stop_latch.why:
+            state, detail = "stopped", self.stop_latch.why
         status = Status(state, self._latest, detail, self.stops)
         if status == self.status:
             return []
@@ -354,8 +356,8 @@ class Navigator:
         return FrameTime.of(settled, self.odometer.clock_offset)
 
     def _objection(self, settled: Settled, now: float) -> str:
-        if self.holds.why:
-            return self.holds.why
+        if self.stop_latch.why:
+            return self.stop_latch.why
         if not settled.verified and not self.settings.allow_unverified:
             return "its words are not verified (parameter allow_unverified is false)"
         frame = self._frame_time(settled)
@@ -371,7 +373,7 @@ class Navigator:
             return f"it was decided for another instruction, {settled.words.instruction[:80]!r}"
         if self._completed == settled.words.goal_id:
             return "its instruction is done; publish it again to go on"
-        if not self.holds.counts(settled.words.stops) or frame.taken < self.holds.since:
+        if not self.stop_latch.counts(settled.words.stops) or frame.taken < self.stop_latch.since:
             return (
                 "its frame is from before the robot was stopped, released, instructed or set anew"
             )
@@ -488,7 +490,7 @@ class Navigator:
 
     def _say_what_is_unseen(self, now: float) -> list[Effect]:
         """Show that a promised lidar is missing: no decision is made, since none could move."""
-        if self.holds.why:
+        if self.stop_latch.why:
             return []
         before, missing = self._unseen, self.obstacles.missing(now)
         self._unseen = missing and (before or missing)  # as it was when it went missing

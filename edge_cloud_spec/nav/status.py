@@ -25,8 +25,8 @@ class Status:
     may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
     is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
     before the first. ``stops`` counts the stops, the releases, the instructions and the changes of
-    the settings, from a number that is another for each navigator (``Holds``). Raises ValueError
-    for another state, or a request that is not one word.
+    the settings, from a number that is another for each navigator (``StopLatch``). Raises
+    ValueError for another state, or a request that is not one word.
     """
 
     state: str
@@ -123,7 +123,7 @@ TOLD_TO_STOP = "told to stop"
 AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends
 
 
-class Holds:
+class StopLatch:
     """After a stop the robot waits for an instruction that comes when nothing holds it any more.
 
     Each stop, release and instruction adds one to ``count``, and ``valid_from`` is the count from

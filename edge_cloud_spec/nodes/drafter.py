@@ -88,7 +88,7 @@ class DrafterNode(ManagedNode):
             instructions=known.pattern if known else None,
         )
         self._topics = DrafterTopics(self, model.tokenizer)
-        self._pulse = Pulse("model", lambda: 2 * self._settings.value.patience)
+        self._pulse = Pulse("model", lambda: 2 * self._settings.value.reply_timeout)
         runner.on_alive = self._pulse.beat
         self.pulses.append(self._pulse)
         self._pilot.use(runner, known)

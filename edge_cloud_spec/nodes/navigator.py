@@ -245,7 +245,7 @@ class NavigatorNode(ManagedNode):
         is slow to find them is slow to find whoever published the e_stop, too. A stop guard must
         hear the pulse before: two processes may need seconds to find each other.
         """
-        if not self._navigator.holds.starting:
+        if not self._navigator.stop_latch.starting:
             return
         found = self.count_publishers(self.resolve_topic_name("verified_tokens"))
         hearers = self.get_subscriptions_info_by_topic(self.resolve_topic_name("pulse"))

@@ -1,7 +1,7 @@
 """The loop that decides: what is followed, when a decision begins and on which frame, and when its
 answer has said enough.
 
-``DecisionLoop`` hears what arrives, and answers with actions that its caller carries out: a robot's
+``DecisionLoop`` hears what arrives, and answers with effects that its caller carries out: a robot's
 drafter in threads, a simulated robot in virtual time. No I/O, no clock, no thread.
 """
 
@@ -113,7 +113,7 @@ Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
 class Decide:
     """Make the decision ``request`` for this goal, on this frame.
 
-    ``stops`` is the newest count of stops (``Holds``) from the navigator when the frame was taken.
+    ``stops`` is the navigator's newest count (``StopLatch``) when the frame was taken.
     """
 
     request: str
@@ -135,12 +135,12 @@ class Abandon:
     reason: str
 
 
-Action = StopAnswering | Abandon | GoalStatus | Report
+Effect = StopAnswering | Abandon | GoalStatus | Report
 """``Report`` is a problem that a person should know."""
 
 
 class DecisionLoop:
-    """``on(event, now)`` answers with actions, ``take`` with the decision that is due.
+    """``on(event, now)`` answers with effects, ``take`` with the decision that is due.
 
     A decision is due when there is an instruction, the navigator has settled the last decision and
     welcomes the next, and a frame arrived after that and after the last stop or release. Topics
@@ -195,7 +195,7 @@ class DecisionLoop:
         self._mission.begin(request)
         return Decide(request, self.instruction, *frame, self._mission.goal_id)
 
-    def on(self, event: Event, now: float) -> list[Action]:
+    def on(self, event: Event, now: float) -> list[Effect]:
         """What this event asks for at ``now``, in the order in which to do it."""
         if isinstance(event, Frame):
             while self._counted and now >= self._counted[0][0]:
@@ -221,17 +221,17 @@ class DecisionLoop:
 
     # Orders
 
-    def _instruct(self, text: str, now: float) -> list[Action]:
+    def _instruct(self, text: str, now: float) -> list[Effect]:
         if self.instruction and normalized(text) == self.instruction and not self._awaits:
             self._instructed_at = now  # the status that asks for it may come later
             return self._judge(now, anew=True)
-        actions = self._drop("another instruction came", now)
+        effects = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stop and not is_stop(text) else None
         if is_stop(text):
-            return [*actions, self._publish(STOPPED, TOLD_TO_STOP)]
-        return actions if self._early else actions + self._follow(text, now)
+            return [*effects, self._publish(STOPPED, TOLD_TO_STOP)]
+        return effects if self._early else effects + self._follow(text, now)
 
-    def _on_e_stop(self, on: bool, now: float) -> list[Action]:
+    def _on_e_stop(self, on: bool, now: float) -> list[Effect]:
         self._e_stop = on
         if on and self.instruction:
             why = "e_stop; publish the instruction again to go on"
@@ -241,7 +241,7 @@ class DecisionLoop:
             return self._follow(text, now)
         return []
 
-    def _follow(self, text: str, now: float) -> list[Action]:
+    def _follow(self, text: str, now: float) -> list[Effect]:
         try:
             instruction = check_instruction(text, self.known)
         except UserError as error:
@@ -251,32 +251,32 @@ class DecisionLoop:
         self._mission.follow(instruction, now, next(self._goals))
         return self._judge(now, anew=True)
 
-    def _drop(self, why: str, now: float) -> list[Action]:
+    def _drop(self, why: str, now: float) -> list[Effect]:
         """Follow nothing."""
         self._mission.follow("", now)
         return self._abandon(why)
 
-    def _abandon(self, why: str) -> list[Action]:
+    def _abandon(self, why: str) -> list[Effect]:
         return [Abandon(why)] if self.deciding else []
 
-    def _tick(self, now: float) -> list[Action]:
-        actions = self._judge(now)
+    def _tick(self, now: float) -> list[Effect]:
+        effects = self._judge(now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
-            actions.append(self._publish(FAILED, E_STOP_IS_ON))
+            effects.append(self._publish(FAILED, E_STOP_IS_ON))
         if self.instruction and self._awaits and now - self._instructed_at > SETTLE_S:
             lost = self._mission.status(FAILED, WAS_STOPPED)
-            actions += [*self._drop("the robot was stopped", now), self._noted(lost)]
-        return actions
+            effects += [*self._drop("the robot was stopped", now), self._noted(lost)]
+        return effects
 
     # Decisions
 
-    def _on_status(self, status: Status, now: float) -> list[Action]:
+    def _on_status(self, status: Status, now: float) -> list[Effect]:
         """Only a frame that is taken after it shows the robot in that state. Where nothing but the
         count is new (an instruction that is followed already), frames from before it count on, as
         such: else one that is told often, with pictures that come late, would see none."""
         self._mission.on_status(status)
-        actions = self._judge(now)  # first: after an end no decision is due
+        effects = self._judge(now)  # first: after an end no decision is due
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
@@ -290,10 +290,10 @@ class DecisionLoop:
             self._drop_frames(now)
         self._status = status
         if stopped:
-            actions += self._abandon("the robot was stopped or released")
-        return actions
+            effects += self._abandon("the robot was stopped or released")
+        return effects
 
-    def _end(self, ended: Ended, now: float) -> list[Action]:
+    def _end(self, ended: Ended, now: float) -> list[Effect]:
         self._decided_at, self.deciding = now, False
         if ended.abandoned:
             return []
@@ -303,7 +303,7 @@ class DecisionLoop:
         self._mission.conclude(self._request, action, ended.problem, ended.by_link)
         return self._judge(now)
 
-    def _cut_short(self, now: float) -> list[Action]:
+    def _cut_short(self, now: float) -> list[Effect]:
         """The answer under way ends early, once it has its action and nobody waits for the rest."""
         wanted = self._explain == FULL or (self._explain == UNTIL_NEXT and not self.is_due(now))
         if not (self.deciding and self._acted) or self._is_enough or wanted:
@@ -330,7 +330,7 @@ class DecisionLoop:
 
     # What is said of the instruction
 
-    def _judge(self, now: float, anew: bool = False) -> list[Action]:
+    def _judge(self, now: float, anew: bool = False) -> list[Effect]:
         """Whether the instruction has ended; else what is new of it, or all of it ``anew``."""
         end = self._mission.end(self.settings.mission, now)
         if end is not None:

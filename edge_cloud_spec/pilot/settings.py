@@ -37,7 +37,7 @@ class DrafterSettings(DecodeOptions):
         "what is decoded after an action: all, all until the next decision, nothing",
     )
     max_tokens: int = bounded(64, 1, 1024, "longest answer")
-    patience: float = bounded(
+    reply_timeout: float = bounded(
         10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
     )
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
@@ -92,7 +92,7 @@ class DrafterSettings(DecodeOptions):
                 self.rule,
                 policy,
                 self.max_tokens,
-                self.patience,
+                self.reply_timeout,
                 self.planner,
             ),
             LoopSettings(

@@ -220,7 +220,7 @@ def _write_draft(message: DraftMessage) -> pb.Draft:
         values=np.array(draft.values, "<f4").tobytes() if draft.values else b"",
         resampled=message.resampled,
         open_at=message.open_at,
-        patience_ms=_whole_milliseconds(message.patience_s),
+        reply_timeout_ms=_whole_milliseconds(message.reply_timeout_s),
         hint=message.hint,
         looked_up=draft.looked_up,
         without_exits=message.without_exits,
@@ -246,7 +246,7 @@ def _read_draft(base: PrefixDigest, message: pb.Draft) -> DraftMessage:
         message.round,
         message.resampled if message.HasField("resampled") else None,
         message.open_at if message.HasField("open_at") else None,
-        message.patience_ms / 1e3,
+        message.reply_timeout_ms / 1e3,
         message.hint,
         message.without_exits,
     )

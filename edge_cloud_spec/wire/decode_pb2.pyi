@@ -81,7 +81,7 @@ class Split(_message.Message):
     def __init__(self, residual: _Optional[str] = ..., top_k: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("tokens", "parents", "rows", "round", "values", "resampled", "open_at", "patience_ms", "hint", "looked_up", "without_exits")
+    __slots__ = ("tokens", "parents", "rows", "round", "values", "resampled", "open_at", "reply_timeout_ms", "hint", "looked_up", "without_exits")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -89,7 +89,7 @@ class Draft(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     RESAMPLED_FIELD_NUMBER: _ClassVar[int]
     OPEN_AT_FIELD_NUMBER: _ClassVar[int]
-    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    REPLY_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_EXITS_FIELD_NUMBER: _ClassVar[int]
@@ -100,11 +100,11 @@ class Draft(_message.Message):
     values: bytes
     resampled: int
     open_at: int
-    patience_ms: int
+    reply_timeout_ms: int
     hint: bool
     looked_up: int
     without_exits: bool
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., patience_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., round: _Optional[int] = ..., values: _Optional[bytes] = ..., resampled: _Optional[int] = ..., open_at: _Optional[int] = ..., reply_timeout_ms: _Optional[int] = ..., hint: bool = ..., looked_up: _Optional[int] = ..., without_exits: bool = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("speculative", "may_speculate")

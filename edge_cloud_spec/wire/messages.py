@@ -77,7 +77,7 @@ class DraftMessage:
 
     ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
     Another draft continues after its leaf ``open_at``: a verdict that ends there is left open.
-    ``patience_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud
+    ``reply_timeout_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud
     generates on beside a ``hint``; any other draft ends that. ``without_exits``: no early exits in
     this pass, where Open asked for predictions.
     """
@@ -87,7 +87,7 @@ class DraftMessage:
     round: int
     resampled: int | None = None
     open_at: int | None = None
-    patience_s: float = 0.0
+    reply_timeout_s: float = 0.0
     hint: bool = False
     without_exits: bool = False
 

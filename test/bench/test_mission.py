@@ -19,6 +19,7 @@ from edge_cloud_spec.lab.bench.mission.rows import (
     driving_baseline_of,
     rows_of,
 )
+from edge_cloud_spec.lab.harness.cost_profiles import load_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
 from edge_cloud_spec.lab.harness.mission.virtual_base import CYCLE
@@ -27,7 +28,6 @@ from edge_cloud_spec.lab.harness.mission.virtual_robot import (
     Variant,
     VirtualRobot,
 )
-from edge_cloud_spec.lab.harness.regimes import load_regime
 from edge_cloud_spec.lab.sim.camera import Eye
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.nav.settings import Settings
@@ -64,7 +64,7 @@ def test_every_room_is_decided_as_the_target_alone_decides(
     assert auto["mission_s_mean"] < alone["mission_s_mean"]
 
 
-def test_times_are_those_of_the_regime(two_rooms: list[dict[str, Any]]) -> None:
+def test_times_are_those_of_the_cost_profile(two_rooms: list[dict[str, Any]]) -> None:
     alone, auto = two_rooms
     # fsd-go2: 240 ms of link, a prefill of 1.5 times 354 ms, then 354 ms a token
     assert 0.771 <= alone["first_word_s_mean"] <= 0.771 + CYCLE, "of a frame of the last cycle"
@@ -133,8 +133,8 @@ def test_a_motions_frame_is_young_and_near_and_the_robot_that_stops_moved_none_s
 
 
 def test_a_decision_counts_from_its_frame_until_its_action_is_taken() -> None:
-    regime = replace(load_regime("fsd-go2"), ar_ms=12.0).with_assumed()
-    robot = VirtualRobot(loaded_pair(), replace(STOPPING, link=LINK), regime)
+    cost_profile = replace(load_cost_profile("fsd-go2"), ar_ms=12.0).with_assumed()
+    robot = VirtualRobot(loaded_pair(), replace(STOPPING, link=LINK), cost_profile)
     with closing(SeenRoom(3, "rays")) as seen:
         record = robot.carry_out(seen)
     loaded_pair().forget()
@@ -158,7 +158,7 @@ def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_pat
     files = [tmp_path / name for name in ("out.csv", "up.csv")]
     for file, rows in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
         file.write_text(rows)
-    options = "--scenes 1 --seed 7 --regime today-7b --presets auto,edge_only --link"
+    options = "--scenes 1 --seed 7 --cost-profile today-7b --presets auto,edge_only --link"
     out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files))
     assert [row["link"] for row in (out, up)] == ["out.csv", "up.csv"]
     assert out["rtt_ms"] == up["rtt_ms"] == 40.0
@@ -224,11 +224,11 @@ def test_rows_of_a_tree_computed_together_are_those_of_rows_by_themselves() -> N
 @pytest.mark.parametrize("way", ["pillar", pytest.param("person", marks=needs_go2)])
 def test_what_is_in_the_way_is_in_the_pictures_where_that_is_asked_for(way: str) -> None:
     """The same pictures are decided alike, and lead to the same ones: the base has no noise."""
-    regime = replace(load_regime("fsd-go2"), ar_ms=12.0).with_assumed()
+    cost_profile = replace(load_cost_profile("fsd-go2"), ar_ms=12.0).with_assumed()
     pair = loaded_pair()
 
     def pictures(in_room: SeenRoom, **given: str) -> list[bytes]:
-        robot = VirtualRobot(pair, replace(STOPPING, link=LINK, **given), regime)
+        robot = VirtualRobot(pair, replace(STOPPING, link=LINK, **given), cost_profile)
         return [decision.jpeg for decision in robot.carry_out(in_room).decisions]
 
     with closing(SeenRoom(5, "rays")) as room:

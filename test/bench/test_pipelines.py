@@ -20,10 +20,18 @@ from edge_cloud_spec.decoding.shape import BestFirst, chain
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.formulas import promised
 from edge_cloud_spec.lab.bench.pipelines import formula_speedup
+from edge_cloud_spec.lab.harness.cost_profiles import (
+    CostProfile,
+    cost_profile_names,
+    load_cost_profile,
+)
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.regimes import Regime, load_regime, regime_names
 from edge_cloud_spec.lab.harness.trace import Trace
-from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness, with_regime_length
+from edge_cloud_spec.lab.harness.virtual import (
+    DecodedAnswer,
+    VirtualHarness,
+    with_cost_profile_length,
+)
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
@@ -31,19 +39,19 @@ PRESETS = ("cloud_ar", "dsd", "best_first", "fsd", "picospec", "specedge", "auto
 DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pass without a draft
 
 
-def speedup(regime: Regime, preset: str, tokens: int, answers: int) -> float:
+def speedup(cost_profile: CostProfile, preset: str, tokens: int, answers: int) -> float:
     chosen = load_preset(preset)
     drafts = chosen.drafter == "cloud"
-    there = VirtualHarness(regime, LinkProfile(regime.one_way_ms), cloud_drafts=drafts)
+    there = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms), cloud_drafts=drafts)
     outcomes = [there.robot.decode(chosen, tokens, seed).outcome for seed in range(answers)]
     speed = sum(len(o.tokens) for o in outcomes) / sum(o.seconds for o in outcomes)
-    return speed * regime.ar_ms / 1e3
+    return speed * cost_profile.ar_ms / 1e3
 
 
 @settings(max_examples=40)
 @given(
     name=st.sampled_from(PRESETS),
-    regime=st.sampled_from(["fsd-go2", "pico-llama-humaneval"]),
+    cost_profile=st.sampled_from(["fsd-go2", "pico-llama-humaneval"]),
     seed=st.integers(0, 10**6),
     rtt=st.sampled_from([0.0, 20.0, 400.0]),
     jitter=st.sampled_from([0.0, 30.0, 500.0]),
@@ -51,9 +59,15 @@ def speedup(regime: Regime, preset: str, tokens: int, answers: int) -> float:
     alpha=st.sampled_from([0.0, 0.7, 1.0]),
 )
 def test_every_pipeline_gives_the_targets_own_tokens(
-    name: str, regime: str, seed: int, rtt: float, jitter: float, temperature: float, alpha: float
+    name: str,
+    cost_profile: str,
+    seed: int,
+    rtt: float,
+    jitter: float,
+    temperature: float,
+    alpha: float,
 ) -> None:
-    there = replace(load_regime(regime).with_rtt(rtt), alpha=alpha)
+    there = replace(load_cost_profile(cost_profile).with_rtt(rtt), alpha=alpha)
     policy = SamplingPolicy(temperature, seed=seed) if temperature else GREEDY
     harness = VirtualHarness(there, LinkProfile(there.one_way_ms, jitter), seed)
     done = harness.robot.decode(load_preset(name), 40, seed, policy)
@@ -62,12 +76,12 @@ def test_every_pipeline_gives_the_targets_own_tokens(
 
 
 def traced(
-    regime: Regime, preset: str, tokens: int, seed: int, **link: float
+    cost_profile: CostProfile, preset: str, tokens: int, seed: int, **link: float
 ) -> tuple[DecodedAnswer, Trace]:
     """An answer in virtual time, and all that happened in it."""
     trace = Trace()
-    profile = LinkProfile(regime.one_way_ms, **link)
-    there = VirtualHarness(regime, profile, seed, trace=trace)
+    profile = LinkProfile(cost_profile.one_way_ms, **link)
+    there = VirtualHarness(cost_profile, profile, seed, trace=trace)
     return there.robot.decode(load_preset(preset), tokens, seed), trace
 
 
@@ -81,8 +95,8 @@ def traced(
 def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
     preset: str, name: str, rtt: float, seed: int
 ) -> None:
-    regime = load_regime(name).with_rtt(rtt)
-    _, trace = traced(regime, preset, 60, seed)
+    cost_profile = load_cost_profile(name).with_rtt(rtt)
+    _, trace = traced(cost_profile, preset, 60, seed)
     came: dict[object, float] = {}
     for hop in trace.hops:
         if isinstance(hop.message, DraftMessage):
@@ -103,24 +117,27 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
 
 
 def test_what_an_outage_swallows_never_arrives() -> None:
-    regime = load_regime("fsd-go2")
-    answer, trace = traced(regime, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
+    cost_profile = load_cost_profile("fsd-go2")
+    answer, trace = traced(cost_profile, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
     assert answer.equal and answer.outcome.stats.resumed
     out = [(5.0 * n, 5.0 * n + 2.0) for n in range(1, 9)]
     assert not any(hop.left < begin < hop.arrived for hop in trace.hops for begin, _ in out)
     assert not any(begin < hop.left < end for hop in trace.hops for begin, end in out)
 
 
-@pytest.mark.parametrize("name", [name for name in regime_names() if name.startswith("fsd-")])
+@pytest.mark.parametrize("name", [name for name in cost_profile_names() if name.startswith("fsd-")])
 @pytest.mark.parametrize("preset", ["dsd", "fsd"])
 def test_stop_and_wait_and_pre_drafting_take_what_table_4_says(name: str, preset: str) -> None:
     """Its formula has it that a predicted draft costs no drafting: such a draft fits in the pass
     behind the exit. One that does not is whole too late."""
-    regime = load_regime(name)
-    expected, measured = formula_speedup(regime, preset), speedup(regime, preset, 1500, 3)
+    cost_profile = load_cost_profile(name)
+    expected, measured = (
+        formula_speedup(cost_profile, preset),
+        speedup(cost_profile, preset, 1500, 3),
+    )
     assert expected is not None
-    behind_exit = (1 - regime.exit_depth) * regime.verify_ms
-    if preset == "fsd" and regime.gamma * regime.draft_ms > behind_exit:
+    behind_exit = (1 - cost_profile.exit_depth) * cost_profile.verify_ms
+    if preset == "fsd" and cost_profile.gamma * cost_profile.draft_ms > behind_exit:
         assert 0.75 * expected < measured < 1.05 * expected
     else:
         assert measured == pytest.approx(expected, rel=0.05)
@@ -128,28 +145,28 @@ def test_stop_and_wait_and_pre_drafting_take_what_table_4_says(name: str, preset
 
 def test_auto_is_faster_than_the_papers_best_on_their_own_figures() -> None:
     for name, best in (("fsd-go2", 1.21), ("pico-qwen-gsm8k", 1.45), ("pico-llama-gsm8k", 2.51)):
-        assert speedup(load_regime(name), "auto", 400, 2) > best
+        assert speedup(load_cost_profile(name), "auto", 400, 2) > best
 
 
 def test_auto_leaves_the_target_alone_when_drafts_are_always_wrong() -> None:
-    hopeless = replace(load_regime("fsd-go2"), alpha=0.0, runner_up=0.0, exit_hit=0.0)
+    hopeless = replace(load_cost_profile("fsd-go2"), alpha=0.0, runner_up=0.0, exit_hit=0.0)
     assert speedup(hopeless, "auto", 300, 1) > 0.9
     assert speedup(hopeless, "dsd", 300, 1) < 0.4
 
 
 def test_auto_comes_back_when_drafts_are_right_again() -> None:
     """From a drafter that was never right: it is heard again by hints, and soon drafts pay."""
-    regime = load_regime("fsd-go2")
+    cost_profile = load_cost_profile("fsd-go2")
     seconds: dict[str, list[float]] = {}
     for name in ("misled", "unbiased"):
-        there = VirtualHarness(regime, LinkProfile(regime.one_way_ms))
+        there = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms))
         measures = there.robot.runner.measures
         if name == "misled":
             measures.acceptance, measures.runner_up = Mean(0.02, 200.0), Mean(0.02, 200.0)
-            measures.server_pass.observe(regime.ar_ms / 1e3)
+            measures.server_pass.observe(cost_profile.ar_ms / 1e3)
         auto = load_preset("auto")
         seconds[name] = [there.robot.decode(auto, 500, seed).outcome.seconds for seed in range(3)]
-    alone = 500 * regime.ar_ms / 1e3
+    alone = 500 * cost_profile.ar_ms / 1e3
     assert seconds["misled"][-1] < 0.8 * alone
     assert seconds["misled"][-1] < 1.2 * seconds["unbiased"][-1]
 
@@ -157,9 +174,11 @@ def test_auto_comes_back_when_drafts_are_right_again() -> None:
 @pytest.mark.parametrize("name", ["fsd-vicuna13b-jetson", "pico-qwen-humaneval"])
 @pytest.mark.parametrize("rtt", [0.0, 400.0])
 def test_auto_is_no_worse_than_the_target_alone_or_any_fixed_preset(name: str, rtt: float) -> None:
-    regime = load_regime(name).with_rtt(rtt)
-    auto = speedup(regime, "auto", 400, 2)
-    fixed = [speedup(regime, preset, 400, 2) for preset in ("dsd", "fsd", "picospec", "specedge")]
+    cost_profile = load_cost_profile(name).with_rtt(rtt)
+    auto = speedup(cost_profile, "auto", 400, 2)
+    fixed = [
+        speedup(cost_profile, preset, 400, 2) for preset in ("dsd", "fsd", "picospec", "specedge")
+    ]
     assert auto > 0.97 * max(1.0, *fixed)
 
 
@@ -174,18 +193,18 @@ def test_a_profile_says_what_a_shape_yields() -> None:
 
 
 def test_the_cost_model_of_stop_and_wait_is_the_papers() -> None:
-    regime = load_regime("fsd-go2")
+    cost_profile = load_cost_profile("fsd-go2")
     costs = Costs(
-        lambda nodes: regime.draft_ms / 1e3,
-        lambda nodes: regime.verify_ms / 1e3,
-        regime.ar_ms / 1e3,
-        regime.one_way_ms / 1e3,
+        lambda nodes: cost_profile.draft_ms / 1e3,
+        lambda nodes: cost_profile.verify_ms / 1e3,
+        cost_profile.ar_ms / 1e3,
+        cost_profile.one_way_ms / 1e3,
         0.725,
         0.5,
     )
-    expected = formula_speedup(regime, "dsd")
+    expected = formula_speedup(cost_profile, "dsd")
     assert expected is not None
-    modelled = rate(chain(4), STOP_AND_WAIT, costs) * regime.ar_ms / 1e3
+    modelled = rate(chain(4), STOP_AND_WAIT, costs) * cost_profile.ar_ms / 1e3
     assert modelled == pytest.approx(expected, rel=0.01)
     pushed = Speculation(all_accepted=True, runners_up=True, push=True, ahead=1, width=8)
     assert rate(chain(4), pushed, costs) > 1.3 * rate(chain(4), STOP_AND_WAIT, costs)
@@ -196,23 +215,25 @@ def test_the_cost_model_of_stop_and_wait_is_the_papers() -> None:
 def test_what_the_cost_model_promises_of_a_fixed_pipeline_is_measured(
     preset: str, rtt: float
 ) -> None:
-    regime = load_regime("fsd-go2").with_rtt(rtt)
+    cost_profile = load_cost_profile("fsd-go2").with_rtt(rtt)
     costs = Costs(
-        lambda nodes: regime.draft_pass_ms(nodes) / 1e3,
-        lambda nodes: regime.verify_pass_ms(nodes) / 1e3,
-        regime.ar_ms / 1e3,
-        regime.one_way_ms / 1e3,
-        regime.alpha,
-        regime.runner_up,
-        regime.exit_hit,
+        lambda nodes: cost_profile.draft_pass_ms(nodes) / 1e3,
+        lambda nodes: cost_profile.verify_pass_ms(nodes) / 1e3,
+        cost_profile.ar_ms / 1e3,
+        cost_profile.one_way_ms / 1e3,
+        cost_profile.alpha,
+        cost_profile.runner_up,
+        cost_profile.exit_hit,
     )
-    expected = promised(with_regime_length(load_preset(preset), regime), costs)
-    assert speedup(regime, preset, 400, 3) == pytest.approx(expected * regime.ar_ms / 1e3, rel=0.06)
+    expected = promised(with_cost_profile_length(load_preset(preset), cost_profile), costs)
+    assert speedup(cost_profile, preset, 400, 3) == pytest.approx(
+        expected * cost_profile.ar_ms / 1e3, rel=0.06
+    )
 
 
 def test_the_suite_writes_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    options = "--regime fsd-go2 --presets dsd,auto --tokens 60 --rtt 0 100"
+    options = "--cost-profile fsd-go2 --presets dsd,auto --tokens 60 --rtt 0 100"
     assert main(["bench", "pipelines", *options.split(), "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
     assert [(row["preset"], row["rtt_ms"]) for row in rows] == [
@@ -221,7 +242,7 @@ def test_the_suite_writes_its_rows(tmp_path: Path) -> None:
     assert all(row["equal"] == 3 for row in rows)
 
 
-def test_an_unknown_regime_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"no regime 'mars'.*fsd-go2"):
-        load_regime("mars")
-    assert len(regime_names()) == 16
+def test_an_unknown_cost_profile_names_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"no cost profile 'mars'.*fsd-go2"):
+        load_cost_profile("mars")
+    assert len(cost_profile_names()) == 16

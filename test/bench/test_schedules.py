@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.cloud.session import session
-from edge_cloud_spec.cloud.session.events import Action as CloudAction
+from edge_cloud_spec.cloud.session.events import Effect as CloudEffect
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
-from edge_cloud_spec.edge.events import Action, Work
+from edge_cloud_spec.edge.events import Effect, Work
 from edge_cloud_spec.edge.rounds import Rounds
 from edge_cloud_spec.lab.bench.schedules import (
     COUNTS,
@@ -68,16 +68,16 @@ def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
 SEND = Rounds._send
 
 
-def misremembered(self: Rounds, draft: FinishedDraft, now: float) -> list[Action]:
+def misremembered(self: Rounds, draft: FinishedDraft, now: float) -> list[Effect]:
     """Send a draft, and take every third for another one."""
-    actions = SEND(self, draft, now)
+    effects = SEND(self, draft, now)
     request = self.request
     assert request is not None and isinstance(request.message, DraftMessage)
     if request.message.round % 3 == 0:
         tokens = tuple(1 if token == 0 else token - 1 for token in draft.draft.tokens)
         other = replace(request.message, draft=replace(request.message.draft, tokens=tokens))
         self.request = replace(request, message=other)
-    return actions
+    return effects
 
 
 def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitted(
@@ -104,7 +104,7 @@ REOPEN, OPENED = EdgeDecoder._reopen, EdgeDecoder._on_opened
 LEFT: dict[EdgeDecoder, str] = {}
 
 
-def own_row_alone(self: CloudSession, message: RowRequest) -> list[CloudAction]:
+def own_row_alone(self: CloudSession, message: RowRequest) -> list[CloudEffect]:
     """It was found again, and knew the place of a row by its own draft alone."""
     last = self._history.last
     return ROW(self, message) if last is None or message.base == last else []
@@ -115,12 +115,12 @@ def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
     return {(session, "_HANDLERS"): {**session._HANDLERS, kind: handler}}
 
 
-def remembers(self: EdgeDecoder, now: float) -> list[Action]:
+def remembers(self: EdgeDecoder, now: float) -> list[Effect]:
     LEFT[self] = self._rounds.session or LEFT.get(self, "")
     return REOPEN(self, now)
 
 
-def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Action]:
+def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Effect]:
     """As once: what the first verifier says after the second did not answer is dropped."""
     return [] if message.session == LEFT.get(self) else OPENED(self, message, now)
 

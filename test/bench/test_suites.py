@@ -63,7 +63,7 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
     measured = rows(
         "pipelines",
         tmp_path,
-        *("--regime", "embedded", "--presets", "dsd,fsd"),
+        *("--cost-profile", "embedded", "--presets", "dsd,fsd"),
         *("--rtt", "4", "30", "--jitter", "2", "--answers", "2"),
     )
     assert [(row["rtt_ms"], row["preset"]) for row in measured] == [
@@ -84,14 +84,14 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
         (["--rtt", "20", "--draft-ms", "5", "--gamma", "2"], "--draft-ms"),
         (["--rtt", "20", "--tokens", "9"], "--tokens"),
         (["--rtt", "20", "--answers", "0"], "--answers"),
-        (["--rtt", "20", "--regime", "fsd-go2,embedded"], "alone"),
+        (["--rtt", "20", "--cost-profile", "fsd-go2,embedded"], "alone"),
         (["--rtt", "20", "--presets", "edge_only"], "edge_only"),
     ],
 )
 def test_what_does_not_go_with_the_embedded_pair_is_refused(
     options: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "pipelines", "--regime", "embedded", *options]) == 2
+    assert main(["bench", "pipelines", "--cost-profile", "embedded", *options]) == 2
     assert why in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from helpers.graph.ros_domain import ros_domain
 
 LAUNCH = ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py"]
-PATIENCE = 120.0  # s; only a hung launch takes that long
+REPLY_TIMEOUT = 120.0  # s; only a hung launch takes that long
 BAD_CLOUD = ["cloud:=127.0.0.1:9", "sim:=false", "authority:=/no/authority.pem"]
 
 
@@ -56,7 +56,7 @@ def launched(*arguments: str) -> tuple[int, list[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE,
+        timeout=REPLY_TIMEOUT,
         check=False,
     )
     return done.returncode, done.stdout.strip().splitlines()
@@ -101,9 +101,9 @@ def test_sigint_ends_everything_and_nothing_outlives_a_launch_that_was_killed(do
             if "drafting with" in line:
                 break
         launch.send_signal(number)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + REPLY_TIMEOUT
         while left(domain):
             assert time.monotonic() < end, left(domain)
             time.sleep(0.05)
         launch.stdout.close()
-        assert launch.wait(PATIENCE) == (0 if number == signal.SIGINT else -number)
+        assert launch.wait(REPLY_TIMEOUT) == (0 if number == signal.SIGINT else -number)

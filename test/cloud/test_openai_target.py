@@ -207,7 +207,7 @@ def test_a_hostile_reply_is_one_sentence_without_the_key_and_others_are_served(
     assert outcome.text.isprintable() and len(outcome.text) <= 504
     assert KEY not in outcome.text
     assert there.robot.words(there.decode()) == ANSWER
-    assert not there.worker._models.allowance._closed, "it asked for no patience"
+    assert not there.worker._models.allowance._closed, "it asked for no timeout"
 
 
 def test_of_several_choices_the_one_that_was_asked_for_is_heard() -> None:
@@ -345,16 +345,16 @@ def test_an_endless_answer_ends_at_the_robots_limit_and_its_request_with_it() ->
         until(peer.broken.is_set)
 
 
-def test_a_server_that_wants_patience_is_left_alone_as_long() -> None:
+def test_a_server_that_wants_reply_timeout_is_left_alone_as_long() -> None:
     busy = (429, {"retry-after": "20"}, b"{}")
     with ApiPeer(lambda body: busy) as peer, verifier(peer.url) as there:
         assert there.decode().reason == "overloaded"
-        again = there.decode(settings=replace(AR, patience=0.5))
+        again = there.decode(settings=replace(AR, reply_timeout=0.5))
         assert (again.reason, len(peer.asked)) == ("overloaded", 1)
         assert 0 < again.retry_after_s < 30  # a robot adds some of its own
 
 
-def test_the_longest_patience_that_was_asked_for_counts() -> None:
+def test_the_longest_reply_timeout_that_was_asked_for_counts() -> None:
     now = [0.0]
     allowance = Allowance(clock=lambda: now[0])
     for retry_s in (600.0, 1.0):
@@ -578,7 +578,7 @@ def test_the_hours_bounds_are_kept_and_said() -> None:
 
 def test_a_request_beyond_the_bound_is_not_sent_and_its_robot_is_told() -> None:
     with ApiPeer() as peer, verifier(peer.url, "--requests-per-hour", "2") as there:
-        patient = replace(AR, patience=1.0)
+        patient = replace(AR, reply_timeout=1.0)
         outcomes = [there.decode(settings=patient) for _ in range(3)]
         assert [outcome.completed for outcome in outcomes] == [True, True, False]
         assert "2 of 2 requests of this hour" in outcomes[2].text

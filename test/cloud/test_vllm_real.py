@@ -38,7 +38,7 @@ if not VENV:
     why = "not tried: answers, faults and caches of a real vLLM (make vllm does, in ten minutes)"
     pytest.skip(why, allow_module_level=True)
 
-PATIENCE_S = "5"  # less than a robot has
+REPLY_TIMEOUT_S = "5"  # less than a robot has
 DRAFTING = ["dsd", "auto", "picospec", "specedge", "fsd", "best_first", "mc_dsd", "cloud_lookup"]
 SPLIT = ["dssd", "dssd_top_k", "dssd_dense", "tslt", "mc_tslt"]
 
@@ -70,7 +70,7 @@ class Robots:
 
     def __init__(self, vllm: VllmServe) -> None:
         self.vllm = vllm
-        worker = on(vllm, "--api-timeout", PATIENCE_S)
+        worker = on(vllm, "--api-timeout", REPLY_TIMEOUT_S)
         self.models: Any = worker._models
         self._cloud = Cloud(worker).__enter__()
         self._robots = [
@@ -140,7 +140,7 @@ def test_a_slow_server_costs_its_decode_alone(robots: Robots, whole: Any, after:
     robots.after, robots.at = after, lambda body: robots.vllm.signal(signal.SIGSTOP)
     outcome = robots.decode()
     robots.vllm.signal(signal.SIGCONT)
-    refused(outcome, whole, f"has not answered within {PATIENCE_S} s", "overloaded")
+    refused(outcome, whole, f"has not answered within {REPLY_TIMEOUT_S} s", "overloaded")
     assert robots.decode().tokens == whole
 
 

@@ -184,7 +184,7 @@ def test_a_figure_of_the_readme_is_that_of_its_source() -> None:
     drafts, alone = (f"{fmean(seconds[preset]):.1f}" for preset in ("auto", "cloud_ar"))
     assert f"in {drafts} s with drafts and in {alone} s without" in readme
     rows = json.loads((DOCS / "figures/pipelines.json").read_text())["rows"]
-    over = {row["regime"]: f"{row['speedup']:.2f}" for row in rows if row["preset"] == "auto"}
+    over = {row["cost_profile"]: f"{row['speedup']:.2f}" for row in rows if row["preset"] == "auto"}
     llama = " and ".join(over[f"pico-llama-{text}"] for text in ("gsm8k", "humaneval"))
     assert f"Go2 {over['fsd-go2']} (" in readme and f"Llama {llama} (" in readme
     measured = (DOCS / "benchmarks.md").read_text()

@@ -93,10 +93,10 @@ def test_prompts_that_differ_end_the_decode_at_once(known: bytes) -> None:
     robot = decoder()
     robot.start(0.0, known)
     other = Received(Opened("s", b"" if known else SPEC, PrefixDigest(0, 5)))
-    actions = [*robot.handle(other, 0.0), *robot.handle(PROMPT, 0.0)]
-    assert finish(actions).reason == "prompt_mismatch"
-    assert "same tokenizer" in finish(actions).text
-    assert sent(actions) == [Close()]
+    effects = [*robot.handle(other, 0.0), *robot.handle(PROMPT, 0.0)]
+    assert finish(effects).reason == "prompt_mismatch"
+    assert "same tokenizer" in finish(effects).text
+    assert sent(effects) == [Close()]
 
 
 def test_a_prompt_of_a_specification_that_was_replaced_meanwhile_is_ignored() -> None:
@@ -116,8 +116,8 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
 
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     robot = waiting()
-    actions = robot.handle(verdict(BASE, (0,), 0, finish="end"), 2.0)
-    assert actions == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
+    effects = robot.handle(verdict(BASE, (0,), 0, finish="end"), 2.0)
+    assert effects == [Emit(0, (3, 0), True), Send(Close()), Finish("end")]
     assert robot.deadline is None
     later = (drafted(robot, (1,), (1,)), OPENED, LinkUp(), TimePassed(), Abort("late"))
     assert [robot.handle(event, 99.0) for event in later] == [[]] * 5
@@ -224,8 +224,8 @@ def test_an_answer_that_is_cut_keeps_what_is_verified_and_takes_nothing_more(mak
 
 
 def test_a_fault_does_not_pass_for_an_answer_that_was_cut() -> None:
-    actions = waiting().handle(Received(Fault("cut", "")), 2.0)
-    assert finish(actions).reason == "fault"
+    effects = waiting().handle(Received(Fault("cut", "")), 2.0)
+    assert finish(effects).reason == "fault"
 
 
 def test_a_decode_without_a_cloud_says_nothing() -> None:
@@ -305,9 +305,9 @@ def full(after_s: float) -> Received:
     return Received(Fault("overloaded", "all sessions are taken", after_s))
 
 
-def asked(patience: float = 10.0) -> EdgeDecoder:
+def asked(reply_timeout: float = 10.0) -> EdgeDecoder:
     """Open is on its way, at 0 s."""
-    robot = decoder("cloud_ar", patience)
+    robot = decoder("cloud_ar", reply_timeout)
     assert sent(robot.start(0.0)) == [OPENING]
     return robot
 
@@ -341,17 +341,17 @@ def test_a_refused_robot_opens_again_when_it_was_told_and_is_served() -> None:
     assert not robot.finished
 
 
-def test_patience_bounds_all_waiting() -> None:
+def test_reply_timeout_bounds_all_waiting() -> None:
     """However often it is refused; the last refusal says why."""
     robot, opened = asked(), 0
     while not robot.finished:
         now = robot.deadline
         assert now is not None and now <= 10.0
-        actions = robot.handle(full(2.0), now - 0.01)
+        effects = robot.handle(full(2.0), now - 0.01)
         if robot.finished:
-            assert finish(actions).reason == "overloaded"
-            assert "all sessions are taken" in finish(actions).text
-            assert finish(actions).retry_after_s >= 2.0  # for the robot's next decision
+            assert finish(effects).reason == "overloaded"
+            assert "all sessions are taken" in finish(effects).text
+            assert finish(effects).retry_after_s >= 2.0  # for the robot's next decision
         else:
             until = robot.deadline
             assert until is not None
@@ -435,9 +435,9 @@ def test_a_verifier_that_takes_the_tokens_goes_on_and_nobody_else_does() -> None
 )
 def test_a_verifier_that_would_go_on_with_another_answer_ends_the_decode(wrong: Received) -> None:
     robot = moved()
-    actions = robot.handle(wrong, 3.2)
-    assert finish(actions).reason == "unknown_session"
-    assert sent(actions) == [Close()]
+    effects = robot.handle(wrong, 3.2)
+    assert finish(effects).reason == "unknown_session"
+    assert sent(effects) == [Close()]
     assert robot.tokens == [3, 4, 5, 9]
 
 
@@ -481,11 +481,11 @@ def test_a_robot_that_hears_of_another_session_than_its_own_opens_its_answer_aga
 def test_sessions_that_change_without_end_end_the_decode(told: list[Received]) -> None:
     robot, asked = waiting(), 0
     for event in told * (MAX_LOST + 2):
-        actions = robot.handle(event, 2.0)
-        asked += sum(isinstance(message, Open) for message in sent(actions))
+        effects = robot.handle(event, 2.0)
+        asked += sum(isinstance(message, Open) for message in sent(effects))
         if robot.finished:
             break
-    assert finish(actions).reason == "unknown_session"
+    assert finish(effects).reason == "unknown_session"
     assert asked == MAX_LOST
 
 

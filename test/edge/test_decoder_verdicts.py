@@ -35,8 +35,8 @@ from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.answer import MAX_EARLY, EarlyVerdicts
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
-    Action,
     Drafted,
+    Effect,
     Emit,
     LinkUp,
     PromptReady,
@@ -64,8 +64,8 @@ from edge_cloud_spec.wire.messages import (
 
 def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None:
     robot = waiting()
-    actions = robot.handle(verdict(BASE, (0, 1), 9, verify_s=0.5), 3.0)
-    assert actions == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
+    effects = robot.handle(verdict(BASE, (0, 1), 9, verify_s=0.5), 3.0)
+    assert effects == [Emit(0, (3, 4, 9), True), work((3, 4, 9), chain(4))]
     (done,) = robot.stats.rounds
     assert (done.drafted, done.accepted, done.emitted, done.base) == (4, 2, 3, 0)
     assert (done.sent, done.settled, done.link_s) == (1.0, 3.0, 1.5)
@@ -75,10 +75,10 @@ def test_a_verdict_settles_the_path_and_its_token_and_drafting_goes_on() -> None
 @pytest.mark.parametrize("path", [(1,), (0, 2), (0, 0), (4,), (0, 1, 2, 3, 4)])
 def test_a_path_that_was_not_drafted_ends_the_decode_and_emits_nothing(path: tuple) -> None:
     robot = waiting()
-    actions = robot.handle(Received(Verdict(BASE, path, 9)), 2.0)
-    assert not [action for action in actions if isinstance(action, Emit)]
-    assert finish(actions).reason == "bad_verdict"
-    assert sent(actions) == [Close()]
+    effects = robot.handle(Received(Verdict(BASE, path, 9)), 2.0)
+    assert not [effect for effect in effects if isinstance(effect, Emit)]
+    assert finish(effects).reason == "bad_verdict"
+    assert sent(effects) == [Close()]
 
 
 @pytest.mark.parametrize(("last", "fits"), [(2, True), (3, False)])
@@ -93,8 +93,8 @@ def test_a_verdict_settles_as_many_tokens_as_the_answer_has_room_for_and_none_of
     path = tuple(range(last))
     drafted = (3, 4, 5)[:last]
     told = verdict(BASE, path, 9, drafted, tokens=drafted, drafted=last, generated=True)
-    actions = robot.handle(told, 1.0)
-    assert finish(actions).reason == ("length" if fits else "bad_verdict")
+    effects = robot.handle(told, 1.0)
+    assert finish(effects).reason == ("length" if fits else "bad_verdict")
     assert robot.tokens == ([*drafted, 9] if fits else [])
 
 
@@ -110,8 +110,8 @@ def test_a_robot_that_does_not_draft_holds_its_own_limit(
     told = Verdict(
         BASE, tuple(range(said)), None, tokens=tokens, leads_to=BASE.extend(tokens).short
     )
-    actions = robot.handle(Received(replace(told, generated=True)), 1.0)
-    assert finish(actions).reason == ("length" if fits else "bad_verdict")
+    effects = robot.handle(Received(replace(told, generated=True)), 1.0)
+    assert finish(effects).reason == ("length" if fits else "bad_verdict")
     assert robot.tokens == (list(tokens) if fits else [])
 
 
@@ -122,9 +122,9 @@ def test_a_verdicts_token_is_one_of_the_vocabulary(beyond: int, fits: bool) -> N
     robot.handle(OPENED, 0.0)
     robot.handle(replace(PROMPT, vocabulary=100), 0.0)
     drafts(robot, (3, 4, 5, 6), 1.0)
-    actions = robot.handle(verdict(BASE, (0,), 100 + beyond), 2.0)
+    effects = robot.handle(verdict(BASE, (0,), 100 + beyond), 2.0)
     assert robot.tokens == ([3, 99] if fits else [])
-    assert fits or finish(actions).reason == "bad_verdict"
+    assert fits or finish(effects).reason == "bad_verdict"
 
 
 def test_a_verdict_that_settles_nothing_and_ends_nothing_ends_the_decode() -> None:
@@ -155,11 +155,11 @@ def test_verdicts_that_always_lead_elsewhere_end_the_decode() -> None:
     robot = waiting()
     other = verdict(BASE, (0, 1), 9, draft=(3, 5))
     while not robot.finished:
-        actions = robot.handle(other, 2.0)
-        assert not [action for action in actions if isinstance(action, Emit)]
-    assert finish(actions).reason == "diverged"
+        effects = robot.handle(other, 2.0)
+        assert not [effect for effect in effects if isinstance(effect, Emit)]
+    assert finish(effects).reason == "diverged"
     assert robot.stats.diverged == 4
-    assert sent(actions) == [Close()]
+    assert sent(effects) == [Close()]
 
 
 def splitting(
@@ -188,9 +188,9 @@ def splitting(
 def test_what_is_settled_is_not_resampled(token: int | None, finish_: str) -> None:
     robot, base, q = splitting()
     both = verdict(base, (0,), token, finish=finish_, residual=q)
-    actions = robot.handle(both, 1.0)
-    assert finish(actions).reason == "bad_verdict"
-    assert not [action for action in actions if isinstance(action, Emit)]
+    effects = robot.handle(both, 1.0)
+    assert finish(effects).reason == "bad_verdict"
+    assert not [effect for effect in effects if isinstance(effect, Emit)]
 
 
 @pytest.mark.parametrize("generated", [False, True])
@@ -204,17 +204,17 @@ def test_a_verdict_that_comes_twice_while_all_of_p_is_awaited_is_dropped(generat
     assert robot.handle(rejected, 1.1) == []
     assert robot.stats.stale == 1
     p = TokenDistribution(np.array([0.05, *[0.0] * 18, 0.95], np.float32))
-    actions = robot.handle(Received(RowMessage(base, p)), 1.2)
-    assert actions[0] == Emit(0, (19,), True)
+    effects = robot.handle(Received(RowMessage(base, p)), 1.2)
+    assert effects[0] == Emit(0, (19,), True)
     assert robot.mode is Mode.LEADING
 
 
 def test_a_verdict_said_again_about_another_draft_is_not_resampled_from_ours() -> None:
     robot, base, q = splitting()
     told = verdict(base, (0,), None, draft=(5,), tokens=(5,), residual=q)
-    actions = robot.handle(told, 1.0)
-    assert finish(actions).reason == "bad_verdict"
-    assert not [action for action in actions if isinstance(action, Emit)]
+    effects = robot.handle(told, 1.0)
+    assert finish(effects).reason == "bad_verdict"
+    assert not [effect for effect in effects if isinstance(effect, Emit)]
 
 
 def test_a_verdict_on_a_draft_that_is_not_remembered_settles_nothing_and_is_asked_for_again() -> (
@@ -259,8 +259,8 @@ def test_verdicts_that_overtook_one_another_settle_in_order() -> None:
     assert robot.handle(early, 1.0) == []
     assert robot.handle(early, 1.0) == []  # a second copy is stale
     assert robot.handle(verdict(second, (), 3), 1.0) == []
-    actions = robot.handle(verdict(BASE, (0,), 2, (1,), tokens=(1,), drafted=4), 1.0)
-    assert actions == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
+    effects = robot.handle(verdict(BASE, (0,), 2, (1,), tokens=(1,), drafted=4), 1.0)
+    assert effects == [Emit(0, (1, 2), True), Emit(2, (3,), True), Emit(3, (4,), True)]
     assert robot.stats.stale == 1
     assert len(robot.stats.rounds) == 3
 
@@ -328,7 +328,7 @@ def whole(tokens: tuple[int, ...]) -> FinishedDraft:
     return FinishedDraft(Draft(tokens), tokens, len(tokens) - 1, leaves=((tokens, 0.5),))
 
 
-def predicting(preset: str = "fsd") -> tuple[EdgeDecoder, list[Action]]:
+def predicting(preset: str = "fsd") -> tuple[EdgeDecoder, list[Effect]]:
     """A robot whose first draft is on its way, and what it did then."""
     robot = EdgeDecoder(OPENING, load_preset(preset))
     robot.start(0.0, SPEC)
@@ -338,25 +338,25 @@ def predicting(preset: str = "fsd") -> tuple[EdgeDecoder, list[Action]]:
     return robot, robot.handle(Drafted(work.branches[0], TOKENS, whole(TOKENS)), 1.0)
 
 
-def wanted(actions: list[Action]) -> list[Branch]:
-    return [branch for action in actions if isinstance(action, Work) for branch in action.branches]
+def wanted(effects: list[Effect]) -> list[Branch]:
+    return [branch for effect in effects if isinstance(effect, Work) for branch in effect.branches]
 
 
 def test_a_guess_is_drafted_after_and_the_draft_goes_out_when_it_comes_true() -> None:
     robot, _ = predicting()
-    actions = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8)), 1.1)
+    effects = robot.handle(Received(Prediction(BASE, (0, 1), 9, 0.8)), 1.1)
     prediction = (*TOKENS[:2], 9)
-    branch = next(branch for branch in wanted(actions) if branch.prefix == prediction)
-    assert not any(isinstance(action, (Emit, Send)) for action in actions)
+    branch = next(branch for branch in wanted(effects) if branch.prefix == prediction)
+    assert not any(isinstance(effect, (Emit, Send)) for effect in effects)
     assert robot.tokens == [] and robot.stats.predictions == 1
     sent = robot.handle(Drafted(branch, (7, 8), whole((7, 8))), 1.2)
     pushes = load_preset("fsd").speculation.push
-    assert any(isinstance(action, Send) for action in sent) == pushes
+    assert any(isinstance(effect, Send) for effect in sent) == pushes
     verdict = Verdict(BASE, (0, 1), 9, leads_to=BASE.extend(prediction).short)
-    actions = robot.handle(Received(verdict), 2.0)
-    assert actions[0] == Emit(0, prediction, True)
+    effects = robot.handle(Received(verdict), 2.0)
+    assert effects[0] == Emit(0, prediction, True)
     if not pushes:
-        (message,) = [a.message for a in actions if isinstance(a, Send)]
+        (message,) = [a.message for a in effects if isinstance(a, Send)]
         assert isinstance(message, DraftMessage)
         assert (message.base, message.draft.tokens) == (BASE.extend(prediction), (7, 8))
     assert robot.measures.exits.total == 1.0
@@ -367,8 +367,8 @@ def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
     robot.handle(Received(Prediction(BASE, (), 9, 0.8)), 1.1)
     arrived = (*TOKENS[:1], 8)
     verdict = Verdict(BASE, (0,), 8, leads_to=BASE.extend(arrived).short)
-    actions = robot.handle(Received(verdict), 2.0)
-    assert all(branch.prefix[:2] == arrived for branch in wanted(actions))
+    effects = robot.handle(Received(verdict), 2.0)
+    assert all(branch.prefix[:2] == arrived for branch in wanted(effects))
     exits = robot.measures.exits
     assert (exits.total, exits.count) == (0.0, 1)
 

@@ -55,7 +55,7 @@ def decode(
     robot: SimpleNamespace, preset: str, grammar: str = "", said: list[Emit] | None = None
 ) -> Outcome:
     settings = DecodeSettings(
-        load_preset(preset), policy=SamplingPolicy(grammar=grammar), patience=100.0
+        load_preset(preset), policy=SamplingPolicy(grammar=grammar), reply_timeout=100.0
     )
     request, said = Request("find the door", jpeg(1)), [] if said is None else said
     runner, nonce = robot.runner, secrets.randbits(64)

@@ -132,10 +132,10 @@ def test_where_the_robot_has_drawn_a_token_the_cloud_goes_on_after_it(
     assert any(decode.emitted == answer.tokens for answer in decode.sessions)
 
 
-def test_a_draft_model_that_hangs_keeps_no_decode_beyond_its_patience() -> None:
+def test_a_draft_model_that_hangs_keeps_no_decode_beyond_its_reply_timeout() -> None:
     """It is waited for as long as any pass may take; the robot hears, and is alive meanwhile."""
     conditions = Conditions(delay=20.0, jitter=0.0)
-    decode = Decode(Random(0), "picospec", conditions=conditions, patience=5.0)
+    decode = Decode(Random(0), "picospec", conditions=conditions, reply_timeout=5.0)
     model: Any = decode.draft_model
     signs, passes = [], 0
     decode._runner.on_alive = lambda: signs.append(decode.now)

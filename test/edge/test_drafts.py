@@ -21,7 +21,7 @@ from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
 from edge_cloud_spec.edge.answer import Prefix
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
-from edge_cloud_spec.edge.events import Action, LinkLost, LinkUp
+from edge_cloud_spec.edge.events import Effect, LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 
@@ -199,8 +199,8 @@ def test_what_was_pushed_is_not_said_again_while_the_link_stands() -> None:
     robot = pushing()
     (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
     assert pushed.base == BASE.extend((3, 4, 5, 6))
-    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
-    assert sent(actions) == []
+    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
+    assert sent(effects) == []
     assert robot.tokens == [3, 4, 5, 6]
 
 
@@ -210,8 +210,8 @@ def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
     (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
     robot.handle(LinkUp(), 1.2)
     robot.handle(OPENED, 1.3)
-    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
-    assert [message.base for message in sent(actions)] == [lost.base]
+    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
+    assert [message.base for message in sent(effects)] == [lost.base]
 
 
 def test_what_was_pushed_is_said_again_after_a_verdict_that_leads_elsewhere() -> None:
@@ -220,8 +220,8 @@ def test_what_was_pushed_is_said_again_after_a_verdict_that_leads_elsewhere() ->
     (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
     robot.handle(verdict(BASE, (0, 1), 9, draft=(3, 5)), 1.2)
     robot.handle(OPENED, 1.3)
-    actions = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
-    assert [message.base for message in sent(actions)] == [lost.base]
+    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
+    assert [message.base for message in sent(effects)] == [lost.base]
 
 
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
@@ -286,7 +286,7 @@ def after_a_verdict(queue_s: float) -> EdgeDecoder:
     return robot
 
 
-def next_part(robot: EdgeDecoder, now: float) -> list[Action]:
+def next_part(robot: EdgeDecoder, now: float) -> list[Effect]:
     """The draft after the verified tokens is deep enough to be cut, after a pass of 50 ms."""
     part = replace(drafted(robot, (4,), (3, 4)), done=False, seconds=0.05)
     return robot.handle(part, now)

@@ -41,7 +41,7 @@ STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))
 MILLION = bytes(2**20)
 
 
-def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -> Outcome:
+def flooded(flood: bytes, reply_timeout: float, inbox: Inbox, stalls: bool = False) -> Outcome:
     """A decode beside this flood; stalls: the robot reads nothing before the inbox is full."""
 
     def script(robot: RobotSide) -> Iterator[bytes]:
@@ -55,7 +55,9 @@ def flooded(flood: bytes, patience: float, inbox: Inbox, stalls: bool = False) -
         while stalls and not inbox._is_full and inbox.qsize() < 64:
             time.sleep(0.01)
 
-    settings = DecodeSettings(load_preset("cloud_ar"), "greedy", GREEDY, patience=patience)
+    settings = DecodeSettings(
+        load_preset("cloud_ar"), "greedy", GREEDY, reply_timeout=reply_timeout
+    )
     with ScriptedCloud(script) as cloud:
         link = VerifierClient(ClientSettings(cloud.address))
         outcome = toy_robot().run(REQUEST, settings, 1, link.connect, on_emit, inbox)
@@ -115,7 +117,7 @@ def test_a_flood_keeps_neither_the_drafts_nor_the_deadline_waiting(
     preset: str, silent: bool
 ) -> None:
     faults = dict.fromkeys(range(4, 10_000), "lost") if silent else {}
-    decode = Beside(Random(0), preset, conditions=Conditions(), patience=3.0, faults=faults)
+    decode = Beside(Random(0), preset, conditions=Conditions(), reply_timeout=3.0, faults=faults)
     decode.timeline._max_steps = 1e7
     outcome = decode.run()
     assert outcome.reason == ("timeout" if silent else "length"), outcome.text

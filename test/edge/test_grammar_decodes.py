@@ -48,7 +48,7 @@ def decode(
 ) -> Outcome:
     text = answer_grammar("action", order) if grammar is None else grammar
     policy = replace(POLICIES[rule], grammar=text)
-    settings = DecodeSettings(load_preset(preset), rule, policy, patience=100.0)
+    settings = DecodeSettings(load_preset(preset), rule, policy, reply_timeout=100.0)
     request = Request("find the silver bottle", jpeg(1), order)
     return there.runner.run(request, settings, secrets.randbits(64), there.client.connect)
 

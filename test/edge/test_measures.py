@@ -168,24 +168,24 @@ def test_measures_add_up_their_rounds() -> None:
     assert (stats.drafted, stats.accepted, stats.tested) == (11, 5, 4 + 2 + 1 + 0)
 
 
-# Patience
+# Timeout
 
 
-def test_patience_begins_when_something_is_owed_and_ends_with_an_answer() -> None:
-    patience = ReplyDeadline(10.0)
-    assert patience.deadline is None and not patience.is_over(1e9)
-    patience.owed(5.0)
-    patience.owed(9.0)  # it was owed already
-    assert patience.deadline == 15.0
-    assert not patience.is_over(14.9) and patience.is_over(15.0)
-    assert patience.why == "the cloud has not answered for 10 s; check the link"
-    patience.answered()
-    assert patience.deadline is None
-    patience.lost("a broken wire", 20.0)
-    assert patience.deadline == 30.0
-    patience.lost("another", 25.0)
-    assert patience.deadline == 30.0
-    assert patience.why.endswith("check the link (another)")
+def test_reply_timeout_begins_when_something_is_owed_and_ends_with_an_answer() -> None:
+    reply_timeout = ReplyDeadline(10.0)
+    assert reply_timeout.deadline is None and not reply_timeout.is_over(1e9)
+    reply_timeout.owed(5.0)
+    reply_timeout.owed(9.0)  # it was owed already
+    assert reply_timeout.deadline == 15.0
+    assert not reply_timeout.is_over(14.9) and reply_timeout.is_over(15.0)
+    assert reply_timeout.why == "the cloud has not answered for 10 s; check the link"
+    reply_timeout.answered()
+    assert reply_timeout.deadline is None
+    reply_timeout.lost("a broken wire", 20.0)
+    assert reply_timeout.deadline == 30.0
+    reply_timeout.lost("another", 25.0)
+    assert reply_timeout.deadline == 30.0
+    assert reply_timeout.why.endswith("check the link (another)")
 
 
 def test_a_lookup_that_costs_more_than_it_yields_is_left_for_a_while() -> None:

@@ -39,7 +39,7 @@ def decoder(link: Proxy) -> Iterator[PictureDecoder]:
     link.set_delay(0.0)
     drafter = str(checkpoint("qwen3_vl", 2, 384))
     with PictureDecoder(link.address, drafter, preset="dsd") as decoder:
-        decoder.settings = replace(decoder.settings, patience=0.5)
+        decoder.settings = replace(decoder.settings, reply_timeout=0.5)
         yield decoder
 
 
@@ -98,7 +98,7 @@ def test_an_error_comes_after_the_words_that_were_settled_and_the_next_decode_wo
         link.set_delay(0.0)
     assert decoder.answer is None, "the last answer is no answer to this"
     assert 0 < len(said) < len(whole.text) and whole.text.startswith(said)
-    decoder.settings = replace(decoder.settings, patience=10.0)  # the channel has to come back
+    decoder.settings = replace(decoder.settings, reply_timeout=10.0)  # the channel has to come back
     assert "".join(decoder.stream(jpeg(1), IT)) == whole.text
 
 

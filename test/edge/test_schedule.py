@@ -99,10 +99,15 @@ def test_whatever_the_link_does_the_answer_is_the_targets_own(
     rule=st.sampled_from(sorted(RULES)),
     seed=st.integers(0, 50),
     known_spec=specs,
-    patience=st.sampled_from([0.3, 2.0, 1e6]),
+    reply_timeout=st.sampled_from([0.3, 2.0, 1e6]),
 )
 def test_a_verifier_that_forgets_the_session_goes_on_after_what_is_verified(
-    random: Random, preset: str, rule: str, seed: int, known_spec: bytes | None, patience: float
+    random: Random,
+    preset: str,
+    rule: str,
+    seed: int,
+    known_spec: bytes | None,
+    reply_timeout: float,
 ) -> None:
     conditions = Conditions(cuts=1.0, outage=3.0, restart=0.5, duplicated=0.2, reordered=True)
     decode = Decode(
@@ -113,13 +118,13 @@ def test_a_verifier_that_forgets_the_session_goes_on_after_what_is_verified(
         conditions=conditions,
         seed=seed,
         known_spec=known_spec,
-        patience=patience,
+        reply_timeout=reply_timeout,
     )
     finish = decode.run()
     own, reason = decode.own_answer()
     assert decode.emitted == own[: len(decode.emitted)]
     if finish.reason == "timeout":
-        assert patience < 1e6
+        assert reply_timeout < 1e6
         assert finish.text
     else:
         assert (decode.emitted, finish.reason) == (own, reason)
@@ -146,7 +151,7 @@ def test_a_restarted_verifier_gets_the_verified_tokens_from_the_robot() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_link_that_comes_and_goes_without_an_answer_ends_in_time(preset: str) -> None:
     conditions = Conditions(delay=3.0, cuts=5.0, outage=0.01, max_cuts=1000)
-    decode = Decode(Random(2), preset, conditions=conditions, patience=20.0)
+    decode = Decode(Random(2), preset, conditions=conditions, reply_timeout=20.0)
     assert decode.run().reason == "timeout"
     assert decode.now == pytest.approx(20.0)
     assert decode.faults.cuts > 20

@@ -14,9 +14,9 @@ from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.draft_planner import DEFAULTS, HINTED
 from edge_cloud_spec.edge.events import (
-    Action,
     Drafted,
     DrafterFailed,
+    Effect,
     Emit,
     Finish,
     LinkLost,
@@ -121,7 +121,7 @@ def following(measures: Measures | None = None, event: Received = OPENED) -> Edg
     return robot
 
 
-def said(robot: EdgeDecoder, *tokens: int) -> list[Action]:
+def said(robot: EdgeDecoder, *tokens: int) -> list[Effect]:
     """The cloud's next tokens, of a verdict that is complete in itself."""
     base = BASE.extend(robot.tokens)
     there = base.extend(tokens)
@@ -132,8 +132,8 @@ def said(robot: EdgeDecoder, *tokens: int) -> list[Action]:
     return robot.handle(Received(verdict), PASS_S * len(robot.tokens))
 
 
-def wanted(actions: list[Action]) -> Work:
-    (work,) = [action for action in actions if isinstance(action, Work)]
+def wanted(effects: list[Effect]) -> Work:
+    (work,) = [effect for effect in effects if isinstance(effect, Work)]
     return work
 
 
@@ -158,7 +158,7 @@ def known(hints_yield: int, draft_s: float = 0.005) -> Measures:
 
 def judged(
     robot: EdgeDecoder, token: int, *, generated: bool, now: float | None = None
-) -> list[Action]:
+) -> list[Effect]:
     """A verdict of one token, ``generated``: on what the server generated."""
     base = BASE.extend(robot.tokens)
     there = base.extend((token,))
@@ -187,14 +187,14 @@ def test_what_the_server_generated_while_a_draft_crossed_it_measures_no_pass() -
 def test_a_robot_that_leads_lets_the_server_generate_where_drafting_pays_no_more() -> None:
     measures = known(1)
     robot = joining(measures)
-    actions = judged(robot, 6, generated=False)
+    effects = judged(robot, 6, generated=False)
     assert robot.mode is Mode.LEADING
     measures.acceptance, measures.runner_up = Mean(0.01, 1e9), Mean(0.01, 1e9)
     now = 1.0
-    while not any(isinstance(message, Generate) for message in sent(actions)):
+    while not any(isinstance(message, Generate) for message in sent(effects)):
         now += 1.0
-        drafted(robot, wanted(actions), (7, 8))
-        actions = judged(robot, 2, generated=False, now=now)
+        drafted(robot, wanted(effects), (7, 8))
+        effects = judged(robot, 2, generated=False, now=now)
     assert robot.mode is Mode.FOLLOWING
 
 
@@ -219,12 +219,12 @@ def test_rounds_begin_anew_where_the_prompt_is_replaced(mode: Mode) -> None:
 def test_a_silent_robot_drafts_a_token_now_and_then_and_sends_none() -> None:
     robot = following(known(1, draft_s=1.0))
     robot.handle(OPENED, 0.0)
-    actions, sampled = robot.handle(Prefilled(), 0.0), []
+    effects, sampled = robot.handle(Prefilled(), 0.0), []
     for token in range(1, 10):
-        if any(isinstance(action, Work) and action.branches for action in actions):
+        if any(isinstance(effect, Work) and effect.branches for effect in effects):
             sampled.append(len(robot.tokens))
-            assert drafted(robot, wanted(actions), (7,)) == []
-        actions = said(robot, token)
+            assert drafted(robot, wanted(effects), (7,)) == []
+        effects = said(robot, token)
     assert sampled == [0, 4, 8]
 
 
@@ -310,8 +310,8 @@ def test_hints_are_tried_first_and_the_cloud_waits_for_none() -> None:
     (hint,) = drafted(robot, wanted(robot.handle(Prefilled(), 0.0)), (7, 8))
     assert hint.hint and hint.base == BASE
     for token in range(1, HINTED):
-        actions = said(robot, token)
-        assert all(message.hint for message in sent(actions))
+        effects = said(robot, token)
+        assert all(message.hint for message in sent(effects))
     assert measures.server_yields[True].count > 0
 
 

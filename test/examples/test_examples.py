@@ -27,7 +27,7 @@ from edge_cloud_spec.wire.channel import DEFAULT_ADDRESS
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 INSTRUCTION = "find the silver bottle"
-PATIENCE = 60.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_decisions_of_a_graph_are_printed(
             node.until(lambda: Status.read(states[-1]).state == "idle")
             assert turns < 20
     watcher.send_signal(signal.SIGINT)
-    assert watcher.wait(timeout=PATIENCE) == 0
+    assert watcher.wait(timeout=REPLY_TIMEOUT) == 0
     lines = printed.read_text().splitlines()
     assert "u1 NOT VERIFIED, end: action: move forward small;" in [
         re.sub(r"^u\d+", "u1", line) for line in lines

@@ -26,9 +26,9 @@ from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
     Abort,
-    Action,
     Cut,
     DrafterFailed,
+    Effect,
     Emit,
     Event,
     Finish,
@@ -65,7 +65,7 @@ from edge_cloud_spec.wire.messages import (
 
 PRESETS = tuple(sorted(each.stem for each in Path("config/presets").glob("*.yaml")))
 SPEC, OTHER_SPEC = b"the cloud's specification", b"another one"
-PATIENCE_S = 10.0
+REPLY_TIMEOUT_S = 10.0
 LIMIT = 24  # tokens of an answer, where the prompt says it
 CODES = ("overloaded", "unknown_session", "bad_request", "internal", "in_use", "moved", "", "end")
 WEIGHTS = {
@@ -112,19 +112,19 @@ class Judge:
         paths += [path for path in known if path is not None]
         return [path + last for path in paths]
 
-    def check(self, actions: Sequence[Action]) -> None:
+    def check(self, effects: Sequence[Effect]) -> None:
         """Raise Broken for what no message allows."""
-        if self.over and actions:
-            raise Broken(f"after its end: {actions}")
-        for action in actions:
-            if isinstance(action, Emit):
-                self._check_emit(action)
-            elif isinstance(action, Send) and isinstance(action.message, DraftMessage):
-                message = action.message
+        if self.over and effects:
+            raise Broken(f"after its end: {effects}")
+        for effect in effects:
+            if isinstance(effect, Emit):
+                self._check_emit(effect)
+            elif isinstance(effect, Send) and isinstance(effect.message, DraftMessage):
+                message = effect.message
                 self.drafts.setdefault(message.base, []).append(message.draft)
-            elif isinstance(action, Finish):
+            elif isinstance(effect, Finish):
                 self.over = True
-                self.counts[f"finish {action.reason}"] += 1
+                self.counts[f"finish {effect.reason}"] += 1
 
     def _check_emit(self, emit: Emit) -> None:
         self.counts["emits"] += 1
@@ -191,7 +191,7 @@ class DecodeFuzz:
         longest = min(limit or LIMIT, LIMIT) if drafts else (limit or 2**32)
         self.judge = Judge(longest, counts)
         self.now = 0.0
-        self.decoder = EdgeDecoder(self._opening, preset, PATIENCE_S, measures=Measures())
+        self.decoder = EdgeDecoder(self._opening, preset, REPLY_TIMEOUT_S, measures=Measures())
         self._prompts: list[bytes] = []  # specifications whose prompt is due
         self._unread = self._failed = False
         self._work: Work | None = None
@@ -245,9 +245,9 @@ class DecodeFuzz:
                 return
             self._note(event.message)
         before = self.decoder.mode
-        actions = self.decoder.handle(event, self.now)
+        effects = self.decoder.handle(event, self.now)
         self._counts[f"{before.name} > {self.decoder.mode.name}"] += 1
-        self._take(actions)
+        self._take(effects)
 
     def _note(self, message: ServerMessage) -> None:
         if isinstance(message, Verdict):
@@ -257,13 +257,13 @@ class DecodeFuzz:
         elif isinstance(message, Opened) and not self._preset.drafts_on_robot:
             self.judge.bases.add(message.base)
 
-    def _take(self, actions: Sequence[Action]) -> None:
-        self.judge.check(actions)
-        for action in actions:
-            if isinstance(action, Prepare):
-                self._prompts, self._unread, self._work = [action.spec], False, None
-            elif isinstance(action, Work):
-                self._work = action
+    def _take(self, effects: Sequence[Effect]) -> None:
+        self.judge.check(effects)
+        for effect in effects:
+            if isinstance(effect, Prepare):
+                self._prompts, self._unread, self._work = [effect.spec], False, None
+            elif isinstance(effect, Work):
+                self._work = effect
 
     def _base(self, spec: bytes) -> PrefixDigest:
         return base_digest(self._opening, b"prompt", spec_digest(spec))

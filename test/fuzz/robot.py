@@ -12,7 +12,7 @@ from fuzz.scenes import CHAIN, SPEC, WHOLE, Scene, opening_of, scenes
 
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Action, Emit, Finish, Received
+from edge_cloud_spec.edge.events import Effect, Emit, Finish, Received
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.frames import Head, server_frame
 from edge_cloud_spec.wire.messages import (
@@ -60,9 +60,9 @@ def trial(scene: Scene, frame: bytes) -> str:
     except WireError as error:
         assert str(error)
         return "refused by the codec"
-    actions = robot.handle(Received(message), 1.0)
-    assert_bounded(scene, actions)
-    finish = next((action for action in actions if isinstance(action, Finish)), None)
+    effects = robot.handle(Received(message), 1.0)
+    assert_bounded(scene, effects)
+    finish = next((effect for effect in effects if isinstance(effect, Finish)), None)
     if finish is None:
         if robot.tokens == before:
             assert_still_works(scene, robot)
@@ -76,12 +76,12 @@ def trial(scene: Scene, frame: bytes) -> str:
     return "a fault" if isinstance(message, Fault) else finish.reason
 
 
-def assert_bounded(scene: Scene, actions: list[Action]) -> None:
+def assert_bounded(scene: Scene, effects: list[Effect]) -> None:
     """What is emitted is of the vocabulary, and no longer than an answer."""
-    for action in actions:
-        if isinstance(action, Emit) and scene.name != "alone":
-            assert all(0 <= token < VOCABULARY for token in action.tokens), action
-            assert action.position + len(action.tokens) <= MAX_TOKENS
+    for effect in effects:
+        if isinstance(effect, Emit) and scene.name != "alone":
+            assert all(0 <= token < VOCABULARY for token in effect.tokens), effect
+            assert effect.position + len(effect.tokens) <= MAX_TOKENS
 
 
 def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:

@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Action, Drafted, PromptReady, Received, Send
+from edge_cloud_spec.edge.events import Drafted, Effect, PromptReady, Received, Send
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.wire.codec import (
@@ -118,7 +118,7 @@ class _Talk:
         """A decoder whose first draft, or wish, is on its way."""
         return self._begin()[0]
 
-    def _begin(self) -> tuple[EdgeDecoder, list[Action]]:
+    def _begin(self) -> tuple[EdgeDecoder, list[Effect]]:
         robot = EdgeDecoder(self._opening, self._preset)
         robot.start(0.0, SPEC)
         said = robot.handle(Received(Opened("s", b"", self._base)), 0.0)
@@ -133,11 +133,11 @@ class _Talk:
 
     def verdict(self) -> bytes:
         """What the verification says to it."""
-        (action,) = self.cloud.handle(self._sent())
-        if isinstance(action, Propose):
-            (action,) = self.cloud.handle(Proposed(self._finished.draft))
-        assert isinstance(action, DuePass)
-        logits = self._target.forward(action.draft.tokens, action.draft.parents)
+        (effect,) = self.cloud.handle(self._sent())
+        if isinstance(effect, Propose):
+            (effect,) = self.cloud.handle(Proposed(self._finished.draft))
+        assert isinstance(effect, DuePass)
+        logits = self._target.forward(effect.draft.tokens, effect.draft.parents)
         first = self.cloud.handle(Scored(LogitRows(logits)))[0]
         assert isinstance(first, cloud_events.Reply)
         return encode_server(first.message)
@@ -148,9 +148,9 @@ class _Talk:
         return encode_server(said.message)
 
     def _sent(self) -> DraftMessage | Generate:
-        action = self._begin()[1][0]
-        assert isinstance(action, Send)
-        message = decode_client(encode_client(action.message))
+        effect = self._begin()[1][0]
+        assert isinstance(effect, Send)
+        message = decode_client(encode_client(effect.message))
         assert isinstance(message, DraftMessage | Generate)
         return message
 

@@ -21,7 +21,7 @@ from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import Settings, Unverified
-from edge_cloud_spec.nav.status import Holds
+from edge_cloud_spec.nav.status import StopLatch
 
 Patch = pytest.MonkeyPatch
 
@@ -35,13 +35,13 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
 
 
 def _forgets_to_wait(patch: Patch) -> None:
-    stop = Holds.stop
+    stop = StopLatch.stop
 
-    def stop_without_waiting(self: Holds, cause: str, why: str, now: float) -> None:
+    def stop_without_waiting(self: StopLatch, cause: str, why: str, now: float) -> None:
         stop(self, cause, why, now)
         self._awaits = False
 
-    patch.setattr(Holds, "stop", stop_without_waiting)
+    patch.setattr(StopLatch, "stop", stop_without_waiting)
 
 
 def _moves_on_old_frames(patch: Patch) -> None:
@@ -60,7 +60,7 @@ def _goes_on_for_another_instruction(patch: Patch) -> None:
     def unmoved(self: Navigator, event: Instruction, now: float) -> list[Effect]:
         running, self._run = self._run, None
         effects = instruct(self, event, now)
-        self._run = None if self.holds.why else running
+        self._run = None if self.stop_latch.why else running
         return effects
 
     patch.setattr(Navigator, "_instruct", unmoved)
@@ -154,7 +154,7 @@ def _sees_only_what_is_nearest(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ((Holds, "refusal", ""), "while the robot is held|without a newer instruction"),
+        ((StopLatch, "refusal", ""), "while the robot is held|without a newer instruction"),
         (_forgets_to_wait, "without a newer instruction"),
         (_moves_on_old_frames, "from before the release"),
         ((Unverified, "limits", lambda self, limits: limits), "beyond the limit"),

@@ -25,14 +25,14 @@ from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile
-from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
 from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.presets import load_preset, preset_names
 
-CHEAP = custom_regime(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
-SLOW = custom_regime(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
+CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
+SLOW = custom_cost_profile(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
 COUPLED = SamplingPolicy(0.8, seed=3)
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
@@ -210,10 +210,12 @@ def test_what_is_held_on_is_counted() -> None:
 
 def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
     """The prefill gave it: a pass that costs nothing must not make the target look free."""
-    regime = load_regime("fsd-go2")
-    robot = VirtualHarness(regime, LinkProfile(regime.one_way_ms)).robot
+    cost_profile = load_cost_profile("fsd-go2")
+    robot = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms)).robot
     robot.decode(load_preset("cloud_ar"), 4, seed=1)
-    assert robot.runner.measures.server_pass.value == pytest.approx(regime.ar_ms / 1e3, rel=0.01)
+    assert robot.runner.measures.server_pass.value == pytest.approx(
+        cost_profile.ar_ms / 1e3, rel=0.01
+    )
 
 
 def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
@@ -231,8 +233,8 @@ def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
     ("options", "why"),
     [
         ("--draft-ms 5 --ar-ms 9", "needs --verify-ms, --alpha, --rtt too"),
-        ("--regime custom", "needs --draft-ms, --verify-ms"),
-        ("--regime fsd-go2 --alpha 2", "alpha, runner-up and exit-hit are from 0 to 1"),
+        ("--cost-profile custom", "needs --draft-ms, --verify-ms"),
+        ("--cost-profile fsd-go2 --alpha 2", "alpha, runner-up and exit-hit are from 0 to 1"),
         ("--outage 2,60", "60,2"),
         ("--presets dsd,edge_only", "edge_only asks no cloud"),
         ("--tokens 0", "--tokens is at least 1"),
@@ -245,9 +247,9 @@ def test_what_makes_no_sense_is_refused(
     assert why in capsys.readouterr().err
 
 
-def test_flags_change_a_published_regime(tmp_path: Path) -> None:
+def test_flags_change_a_published_cost_profile(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    options = f"--regime fsd-go2 --alpha 1 --gamma 6 --presets dsd --tokens 70 --json {path}"
+    options = f"--cost-profile fsd-go2 --alpha 1 --gamma 6 --presets dsd --tokens 70 --json {path}"
     assert main(["bench", "pipelines", *options.split()]) == 0
     row = json.loads(path.read_text())["rows"][0]
     assert row["tokens_per_round"] == pytest.approx(7.0)

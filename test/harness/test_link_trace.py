@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import links
+from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile, LinkTrace, read_trace
-from edge_cloud_spec.lab.harness.regimes import custom_regime
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.presets import load_preset
 
-CHEAP = custom_regime(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7)
+CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_pipelines_take_a_trace(file: Path, tmp_path: Path) -> None:
     file.write_text("0,30\n1,300\n2,\n3,30\n4,40\n")
     out = tmp_path / "rows.json"
     options = "--presets cloud_ar,auto --tokens 300"
-    options += f" --regime today-7b --link {file} --json {out}"
+    options += f" --cost-profile today-7b --link {file} --json {out}"
     assert main(["bench", "pipelines", *options.split()]) == 0
     row = json.loads(out.read_text())["rows"][0]
     assert row["resumed"] > 0 and row["equal"] == 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.regimes import custom_regime, load_regime
+from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
 from edge_cloud_spec.lab.harness.scripted.model import (
     SPEC,
     CalibratedVlm,
@@ -40,7 +40,7 @@ class Slow(ToyVlm):
         self.passes += 1
 
 
-COSTS = custom_regime(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
+COSTS = custom_cost_profile(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
 
 
 def asked(session: Any, tokens: list[int], parents: Any = None, on_layer: Any = None) -> Any:
@@ -146,46 +146,50 @@ def test_exits_of_a_pass_look_on_each_for_its_own_session() -> None:
 
 
 def test_a_batch_costs_its_rows_and_reads_the_weights_once() -> None:
-    regime = COSTS
-    flat, slope = regime.flat_tokens, regime.per_token
-    assert regime.batch_pass_ms([5]) == regime.verify_pass_ms(5) == 10.0
-    assert regime.batch_pass_ms([0]) == regime.batch_pass_ms([0], exits=False) == 8.0
+    cost_profile = COSTS
+    flat, slope = cost_profile.flat_tokens, cost_profile.per_token
+    assert cost_profile.batch_pass_ms([5]) == cost_profile.verify_pass_ms(5) == 10.0
+    assert cost_profile.batch_pass_ms([0]) == cost_profile.batch_pass_ms([0], exits=False) == 8.0
     rows = 32 + 32 + 1
-    assert regime.batch_pass_ms([32, 32]) == pytest.approx(10 * (1 + slope * (rows - flat)))
-    assert regime.batch_pass_ms([32, 32]) < 2 * regime.batch_pass_ms([32])
+    assert cost_profile.batch_pass_ms([32, 32]) == pytest.approx(10 * (1 + slope * (rows - flat)))
+    assert cost_profile.batch_pass_ms([32, 32]) < 2 * cost_profile.batch_pass_ms([32])
 
 
-def test_what_no_paper_prints_is_as_the_regimes_assume_it() -> None:
-    published = load_regime("fsd-go2")
+def test_what_no_paper_prints_is_as_the_cost_profiles_assume_it() -> None:
+    published = load_cost_profile("fsd-go2")
     assert published.prefill_ms == published.draft_prefill_ms == 0.0
     assert published.batch_pass_ms([4], exits=False) == published.verify_ms == 620
-    regime = published.with_assumed()
-    assert regime.prefill_ms == pytest.approx(1.5 * 354)
-    assert regime.draft_prefill_ms == pytest.approx(8 * 72)
-    assert regime.batch_pass_ms([4], exits=False) == pytest.approx(1.05 * 354)
-    assert regime.batch_pass_ms([4]) == 620
-    assert regime.batch_pass_ms([32], exits=False) > regime.batch_pass_ms([16], exits=False)
-    without = load_regime("pico-qwen-gsm8k").with_assumed()
+    cost_profile = published.with_assumed()
+    assert cost_profile.prefill_ms == pytest.approx(1.5 * 354)
+    assert cost_profile.draft_prefill_ms == pytest.approx(8 * 72)
+    assert cost_profile.batch_pass_ms([4], exits=False) == pytest.approx(1.05 * 354)
+    assert cost_profile.batch_pass_ms([4]) == 620
+    assert cost_profile.batch_pass_ms([32], exits=False) > cost_profile.batch_pass_ms(
+        [16], exits=False
+    )
+    without = load_cost_profile("pico-qwen-gsm8k").with_assumed()
     assert without.batch_pass_ms([4], exits=False) == without.verify_ms
     with pytest.raises(UserError, match="prefills"):
         replace(published, prefill_ms=-1.0)
 
 
-def test_a_regime_of_today_says_what_a_prompt_takes() -> None:
+def test_a_cost_profile_of_today_says_what_a_prompt_takes() -> None:
     """In ms, the parts of a model added up; what is assumed of others does not go before it."""
     for name, prefill_ms in (("today-7b", 60.0), ("today-32b", 200.0), ("today-72b", 450.0)):
-        regime = load_regime(name)
-        assert regime.with_assumed() == regime
-        assert (regime.prefill_ms, regime.draft_prefill_ms) == (prefill_ms, 500.0)
-        assert regime.verify_pass_ms(regime.flat_tokens) == regime.ar_ms
-        assert regime.verify_pass_ms(regime.flat_tokens + 10) == pytest.approx(1.05 * regime.ar_ms)
-    assert load_regime("instant").with_assumed().prefill_ms == pytest.approx(1.5 * 0.2)
+        cost_profile = load_cost_profile(name)
+        assert cost_profile.with_assumed() == cost_profile
+        assert (cost_profile.prefill_ms, cost_profile.draft_prefill_ms) == (prefill_ms, 500.0)
+        assert cost_profile.verify_pass_ms(cost_profile.flat_tokens) == cost_profile.ar_ms
+        assert cost_profile.verify_pass_ms(cost_profile.flat_tokens + 10) == pytest.approx(
+            1.05 * cost_profile.ar_ms
+        )
+    assert load_cost_profile("instant").with_assumed().prefill_ms == pytest.approx(1.5 * 0.2)
 
 
 def test_a_scripted_prompt_takes_its_time_layer_by_layer() -> None:
-    regime = replace(load_regime("fsd-go2"), draft_prefill_ms=280.0)
+    cost_profile = replace(load_cost_profile("fsd-go2"), draft_prefill_ms=280.0)
     slept: list[float] = []
-    model = DraftVlm(regime, slept.append)
+    model = DraftVlm(cost_profile, slept.append)
     seen: list[float] = []
     prefill = model.prefill(model.prompt(request_of(3), SPEC))
     assert prefill.step(1 << 30, lambda layer, _: seen.append(sum(slept)))

@@ -11,8 +11,8 @@ from edge_cloud_spec.decoding.propose import FinishedDraft
 from edge_cloud_spec.decoding.shape import Branch, Expansion, chain
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import (
-    Action,
     Drafted,
+    Effect,
     Event,
     Finish,
     PromptReady,
@@ -35,16 +35,16 @@ class Robot(EdgeDecoder):
 
     wanted: tuple[Branch, ...] = ()
 
-    def handle(self, event: Event, now: float) -> list[Action]:
-        actions = super().handle(event, now)
-        for action in actions:
-            if isinstance(action, Work):
-                self.wanted = action.branches
-        return actions
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects = super().handle(event, now)
+        for effect in effects:
+            if isinstance(effect, Work):
+                self.wanted = effect.branches
+        return effects
 
 
-def decoder(preset: str = "dsd", patience: float = 10.0) -> Robot:
-    return Robot(OPENING, load_preset(preset), patience)
+def decoder(preset: str = "dsd", reply_timeout: float = 10.0) -> Robot:
+    return Robot(OPENING, load_preset(preset), reply_timeout)
 
 
 def drafting() -> Robot:
@@ -77,15 +77,15 @@ def drafted(robot: Robot, tokens: tuple[int, ...], finished: tuple[int, ...] = (
     return Drafted(branch, tokens, part, done=bool(finished))
 
 
-def drafts(robot: Robot, tokens: tuple[int, ...], now: float) -> list[Action]:
+def drafts(robot: Robot, tokens: tuple[int, ...], now: float) -> list[Effect]:
     """A chain, pass by pass; nothing happens before it is whole."""
     for token in tokens[:-1]:
         assert robot.handle(drafted(robot, (token,)), now) == []
     return robot.handle(drafted(robot, tokens[-1:], tokens), now)
 
 
-def sent(actions: list[Action]) -> list:
-    return [action.message for action in actions if isinstance(action, Send)]
+def sent(effects: list[Effect]) -> list:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
 def verdict(
@@ -101,6 +101,6 @@ def verdict(
     return Received(Verdict(base, path, token, leads_to=there.short, **others))
 
 
-def finish(actions: list[Action]) -> Finish:
-    (found,) = [action for action in actions if isinstance(action, Finish)]
+def finish(effects: list[Effect]) -> Finish:
+    (found,) = [effect for effect in effects if isinstance(effect, Finish)]
     return found

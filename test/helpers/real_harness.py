@@ -6,12 +6,12 @@ import time
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.lab.harness.cost_profiles import CostProfile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.proxy import Proxy
-from edge_cloud_spec.lab.harness.regimes import Regime
 from edge_cloud_spec.lab.harness.scripted.model import BusyTime, scripted_worker
 from edge_cloud_spec.lab.harness.server import InProcessServer
-from edge_cloud_spec.lab.harness.virtual import PATIENCE, ScriptedRobot
+from edge_cloud_spec.lab.harness.virtual import REPLY_TIMEOUT, ScriptedRobot
 
 MAX_LATE = 0.01  # seconds
 
@@ -29,11 +29,11 @@ class PunctualSleep:
 
 
 class RealHarness:
-    """A robot and a cloud of a regime; their models sleep as long as real ones would compute."""
+    """A robot and a cloud of a cost profile; a model sleeps as long as a real one computes."""
 
     def __init__(
         self,
-        regime: Regime,
+        cost_profile: CostProfile,
         profile: LinkProfile,
         seed: int = 0,
         limits: WorkerLimits | None = None,
@@ -42,14 +42,14 @@ class RealHarness:
         """cloud_drafts: it has a draft model, too."""
         self.cloud_busy = BusyTime(PunctualSleep())
         self.worker = scripted_worker(
-            regime, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
+            cost_profile, time.perf_counter, self.cloud_busy, limits, drafts=cloud_drafts
         )
         self._cloud = InProcessServer(self.worker)
         self._proxy = Proxy(self._cloud.address, profile, seed)
         self._client = VerifierClient(ClientSettings(self._proxy.address))
-        patience = PATIENCE + profile.longest_outage_s
+        reply_timeout = REPLY_TIMEOUT + profile.longest_outage_s
         self.robot = ScriptedRobot(
-            regime, self._client.connect, time.perf_counter, PunctualSleep(), patience
+            cost_profile, self._client.connect, time.perf_counter, PunctualSleep(), reply_timeout
         )
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ from edge_cloud_spec.wire.messages import (
 from edge_cloud_spec.wire.messages import Prediction as WirePrediction
 from edge_cloud_spec.wire.messages import Verdict as WireVerdict
 
-PATIENCE = 60.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 
 
 class Recorder(ScriptedCloud):
@@ -113,7 +113,7 @@ def recorder() -> Iterator[Recorder]:
 @pytest.fixture
 def robot(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hearer]:
     # This robot says nothing twice, and what it said is dropped where a link comes up late.
-    monkeypatch.setattr(route, "UNREACHABLE_S", PATIENCE)
+    monkeypatch.setattr(route, "UNREACHABLE_S", REPLY_TIMEOUT)
     with running_bridge(cloud=recorder.address) as robot:
         yield robot
 

@@ -24,7 +24,7 @@ COMPLETE = ("end", "length")
 def graph(tmp_path: Path) -> Iterator[tuple[Watcher, Cloud]]:
     target, drafter = (make_checkpoint(tmp_path / name, seed=i) for i, name in enumerate("td"))
     cloud = Cloud(target)
-    given = {"model.path": drafter, "patience": 30.0, "retry": 0.1, "max_tokens": 12}
+    given = {"model.path": drafter, "reply_timeout": 30.0, "retry": 0.1, "max_tokens": 12}
     processes = [
         node_process("cloud_bridge", cloud=cloud.address),
         node_process("drafter", when_lost="creep", **given),
@@ -45,7 +45,7 @@ def complete(watcher: Watcher, verified: bool) -> list[Any]:
 def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_itself(
     graph: tuple[Watcher, Cloud],
 ) -> None:
-    """Patience is 30 s: the decision that was under way in the cloud is not waited for."""
+    """Timeout is 30 s: the decision that was under way in the cloud is not waited for."""
     watcher, cloud = graph
     watcher.ask(INSTRUCTION)
     watcher.until(lambda: complete(watcher, verified=True))

@@ -38,7 +38,7 @@ def watcher(checkpoints: tuple[Path, Path], cloud: Cloud) -> Iterator[Watcher]:
         node_process("cloud_bridge", cloud=cloud.address),
         node_process(
             "drafter",
-            **{"model.path": checkpoints[1], "patience": 4.0, "retry": 0.2, "preset": "dsd"},
+            **{"model.path": checkpoints[1], "reply_timeout": 4.0, "retry": 0.2, "preset": "dsd"},
         ),
     ]
     watcher = Watcher()

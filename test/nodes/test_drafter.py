@@ -14,7 +14,7 @@ import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from helpers.graph.decode_graph import INSTRUCTION, Watcher
-from helpers.graph.peer import PATIENCE, Peer
+from helpers.graph.peer import REPLY_TIMEOUT, Peer
 from helpers.navigator_bench import Bench
 from PIL import Image as Picture
 from rclpy.qos import qos_profile_sensor_data
@@ -69,7 +69,7 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
     monkeypatch.setattr(node._pilot, "hear", hear)
     navigator = node.create_publisher(NavStatus, "nav_status", LATCHED)
     said = [Status("ready", "r1", detail, 7) for detail in ("done: search", "search")]
-    late = time.monotonic() + PATIENCE
+    late = time.monotonic() + REPLY_TIMEOUT
     while not navigator.get_subscription_count():
         assert time.monotonic() < late
         time.sleep(0.01)
@@ -126,7 +126,7 @@ class Robot(Peer):
 
 @pytest.fixture
 def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Robot]:
-    given = ("-r", "__ns:=/robot1", "-p", "patience:=1.0", "-p", "hardware_id:=go2-7")
+    given = ("-r", "__ns:=/robot1", "-p", "reply_timeout:=1.0", "-p", "hardware_id:=go2-7")
     launch(["-m", "edge_cloud_spec.nodes.drafter"], *given)
     with Robot() as robot:
         yield robot
@@ -198,7 +198,7 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
 
     start()
     start(program=["-m", "edge_cloud_spec.nodes.drafter"])
-    bench.until(lambda: said(f"idle {STARTED}"), 4 * PATIENCE)  # a model is loaded
+    bench.until(lambda: said(f"idle {STARTED}"), 4 * REPLY_TIMEOUT)  # a model is loaded
     bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said("failed e_stop is on; publish the instruction again"))
@@ -241,7 +241,7 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
     launch: Callable[..., subprocess.Popen[str]],
 ) -> None:
     """In between, a drafter that has nothing to decide is alive for longer than a hang may last."""
-    given = ("-p", "preset:=edge_only", "-p", "retry:=0.1", "-p", "patience:=1.0")
+    given = ("-p", "preset:=edge_only", "-p", "retry:=0.1", "-p", "reply_timeout:=1.0")
     process = launch(["-c", PROGRAM], *given)
     with Watcher() as watcher:
         watcher.ask(INSTRUCTION)

@@ -20,7 +20,7 @@ from helpers.graph.lifecycle import (
     UNCONFIGURED,
     Manager,
 )
-from helpers.graph.peer import PATIENCE
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
 from std_msgs.msg import Bool
 
@@ -53,7 +53,7 @@ def status_of(process: subprocess.Popen[str], name: str) -> int:
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit status after SIGINT, and what was written on stderr."""
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     return process.returncode, errors
 
 

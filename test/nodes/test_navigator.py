@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
-from helpers.graph.peer import PATIENCE
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
 from nav_msgs.msg import Odometry
 from rcl_interfaces.srv import DescribeParameters, GetParameters
@@ -101,7 +101,7 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
 
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     assert process.returncode == 0 and "Traceback" not in errors
 
 
@@ -120,7 +120,7 @@ def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start: Any) -> None
 
 def test_a_dialect_that_is_not_there_ends_it_with_a_sentence(launch: Any) -> None:
     process = launch(["-m", "edge_cloud_spec.nodes.navigator"], "-p", "dialect:=klingon")
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     assert process.returncode != 0 and "Traceback" not in errors
     assert "there is no dialect 'klingon'; choose one of clauses, internvla_n1" in errors
 
@@ -179,7 +179,7 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
     bench.say("action: turn left large;", "good")
     bench.until(lambda: bench.turning)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     assert 0 < errors.count("moves nothing") < 300 and "more of these" in errors
 
 

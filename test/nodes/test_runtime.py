@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import rclpy
-from helpers.graph.peer import PATIENCE, Peer
+from helpers.graph.peer import REPLY_TIMEOUT, Peer
 from helpers.navigator_bench import Bench
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -60,7 +60,7 @@ def test_messages_come_in_order_and_one_that_fails_does_not_end_it(
     subscriptions.start()
     for number in range(5):
         publisher.publish(UInt32(data=number))
-    assert done.wait(PATIENCE)
+    assert done.wait(REPLY_TIMEOUT)
     assert heard == [0, 1, 2, 3, 4]
 
 
@@ -79,9 +79,9 @@ def test_an_event_whose_callback_fails_does_not_end_it(
         event.callback = fail
     subscriptions.start()
     node.create_publisher(UInt32, "numbers", 1)  # volatile: it does not fit
-    assert failed.wait(PATIENCE)
+    assert failed.wait(REPLY_TIMEOUT)
     node.create_publisher(UInt32, "numbers", latched).publish(UInt32())
-    assert heard.wait(PATIENCE)
+    assert heard.wait(REPLY_TIMEOUT)
 
 
 def test_an_executor_takes_nothing_that_is_the_intakes(
@@ -92,11 +92,11 @@ def test_an_executor_takes_nothing_that_is_the_intakes(
 
     def hear(message: UInt32) -> None:
         threads.append(threading.current_thread().name)
-        both.wait(PATIENCE)
+        both.wait(REPLY_TIMEOUT)
 
     subscriptions.subscribe(UInt32, "numbers", hear, 100)
     met: list[int] = []
-    node.create_subscription(UInt32, "others", lambda _: met.append(both.wait(PATIENCE)), 100)
+    node.create_subscription(UInt32, "others", lambda _: met.append(both.wait(REPLY_TIMEOUT)), 100)
     numbers = node.create_publisher(UInt32, "numbers", 100)
     others = node.create_publisher(UInt32, "others", 100)
     numbers.publish(UInt32())
@@ -114,13 +114,13 @@ def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
 
     def hear(message: UInt32) -> None:
         begun.set()
-        release.wait(PATIENCE)
+        release.wait(REPLY_TIMEOUT)
 
     subscriptions.subscribe(UInt32, "numbers", hear, 100)
     publisher = node.create_publisher(UInt32, "numbers", 100)
     subscriptions.start()
     publisher.publish(UInt32())
-    assert begun.wait(PATIENCE)
+    assert begun.wait(REPLY_TIMEOUT)
     rounds: list[None] = []
     wait_set = rclpy.executors._rclpy.WaitSet  # an executor makes one for each round
 
@@ -189,7 +189,7 @@ def test_it_hears_while_another_thread_makes_and_destroys_publishers(failed: lis
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # the threads take turns in the middle of what they do
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + REPLY_TIMEOUT
         for _ in range(100):
             others = [node.create_publisher(String, f"other_{n}", 1) for n in range(5)]
             for other in others:
@@ -280,7 +280,7 @@ def test_a_callback_that_hangs_ends_the_program_with_its_place(
         bench.hang.publish(Empty())
     else:
         bench.e_stop.publish(bench.e_stop.msg_type(data=True))
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert process.returncode == HUNG
     assert len(said) == 1 and f"the thread {what} hangs for" in said[0]
@@ -298,7 +298,7 @@ def test_a_node_that_loads_for_long_or_was_stopped_from_outside_goes_on(
     bench.say("action: turn left large;", "r1")
     bench.until(lambda: len(bench.twists) > moved and bench.turning)
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(REPLY_TIMEOUT) == 0
 
 
 def test_sigint_while_a_model_loads_ends_the_program(bench: Bench, launch: Any) -> None:
@@ -306,7 +306,7 @@ def test_sigint_while_a_model_loads_ends_the_program(bench: Bench, launch: Any) 
     process = launch(["-c", program])
     bench.until(lambda: bench.e_stop.get_subscription_count())
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     assert process.returncode == 0 and "error" not in errors
 
 

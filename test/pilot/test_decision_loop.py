@@ -16,10 +16,10 @@ from edge_cloud_spec.pilot.decision_loop import (
     UNTIL_NEXT,
     WAS_STOPPED,
     Abandon,
-    Action,
     Answered,
     Decide,
     DecisionLoop,
+    Effect,
     Ended,
     Frame,
     LoopSettings,
@@ -226,13 +226,13 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 ) -> None:
     loop = deciding(explain)
     loop.settings = LoopSettings(FULL)  # a decision keeps the settings of its beginning
-    actions = loop.on(Answered(words), 1.5)
+    effects = loop.on(Answered(words), 1.5)
     if due:
         loop.on(Status("ready", "r1", stops=7), 2.0)
-        actions += loop.on(frame("second"), 2.5)
+        effects += loop.on(frame("second"), 2.5)
         assert loop.is_due(2.5)
-        actions += loop.on(frame("third"), 2.6)
-    assert actions == [StopAnswering()] * enough, "once"
+        effects += loop.on(frame("third"), 2.6)
+    assert effects == [StopAnswering()] * enough, "once"
 
 
 # What the operator says
@@ -312,7 +312,7 @@ def test_an_instruction_that_the_navigator_will_not_take_is_found_out() -> None:
 
 def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
     loop = deciding()
-    lines: list[Action] = loop.on(Ended("", "no decision: the cloud is gone", by_link=True), 2.0)
+    lines: list[Effect] = loop.on(Ended("", "no decision: the cloud is gone", by_link=True), 2.0)
     loop.blind = "no picture"
     lines += loop.on(Tick(), 3.0) + loop.on(Tick(), 4.0)
     loop.blind = ""

@@ -24,7 +24,7 @@ from edge_cloud_spec.presets import load_preset
 
 IT = "find the blue box"
 FORWARD, STOP = "action: move forward small;", "action: stop;"
-PATIENCE = 60.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 
 
 class Says(ScriptedRunner):
@@ -141,7 +141,7 @@ def test_a_callback_that_hangs_while_it_drives_is_no_reason_to_drive_on() -> Non
 
     def look() -> bytes:
         if robot.moved:
-            assert stopped.wait(PATIENCE)
+            assert stopped.wait(REPLY_TIMEOUT)
         return b"picture"
 
     robot.drive, robot.look = drive, look  # type: ignore[method-assign]

@@ -30,7 +30,7 @@ from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 
 IT = "find the blue box"
-PATIENCE = 60.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 STOPS = PilotSettings(DecodeSettings(load_preset("dsd")))
 CREEPS = PilotSettings(DecodeSettings(load_preset("dsd")), alone=load_preset("edge_only"))
 
@@ -219,20 +219,20 @@ class Flying(Flight):
     def __exit__(self, *_: object) -> None:
         self.runner.go_on.set()
         self.pilot.use(None)
-        self._thread.join(PATIENCE)
+        self._thread.join(REPLY_TIMEOUT)
 
     def _make_all(self) -> None:
         for decide in iter(self.pilot.wait, None):
             self.pilot.make(decide)
 
     def begun(self) -> str:
-        assert self.runner.said.acquire(timeout=PATIENCE)
+        assert self.runner.said.acquire(timeout=REPLY_TIMEOUT)
         request: str = self.of(Words)[-1].request
         return request
 
     def ended(self) -> list[str]:
         """How decodes ended, once nothing is under way."""
-        assert self.pilot.idle.wait(PATIENCE)
+        assert self.pilot.idle.wait(REPLY_TIMEOUT)
         return self.runner.ends
 
 

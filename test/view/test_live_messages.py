@@ -26,7 +26,7 @@ from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.view import live_messages
 from edge_cloud_spec.view.live_messages import Backlog
 
-PATIENCE = 60.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 COUNT, BATCH = 5000, 50  # messages; a batch is less than the queue of a subscription
 
 
@@ -84,7 +84,7 @@ def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(
     thread.start()
     with closing(live_messages.live_messages("", lambda: None)) as messages:
         taken = [next(messages)]
-        thread.join(PATIENCE)  # meanwhile nothing is taken
+        thread.join(REPLY_TIMEOUT)  # meanwhile nothing is taken
         while taken[-1][2].position < COUNT - 1:
             taken.append(next(messages))
     heard = [message.position for _, _, message in taken if not message.finished]
@@ -98,7 +98,7 @@ def test_the_running_graph_is_saved_until_a_signal(
 ) -> None:
     thread = publish_and_end(words, lambda: backlogs[0].received > 3)
     assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
-    thread.join(PATIENCE)
+    thread.join(REPLY_TIMEOUT)
     assert set(lines(read_rows(tmp_path / "run.rrd")["/tokens"])) == {("not verified", "left")}
     assert f"{backlogs[0].received} messages shown" in capsys.readouterr().out
 
@@ -113,5 +113,5 @@ def test_what_was_missed_is_said(
     monkeypatch.setattr(live_messages, "WAITING", 0)
     thread = publish_and_end(words, lambda: backlogs[0].missed)
     assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
-    thread.join(PATIENCE)
+    thread.join(REPLY_TIMEOUT)
     assert "messages missed: they come faster than they can be shown" in capsys.readouterr().out

@@ -30,12 +30,12 @@ from ...wire.messages import (
     spec_digest,
 )
 from ..session.counters import Counters
-from ..session.drafts import OwnDrafting
+from ..session.drafts import ServerDrafting
 from ..session.events import (
     EMPTY,
-    Action,
     Commit,
     DuePass,
+    Effect,
     Event,
     Extend,
     Predicted,
@@ -77,7 +77,9 @@ class Engine:
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
         # Sessions share a pass of the target, but wait for one another's drafts.
-        self._own = OwnDrafting(lambda: scheduler.has_model_work) if models.drafter else None
+        self._server_drafting = (
+            ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
+        )
         self.waiting_for_memory: dict[HeldSession, None] = {}
         self._spec_bytes = models.spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
@@ -196,8 +198,8 @@ class Engine:
         Where a part of that fails the session is given up: its answer may be ahead of its cache.
         """
         try:
-            for action in session.handle(event):
-                self._perform(session, action, arrived)
+            for effect in session.handle(event):
+                self._perform(session, effect, arrived)
         except Exception as error:
             self._fail(session, error)
 
@@ -257,7 +259,7 @@ class Engine:
             lookup=self._lookups.of(
                 stream.credential, opening, self._models.instruction_tokens(opening)
             ),
-            own=self._own,
+            server_drafting=self._server_drafting,
         )
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened
@@ -280,8 +282,8 @@ class Engine:
         self._sessions.attach(stream, session)
         self._advance(session, message, arrived)
 
-    def _perform(self, session: HeldSession, action: Action, arrived: float) -> None:
-        match action:
+    def _perform(self, session: HeldSession, effect: Effect, arrived: float) -> None:
+        match effect:
             case Reply(message):
                 session.send(message)
             case Commit(path, tokens):
@@ -290,10 +292,10 @@ class Engine:
             case Extend(tokens):
                 session.target.extend(tokens)
             case DuePass():
-                action.arrived = arrived
+                effect.arrived = arrived
                 self._queue_pass(session)
             case Propose():
-                self._scheduler.of(session.client).jobs[Job(session, action, arrived)] = None
+                self._scheduler.of(session.client).jobs[Job(session, effect, arrived)] = None
 
     def _queue_pass(self, session: HeldSession) -> None:
         """Queue the pass that is due; it waits until all before it is read."""

@@ -235,7 +235,7 @@ class Scheduler:
             self._in_pass[share] += 1
             share.credit -= due.rows
             rows += due.rows
-            if due.patience_s and end <= due.deadline < first:
+            if due.reply_timeout_s and end <= due.deadline < first:
                 first, urgent = due.deadline, share
             if share.passes and self._in_pass[share] < self._limits.passes_per_robot:
                 line.add(share)

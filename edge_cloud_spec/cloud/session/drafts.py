@@ -15,7 +15,7 @@ from .counters import Counters
 from .events import EMPTY, DuePass, Propose, Proposed
 from .validation import DraftRules
 
-OWN_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
+SERVER_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
 MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
 FEW = 4  # passes after which a source is judged by what it gave
 AGAIN = 32  # choices after which the source that gives less is tried again
@@ -72,7 +72,7 @@ class PushedDrafts:
         self._drafts = kept
 
 
-class OwnDrafting:
+class ServerDrafting:
     """Whether the cloud's own draft model pays, beside what is looked up.
 
     As measured: tokens per second by source, of all sessions whose answer the server generates.
@@ -118,13 +118,13 @@ class DraftChoice:
         rules: DraftRules,
         counters: Counters,
         lookup: AnswerLookup | None,
-        own: OwnDrafting | None,
+        server_drafting: ServerDrafting | None,
         grammar: Grammar | None,
     ) -> None:
-        """lookup: None where nothing is to be looked up. own: the cloud's draft model, or None."""
+        """lookup, server_drafting: None where there is no lookup, no draft model in the cloud."""
         self._grammar = grammar
         self._opening, self._answer, self._rules = opening, answer, rules
-        self._counters, self._lookup, self._own = counters, lookup, own
+        self._counters, self._lookup, self._server_drafting = counters, lookup, server_drafting
         self._pushed = PushedDrafts(counters)
 
     def __len__(self) -> int:
@@ -192,7 +192,7 @@ class DraftChoice:
             awaited=awaited,
             exits=awaited and not message.without_exits,
             open_at=message.open_at,
-            patience_s=message.patience_s,
+            reply_timeout_s=message.reply_timeout_s,
         )
 
     def _with_looked_up(self, draft: Draft, open_at: int | None = None) -> Draft:
@@ -200,7 +200,7 @@ class DraftChoice:
             return draft
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
-    def own(self, how: Generation) -> DuePass | Propose:
+    def by_server(self, how: Generation) -> DuePass | Propose:
         """What the server scores by itself, or what its draft model is to draft for that first.
 
         Unless it has to, that model does not draft for the first token: the prompt gives its row.
@@ -215,11 +215,11 @@ class DraftChoice:
             how.may_speculate
             and self._answer.tokens
             and self._useful
-            and self._own
-            and self._own.choose(len(found.draft))
+            and self._server_drafting
+            and self._server_drafting.choose(len(found.draft))
         ):
             return found
-        length = min(self._opening.draft_length or OWN_TOKENS, self._useful, MAX_OWN_TOKENS)
+        length = min(self._opening.draft_length or SERVER_TOKENS, self._useful, MAX_OWN_TOKENS)
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
     def drafted(self, proposed: Proposed) -> DuePass:
@@ -228,7 +228,7 @@ class DraftChoice:
         One that failed is not asked again for this answer.
         """
         if proposed.failed:
-            self._own = None
+            self._server_drafting = None
         draft = proposed.draft
         if not len(draft):
             return self._found()
@@ -263,7 +263,7 @@ class DraftChoice:
         The first verdict is no measure: the prompt was read for it.
         """
         measured = scored.source == "cloud" or not scored.given
-        if self._own and self._answer.tokens and measured:
-            self._own.judged(scored, tokens, seconds)
+        if self._server_drafting and self._answer.tokens and measured:
+            self._server_drafting.judged(scored, tokens, seconds)
         if self._lookup is not None:
             self._lookup.judged(scored.draft, scored.given, path, tokens)

@@ -1,4 +1,4 @@
-"""The events that a session handles, and the actions that it returns."""
+"""The events that a session handles, and the effects that it returns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DuePass:
     source: Source = "robot"
     draft_s: float = 0.0
     open_at: int | None = None
-    patience_s: float = 0.0  # of its robot; 0: it did not say
+    reply_timeout_s: float = 0.0  # of its robot; 0: it did not say
     row_only: bool = False  # the robot draws the next token itself, and wants P for that
     rows: int = 0
     arrived: float = 0.0
@@ -52,7 +52,7 @@ class DuePass:
     @property
     def deadline(self) -> float:
         """When its robot needs the verdict, s."""
-        return self.arrived + (self.patience_s or UNSAID_S)
+        return self.arrived + (self.reply_timeout_s or UNSAID_S)
 
     @property
     def complete(self) -> bool:
@@ -132,5 +132,5 @@ class Proposed:
     failed: bool = False
 
 
-Action = DuePass | Propose | Commit | Extend | Reply
+Effect = DuePass | Propose | Commit | Extend | Reply
 Event = DraftMessage | Generate | Resume | Close | RowRequest | Scored | Predicted | Proposed

@@ -1,4 +1,4 @@
-"""One robot's decode in the cloud: a state machine without I/O, ``event -> actions``.
+"""One robot's decode in the cloud: a state machine without I/O, ``event -> effects``.
 
 ``Status`` says what the session does, and everything that changes it is in ``TRANSITIONS``. It owns
 the verified prefix on the cloud's side. The worker around it runs the model passes that it asks for
@@ -38,12 +38,12 @@ from ...wire.messages import (
     Verdict,
 )
 from .counters import Counters
-from .drafts import DraftChoice, OwnDrafting
+from .drafts import DraftChoice, ServerDrafting
 from .events import (
     EMPTY,
-    Action,
     Commit,
     DuePass,
+    Effect,
     Event,
     Extend,
     Predicted,
@@ -130,10 +130,10 @@ class CloudSession:
         counters: Counters | None = None,
         grammar: Grammar | None = None,
         lookup: AnswerLookup | None = None,
-        own: OwnDrafting | None = None,
+        server_drafting: ServerDrafting | None = None,
     ) -> None:
         """draft_tokens: most tokens of a draft. counters: shared by all sessions. grammar: the
-        policy's. lookup: this answer's, if its robot wants one. own: the cloud's draft model."""
+        policy's. lookup: this answer's, if its robot wants one. server_drafting: if it drafts."""
         self.name, self.opening, self.base = name, opening, base
         self.grammar = grammar
         self.status = Status.WAITING
@@ -146,7 +146,7 @@ class CloudSession:
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._history = VerdictHistory()
         self._drafts = DraftChoice(
-            opening, self._answer, self._rules, self.counters, lookup, own, grammar
+            opening, self._answer, self._rules, self.counters, lookup, server_drafting, grammar
         )
         self._rejected: TokenDistribution | None = None  # P where the robot resamples now
         self._generation: Generation | None = None  # how it goes on by itself after each verdict
@@ -177,8 +177,8 @@ class CloudSession:
         if self.status in OVER:
             self._generation = None
 
-    def handle(self, event: Event) -> list[Action]:
-        """The actions that follow from this event; for a message that cannot be used, a Fault."""
+    def handle(self, event: Event) -> list[Effect]:
+        """The effects that follow from this event; for a message that cannot be used, a Fault."""
         try:
             return _HANDLERS[type(event)](self, event)
         except BadDraft as error:
@@ -194,14 +194,14 @@ class CloudSession:
         """The session has no stream: stop generating (a robot that resumes asks again)."""
         self._generation = None
 
-    def _on_resume(self, message: Resume) -> list[Action]:
+    def _on_resume(self, message: Resume) -> list[Effect]:
         if not self._answer.was_at(message.base):
             text = "this session was never at the robot's prefix; open another after it"
             return [Reply(Fault("unknown_session", text))]
         self._generation = None
         return [Reply(Opened(self.name, b"", self.digest, protocol=0))]
 
-    def _on_row_request(self, message: RowRequest) -> list[Action]:
+    def _on_row_request(self, message: RowRequest) -> list[Effect]:
         base = message.base
         here = base == self.digest  # another verifier rejected the draft, or ours from here
         if self._rejected is not None and (here or base == self._history.last):
@@ -211,21 +211,21 @@ class CloudSession:
         self.counters.ignored += 1
         return []
 
-    def _on_predicted(self, event: Predicted) -> list[Action]:
+    def _on_predicted(self, event: Predicted) -> list[Effect]:
         """A prediction of a verdict that the robot awaits, in the robot's own nodes."""
         if self.status is not Status.SCORING or not self.due.exits:
             return []
         path, token = self.due.as_drafted(event.path, event.token)
         return [Reply(Prediction(self.digest, path, token, event.confidence))]
 
-    def _on_proposed(self, event: Proposed) -> list[Action]:
+    def _on_proposed(self, event: Proposed) -> list[Effect]:
         self.turn(Trigger.DRAFT_RETURNED)
         waiting = self._next_pushed(late=True)
         if waiting or self._generation is None:
             return waiting
         return self._score(self._drafts.drafted(event))
 
-    def _on_close(self, message: Close) -> list[Action]:
+    def _on_close(self, message: Close) -> list[Effect]:
         if self._rejected is not None and self._rules.knows(message.resampled):
             self._adopt(message.resampled)
         self.turn(Trigger.ENDED)
@@ -233,7 +233,7 @@ class CloudSession:
         self._drafts.end()
         return []
 
-    def _on_draft(self, message: DraftMessage) -> list[Action]:
+    def _on_draft(self, message: DraftMessage) -> list[Effect]:
         """Raises BadDraft."""
         base, resampled = message.base, message.resampled
         self.counters.drafts += 1
@@ -262,7 +262,7 @@ class CloudSession:
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
 
-    def _on_draft_while_generating(self, message: DraftMessage) -> list[Action]:
+    def _on_draft_while_generating(self, message: DraftMessage) -> list[Effect]:
         """Keep it for where it fits. It is no hint where the robot takes the lead.
 
         All verdicts were sent on this stream: after the one under way the robot drafts again.
@@ -273,16 +273,16 @@ class CloudSession:
             self._generation = None
         return []
 
-    def _repeat(self, message: Verdict | RowMessage) -> list[Action]:
+    def _repeat(self, message: Verdict | RowMessage) -> list[Effect]:
         """Send an earlier reply again, unchanged."""
         self.counters.repeated += 1
         return [Reply(message)]
 
-    def _refuse(self, fault: Fault) -> list[Action]:
+    def _refuse(self, fault: Fault) -> list[Effect]:
         self.counters.refused += 1
         return [Reply(fault)]
 
-    def _adopt(self, resampled: int | None) -> list[Action]:
+    def _adopt(self, resampled: int | None) -> list[Effect]:
         """Take over the token that the robot drew after the last rejection."""
         if resampled is None:
             return []
@@ -290,7 +290,7 @@ class CloudSession:
         self._answer.extend((resampled,))
         return [Extend((resampled,))]
 
-    def _on_generate(self, message: Generate) -> list[Action]:
+    def _on_generate(self, message: Generate) -> list[Effect]:
         base = message.base
         if base != self.digest and base not in self._history:
             self.counters.ignored += 1
@@ -299,7 +299,7 @@ class CloudSession:
         self._generation = None if self.status in OVER else message.generation
         return [*map(Reply, missed), *self._next(late=True)]
 
-    def _next(self, *, late: bool) -> list[Action]:
+    def _next(self, *, late: bool) -> list[Effect]:
         """The next pass: over a draft that waits for its place, else what the server generates.
 
         late: a draft for an earlier place may be left to use.
@@ -309,13 +309,13 @@ class CloudSession:
         waiting = self._next_pushed(late=late)
         if waiting or self._generation is None:
             return waiting
-        own = self._drafts.own(self._generation)
-        if isinstance(own, DuePass):
-            return self._score(own)
+        due = self._drafts.by_server(self._generation)
+        if isinstance(due, DuePass):
+            return self._score(due)
         self.turn(Trigger.DRAFT_WANTED)
-        return [own]
+        return [due]
 
-    def _next_pushed(self, *, late: bool) -> list[Action]:
+    def _next_pushed(self, *, late: bool) -> list[Effect]:
         """Continue with the robot's draft that waits for the answer's end, if there is one."""
         if self.status in OVER:
             self._drafts.forget_passed()
@@ -323,12 +323,12 @@ class CloudSession:
         waiting = self._drafts.take_pushed(generating=self.generating, late=late)
         return [] if waiting is None else self._score(waiting)
 
-    def _score(self, due: DuePass) -> list[Action]:
+    def _score(self, due: DuePass) -> list[Effect]:
         self.turn(Trigger.PASS_DUE)
         self.due = due
         return [due]
 
-    def _on_scored(self, scored: Scored) -> list[Action]:
+    def _on_scored(self, scored: Scored) -> list[Effect]:
         due = self.due
         if due.row_only:
             return self._on_row(scored)
@@ -346,7 +346,7 @@ class CloudSession:
             self._drafts.end()
         return [Reply(reply), Commit(path, last), *self._next(late=not due.awaited)]
 
-    def _on_row(self, scored: Scored) -> list[Action]:
+    def _on_row(self, scored: Scored) -> list[Effect]:
         """The row that a robot asked for, since it draws the next token itself."""
         self._rejected = scored.rows.row(-1, self.opening.policy).dense()
         self.turn(Trigger.REJECTED)
@@ -391,7 +391,7 @@ class CloudSession:
         )
 
 
-_HANDLERS: dict[type, Callable[[CloudSession, Any], list[Action]]] = {
+_HANDLERS: dict[type, Callable[[CloudSession, Any], list[Effect]]] = {
     DraftMessage: CloudSession._on_draft,
     Generate: CloudSession._on_generate,
     Scored: CloudSession._on_scored,

@@ -73,7 +73,7 @@ class BusyRobot(threading.Thread):
         self._link.forget_replica()
 
     def run(self) -> None:
-        log, chosen = self.log, DecodeSettings(load_preset("dsd"), patience=60.0)
+        log, chosen = self.log, DecodeSettings(load_preset("dsd"), reply_timeout=60.0)
         while not self.over.is_set():
             said: list[int] = []
 

@@ -208,7 +208,7 @@ def decode_all(
     if preset.drafter == "cloud":
         serve += ["--drafter", args.drafter]
     spec = _spec(drafter, args)
-    settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, patience=120.0)
+    settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, reply_timeout=120.0)
     link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
 
     def decode(limit: PictureLimits, request: Request, _: SamplingPolicy) -> Outcome:

@@ -1,4 +1,4 @@
-"""Options that suites share: a regime, a link and a harness."""
+"""Options that suites share: a cost profile, a link and a harness."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ..harness.emulated_link import LinkProfile, read_trace
-from ..harness.regimes import (
+from ..harness.cost_profiles import (
     COSTS,
     CUSTOM,
-    Regime,
-    custom_regime,
-    load_regime,
-    regime_names,
+    CostProfile,
+    cost_profile_names,
+    custom_cost_profile,
+    load_cost_profile,
 )
+from ..harness.emulated_link import LinkProfile, read_trace
 from .command import Options
 
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
@@ -42,9 +42,12 @@ def _outage(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError("give EVERY,FOR in seconds, such as 60,2") from None
 
 
-# What is asked for in place of a regime's costs, and the link's outages.
+# What is asked for in place of a cost profile's costs, and the link's outages.
 COST_OPTIONS: Options = {
-    f"--{name.replace('_', '-')}": {"type": finite, "help": f"{about}, in place of the regime's"}
+    f"--{name.replace('_', '-')}": {
+        "type": finite,
+        "help": f"{about}, in place of the cost profile's",
+    }
     for name, about in {
         "draft_ms": "a pass of the draft model",
         "verify_ms": "a pass of the target over a draft",
@@ -54,7 +57,7 @@ COST_OPTIONS: Options = {
         "runner_up": "share of the draft's misses where its second choice is right",
     }.items()
 } | {
-    "--gamma": {"type": int, "help": "tokens of a chain, in place of the regime's"},
+    "--gamma": {"type": int, "help": "tokens of a chain, in place of the cost profile's"},
     "--outage": {
         "type": _outage,
         "metavar": "EVERY,FOR",
@@ -69,19 +72,19 @@ COST_OPTIONS: Options = {
 }
 
 
-def regimes_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Regime]:
-    """The regimes that ``--regime`` names, changed by the other options; raises UserError."""
+def cost_profiles_of(args: argparse.Namespace, rtt_ms: float | None) -> list[CostProfile]:
+    """Those that ``--cost-profile`` names, changed by the other options; raises UserError."""
     given: dict[str, Any] = {
         name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None
     }
-    chosen = args.regime or (CUSTOM if set(COSTS) & set(given) else "all")
+    chosen = args.cost_profile or (CUSTOM if set(COSTS) & set(given) else "all")
     if chosen == CUSTOM:
-        return [custom_regime(rtt_ms, **given)]
-    names = regime_names() if chosen == "all" else chosen.split(",")
-    found = [load_regime(name) for name in names]
+        return [custom_cost_profile(rtt_ms, **given)]
+    names = cost_profile_names() if chosen == "all" else chosen.split(",")
+    found = [load_cost_profile(name) for name in names]
     if given:
-        found = [replace(regime, published={}, **given) for regime in found]
-    return found if rtt_ms is None else [regime.with_rtt(rtt_ms) for regime in found]
+        found = [replace(cost_profile, published={}, **given) for cost_profile in found]
+    return found if rtt_ms is None else [cost_profile.with_rtt(rtt_ms) for cost_profile in found]
 
 
 def take_link(args: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
-"""``bench pipelines``: each preset under the published regimes, in virtual or in real time.
+"""``bench pipelines``: each preset under the published cost profiles, in virtual or in real time.
 
 Prints tokens per second and speed-up over the target alone, beside the papers' formulas and
-results. Robot, cloud and codec are the real ones; models are scripted: they cost what a regime says
-and agree as often. With ``--regime embedded`` the models are the embedded pair.
+results. Robot, cloud and codec are the real ones; models are scripted: they cost what a cost
+profile says and agree as often. With ``--cost-profile embedded`` the models are the embedded pair.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ...models.prompt import Request
 from ...models.vlm import Vlm
 from ...presets import load_preset
 from ...share import rules_text
+from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
 from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
-from ..harness.regimes import Regime
 from ..harness.server import VerifierProcess
-from ..harness.virtual import PATIENCE, VirtualHarness, seeded_rule
+from ..harness.virtual import REPLY_TIMEOUT, VirtualHarness, seeded_rule
 from . import formulas
 from .command import Options, Row
 from .decodes import Case, acceptance, cache_hits, in_turn, sample_cases
@@ -37,9 +37,9 @@ from .options import (
     CHANGES,
     COST_OPTIONS,
     check_counts,
+    cost_profiles_of,
     finite,
     profile_of,
-    regimes_of,
     take_link,
 )
 
@@ -83,24 +83,29 @@ class MeasuredAnswers:
         }
 
 
-def formula_speedup(regime: Regime, preset: str) -> float | None:
+def formula_speedup(cost_profile: CostProfile, preset: str) -> float | None:
     """The paper's own formula with these costs, over the target alone."""
-    length, draft, verify, rtt = regime.gamma, regime.draft_ms, regime.verify_ms, regime.rtt_ms
-    tokens = formulas.expected_tokens(regime.alpha, length)
+    length, draft, verify, rtt = (
+        cost_profile.gamma,
+        cost_profile.draft_ms,
+        cost_profile.verify_ms,
+        cost_profile.rtt_ms,
+    )
+    tokens = formulas.expected_tokens(cost_profile.alpha, length)
     if preset == "dsd":
-        return tokens * regime.ar_ms / formulas.stop_and_wait_time(length, draft, rtt, verify)
-    if preset == "fsd" and regime.exit_hit:
-        miss = 1 - regime.exit_hit
-        return tokens * regime.ar_ms / formulas.fsd_time(length, draft, rtt, verify, miss)
+        return tokens * cost_profile.ar_ms / formulas.stop_and_wait_time(length, draft, rtt, verify)
+    if preset == "fsd" and cost_profile.exit_hit:
+        miss = 1 - cost_profile.exit_hit
+        return tokens * cost_profile.ar_ms / formulas.fsd_time(length, draft, rtt, verify, miss)
     if preset == "picospec":
-        time = formulas.picospec_time(length, draft, rtt, verify, regime.alpha)
-        return tokens * regime.ar_ms / time
+        time = formulas.picospec_time(length, draft, rtt, verify, cost_profile.alpha)
+        return tokens * cost_profile.ar_ms / time
     return None
 
 
-def published_speedup(regime: Regime, preset: str) -> float | None:
+def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
     """The paper's measurement, over the target alone."""
-    published = regime.published
+    published = cost_profile.published
     found = {
         "dsd": published.get("ar_to_sd", published.get("vanilla")),
         "fsd": published.get("ar_to_fsd"),
@@ -145,7 +150,10 @@ def _embedded_answers(
     cases: Sequence[Case],
 ) -> dict[str, list[Outcome]]:
     """Each preset's answers, by a robot of its own that keeps what it measures of the link."""
-    spec, patience = drafter.spec(rules_text(), MAX_TOKENS), PATIENCE + profile.longest_outage_s
+    spec, reply_timeout = (
+        drafter.spec(rules_text(), MAX_TOKENS),
+        REPLY_TIMEOUT + profile.longest_outage_s,
+    )
     with ExitStack() as stack:
         robots = {
             preset: stack.enter_context(GrpcRobot(address, drafter, spec)) for preset in presets
@@ -153,7 +161,7 @@ def _embedded_answers(
 
         def decode(preset: Preset, request: Request, policy: SamplingPolicy) -> Outcome:
             rule = seeded_rule(policy.temperature)
-            settings = DecodeSettings(preset, rule, policy, patience=patience)
+            settings = DecodeSettings(preset, rule, policy, reply_timeout=reply_timeout)
             return robots[preset].decode(request, settings)
 
         return in_turn({each.name: partial(decode, each) for each in presets}, cases)
@@ -161,13 +169,15 @@ def _embedded_answers(
 
 def _check_embedded(args: argparse.Namespace) -> None:
     """UserError where an option does not apply to real models."""
-    if args.regime != "embedded":
-        raise UserError("--regime embedded goes alone: the others are scripted")
+    if args.cost_profile != "embedded":
+        raise UserError("--cost-profile embedded goes alone: the others are scripted")
     if not args.rtt:
-        raise UserError("--regime embedded has no link of its own; give --rtt MS or --link")
+        raise UserError("--cost-profile embedded has no link of its own; give --rtt MS or --link")
     if given := [name for name in (*CHANGES, "tokens") if getattr(args, name) is not None]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"{flags}: only where models are scripted; not with --regime embedded")
+        raise UserError(
+            f"{flags}: only where models are scripted; not with --cost-profile embedded"
+        )
     args.answers = EMBEDDED_ANSWERS if args.answers is None else args.answers
     check_counts(args, "answers")
 
@@ -178,7 +188,7 @@ def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) ->
     equal = sum(ours.completed and ours.tokens == theirs.tokens for ours, theirs in pairs)
     answers, baseline = MeasuredAnswers(done, equal), MeasuredAnswers(own, len(own))
     return {
-        "regime": "embedded",
+        "cost_profile": "embedded",
         "preset": name,
         **answers.row(),
         "speedup": answers.tokens_per_s / baseline.tokens_per_s,
@@ -187,12 +197,12 @@ def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) ->
     }
 
 
-EMBEDDED_PAIR = "embedded"  # in place of a regime's name
+EMBEDDED_PAIR = "embedded"  # in place of a cost profile's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 TOKENS, ANSWERS = 1_000, 3  # of an answer; of each preset
 # The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
-    "regime": "regime",
+    "cost_profile": "cost_profile",
     "preset": "preset",
     "rtt_ms": "rtt ms",
     "tokens_per_s": "tokens/s",
@@ -205,7 +215,7 @@ COLUMNS = {
 
 
 OPTIONS: Options = {
-    "--regime": {
+    "--cost-profile": {
         "help": "names with commas, custom (custom if its costs are given, else all), or embedded: "
         "not scripted, but the embedded pair's own passes in real time; with --rtt"
     },
@@ -221,56 +231,60 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a regime, preset and round-trip time."""
+    """A row a cost profile, preset and round-trip time."""
     take_link(args)
     if args.link is not None:
         args.rtt = [args.rtt]
     presets = [load_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
-    if args.regime and EMBEDDED_PAIR in args.regime.split(","):
+    if args.cost_profile and EMBEDDED_PAIR in args.cost_profile.split(","):
         return embedded_rows(args, presets)
     args.tokens = TOKENS if args.tokens is None else args.tokens
     args.answers = ANSWERS if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
         row
-        for regimes in zip(*(regimes_of(args, rtt) for rtt in args.rtt or [None]), strict=True)
-        for regime in regimes
-        for row in _rows(regime, presets, args)
+        for cost_profiles in zip(
+            *(cost_profiles_of(args, rtt) for rtt in args.rtt or [None]), strict=True
+        )
+        for cost_profile in cost_profiles
+        for row in _rows(cost_profile, presets, args)
     ]
 
 
-def _rows(regime: Regime, presets: Sequence[Preset], args: argparse.Namespace) -> list[Row]:
+def _rows(
+    cost_profile: CostProfile, presets: Sequence[Preset], args: argparse.Namespace
+) -> list[Row]:
     rows = []
     for preset in presets:
-        rows.append(_row(regime, preset, args))
+        rows.append(_row(cost_profile, preset, args))
         print(_progress(rows[-1]), file=sys.stderr)
     return rows
 
 
-def _row(regime: Regime, preset: Preset, args: argparse.Namespace) -> Row:
+def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
     """One answer after another; the robot keeps its measurements from one to the next."""
     answers, drafts = [], preset.drafter == "cloud"
-    profile = profile_of(args, regime.one_way_ms)
-    harness = VirtualHarness(regime, profile, args.seed, cloud_drafts=drafts)
+    profile = profile_of(args, cost_profile.one_way_ms)
+    harness = VirtualHarness(cost_profile, profile, args.seed, cloud_drafts=drafts)
     for seed in range(args.seed, args.seed + args.answers):
         policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
         answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
     done = MeasuredAnswers([each.outcome for each in answers], sum(each.equal for each in answers))
     return {
-        "regime": regime.name,
+        "cost_profile": cost_profile.name,
         "preset": preset.name,
         "rule": seeded_rule(args.temperature),
-        "rtt_ms": regime.rtt_ms,
+        "rtt_ms": cost_profile.rtt_ms,
         **done.row(),
         "robot_idle": 1 - harness.robot.busy.total / done.seconds,
         "cloud_idle": 1 - harness.cloud_busy.total / done.seconds,
-        "speedup": done.tokens_per_s * regime.ar_ms / 1e3,
-        "formula_speedup": formula_speedup(regime, preset.name),
-        "published": published_speedup(regime, preset.name),
+        "speedup": done.tokens_per_s * cost_profile.ar_ms / 1e3,
+        "formula_speedup": formula_speedup(cost_profile, preset.name),
+        "published": published_speedup(cost_profile, preset.name),
     }
 
 
 def _progress(row: Row) -> str:
-    return f"{row['regime']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
+    return f"{row['cost_profile']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"

@@ -249,7 +249,7 @@ def decode_of(schedule: Schedule) -> Decode:
         conditions=schedule.conditions,
         seed=schedule.seed,
         draft_noise=random.choice((0.5, 1.5, 5.0)),
-        patience=TIMEOUT,
+        reply_timeout=TIMEOUT,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
     )

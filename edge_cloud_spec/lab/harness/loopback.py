@@ -127,12 +127,12 @@ class LoopbackPair:
             self._handle(Received(message))
 
     def _handle(self, event: Event) -> None:
-        for action in self.robot.handle(event, 0.0):
-            match action:
+        for effect in self.robot.handle(event, 0.0):
+            match effect:
                 case Send(message):
                     self._send(message)
                 case Work():  # for the next round
-                    self._work = action
+                    self._work = effect
                 case Emit(_, tokens):
                     self.emitted += tokens
 
@@ -141,17 +141,17 @@ class LoopbackPair:
         arrived, size = self._wire(message)
         self.up_bytes += size
         assert not isinstance(arrived, ServerMessage | Open)
-        actions = self.cloud.handle(arrived)
-        while actions:
-            action = actions.pop(0)
-            match action:
+        effects = self.cloud.handle(arrived)
+        while effects:
+            effect = effects.pop(0)
+            match effect:
                 case cloud_events.Reply():
-                    self._arriving.append(action.message)
+                    self._arriving.append(effect.message)
                 case DuePass(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
                     allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
                     rows = LogitRows(logits, allowed)
-                    actions += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
+                    effects += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
                 case Commit(path, tokens):
                     self._target.commit(path)
                     self._target.extend(tokens)

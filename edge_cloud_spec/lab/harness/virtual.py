@@ -17,8 +17,8 @@ from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.events import Connect, Inbox
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from .cost_profiles import CostProfile
 from .emulated_link import LinkProfile
-from .regimes import Regime
 from .scripted.model import (
     SPEC,
     BusyTime,
@@ -38,7 +38,7 @@ from .virtual_time import (
     VirtualLink,
 )
 
-PATIENCE = 60.0  # s
+REPLY_TIMEOUT = 60.0  # s
 
 
 def seeded_rule(temperature: float) -> str:
@@ -59,39 +59,39 @@ class DecodedAnswer:
         return self.outcome.completed and self.outcome.tokens == self.own
 
 
-def with_regime_length(preset: Preset, regime: Regime) -> Preset:
-    """The preset with chains of the regime's length."""
-    return replace(preset, draft_length=regime.gamma) if preset.draft_length else preset
+def with_cost_profile_length(preset: Preset, cost_profile: CostProfile) -> Preset:
+    """The preset with chains of the cost profile's length."""
+    return replace(preset, draft_length=cost_profile.gamma) if preset.draft_length else preset
 
 
 class ScriptedRobot:
-    """Decodes with the draft model of a regime, one answer after the other."""
+    """Decodes with the draft model of a cost profile, one answer after the other."""
 
     def __init__(
         self,
-        regime: Regime,
+        cost_profile: CostProfile,
         connect: Connect,
         clock: Callable[[], float],
         sleep: Sleep,
-        patience: float = PATIENCE,
+        reply_timeout: float = REPLY_TIMEOUT,
         inbox: Callable[[], Inbox] = Inbox,
     ) -> None:
-        """patience: seconds that the cloud may take to reply, outages included."""
-        self.regime = regime
-        self.connect, self._inbox, self._patience = connect, inbox, patience
+        """reply_timeout: seconds that the cloud may take to reply, outages included."""
+        self.cost_profile = cost_profile
+        self.connect, self._inbox, self._reply_timeout = connect, inbox, reply_timeout
         self._nonce = 0
         self.busy = BusyTime(sleep)
-        vlm: Any = DraftVlm(regime, self.busy)
+        vlm: Any = DraftVlm(cost_profile, self.busy)
         self.runner = DecodeRunner(vlm, SPEC, clock)
         self.runner.remember(SPEC.to_bytes())  # as after any first decode
 
     def decode(
         self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
     ) -> DecodedAnswer:
-        """Decode the answer of this seed to this many tokens; chains have the regime's length."""
-        preset = with_regime_length(preset, self.regime)
+        """Decode the answer of this seed to so many tokens; chains have the profile's length."""
+        preset = with_cost_profile_length(preset, self.cost_profile)
         rule = seeded_rule(policy.temperature)
-        settings = DecodeSettings(preset, rule, policy, tokens, self._patience)
+        settings = DecodeSettings(preset, rule, policy, tokens, self._reply_timeout)
         self._nonce += 1
         outcome = self.runner.run(
             request_of(seed),
@@ -104,11 +104,11 @@ class ScriptedRobot:
 
 
 class VirtualHarness:
-    """A robot and a cloud of a regime on an emulated link, in virtual time."""
+    """A robot and a cloud of a cost profile on an emulated link, in virtual time."""
 
     def __init__(
         self,
-        regime: Regime,
+        cost_profile: CostProfile,
         profile: LinkProfile,
         seed: int = 0,
         limits: WorkerLimits | None = None,
@@ -120,15 +120,15 @@ class VirtualHarness:
 
         def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
             traced = ignore_pass if trace is None else record_passes(trace.cloud, clock)
-            return scripted_worker(regime, clock, sleep, limits, traced, cloud_drafts)
+            return scripted_worker(cost_profile, clock, sleep, limits, traced, cloud_drafts)
 
         cloud = VirtualCloud(timeline, make_worker)
         self.worker, self.cloud_busy = cloud.worker, cloud.busy
         link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed), trace)
         inbox: Any = partial(VirtualInbox, timeline)
-        patience = PATIENCE + profile.longest_outage_s
+        reply_timeout = REPLY_TIMEOUT + profile.longest_outage_s
         self.robot = ScriptedRobot(
-            regime, link.connect, self.clock, timeline.sleep, patience, inbox
+            cost_profile, link.connect, self.clock, timeline.sleep, reply_timeout, inbox
         )
 
     def clock(self) -> float:

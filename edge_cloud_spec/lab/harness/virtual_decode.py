@@ -18,7 +18,7 @@ from ...cloud.session.session import CloudSession
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
-from ...edge.events import Action, Emit, Event, Finish, OnReceive, Received, Transport
+from ...edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
@@ -184,15 +184,15 @@ class Decode:
         seed: int = 0,
         draft_noise: float = 0.5,
         known_spec: bytes | None = None,
-        patience: float = 1e6,
+        reply_timeout: float = 1e6,
         max_tokens: int = 0,
         spec: PromptSpec | None = None,
         faults: Mapping[int, str] | None = None,
     ) -> None:
-        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. patience: seconds."""
+        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds."""
         conditions = conditions or Conditions()
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
-        self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, patience)
+        self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
         self.spec = spec or spec_of()
         self.emitted: list[int] = []
         self.sent: list[ClientMessage] = []
@@ -317,14 +317,14 @@ class _Runner(DecodeRunner):
         self.decoder = decoder = super().decoder_of(opening, settings)
         handle = decoder.handle
 
-        def watched(event: Event, now: float) -> list[Action]:
+        def watched(event: Event, now: float) -> list[Effect]:
             finished = decoder.finished
-            actions = handle(self._decode.on_event(event), now)
-            assert not (finished and actions), "it goes on after its end"
-            assert not any(isinstance(action, Finish) for action in actions[:-1]), (
+            effects = handle(self._decode.on_event(event), now)
+            assert not (finished and effects), "it goes on after its end"
+            assert not any(isinstance(effect, Finish) for effect in effects[:-1]), (
                 "an end, and more"
             )
-            return actions
+            return effects
 
         decoder.handle = watched  # type: ignore[method-assign]
         return decoder

@@ -89,9 +89,9 @@ class DrafterTopics:
         """The transport of one decision; its messages carry the frame's stamp and the preset.
 
         Waits for the bridge, since the topics lose what is published before it is there. Raises
-        UserError after ``patience``.
+        UserError after ``reply_timeout``.
         """
-        end = time.monotonic() + self.settings.patience
+        end = time.monotonic() + self.settings.reply_timeout
         while not (
             self.requests.get_subscription_count()
             and self.drafts.get_subscription_count()

@@ -15,6 +15,7 @@ from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.lab.bench.fleet.figures import figures, jain, mean_of
 from edge_cloud_spec.lab.bench.fleet.server_only import ServerOnly
+from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_server_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
 from edge_cloud_spec.lab.harness.fleet.virtual_fleet import (
@@ -22,14 +23,13 @@ from edge_cloud_spec.lab.harness.fleet.virtual_fleet import (
     VirtualFleet,
     VirtualThreads,
 )
-from edge_cloud_spec.lab.harness.regimes import custom_regime, load_server_regime
 from edge_cloud_spec.lab.harness.scripted import model
 from edge_cloud_spec.lab.harness.scripted.model import CalibratedVlm, TargetVlm
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness
 from edge_cloud_spec.lab.harness.virtual_time import Timeline
 from edge_cloud_spec.presets import load_preset
 
-CHEAP = custom_regime(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
+CHEAP = custom_cost_profile(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
 LOAD = FleetLoad(tokens=24, think_s=0.05, seconds=1.0)
 DSD = load_preset("dsd")
 
@@ -130,14 +130,14 @@ def test_a_wrong_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_baseline_makes_the_published_tokens_and_times() -> None:
-    server = load_server_regime("specedge-32b")
+    server = load_server_cost_profile("specedge-32b")
     tree = BestFirst(server.nodes, server.server_only_depth, server.width)
     expected, robots = (
-        profile(tree, alpha, server.regime.runner_up).tokens
-        for alpha in (server.server_only_alpha, server.regime.alpha)
+        profile(tree, alpha, server.cost_profile.runner_up).tokens
+        for alpha in (server.server_only_alpha, server.cost_profile.alpha)
     )
     assert expected == pytest.approx(4.02, rel=0.01)
-    assert robots == pytest.approx(server.regime.published["tokens_per_verify"], rel=0.01)
+    assert robots == pytest.approx(server.cost_profile.published["tokens_per_verify"], rel=0.01)
     row = figures(ServerOnly(server, 1, FleetLoad(64, seconds=4.0)).run(), 0.0, 4.0)
     assert row["round_ms_p50"] == pytest.approx(42.36 * 4.02, rel=0.01)  # SpecEdge 5.3
     assert row["equal"] and row["tokens_per_verify"] == pytest.approx(expected, rel=0.4)
@@ -164,7 +164,7 @@ def test_a_bench_of_fleets_writes_its_rows(tmp_path: Path) -> None:
         (["--server", "three"], "--server is one of"),
         (["--robots", "0"], "at least 1"),
         (["--think", "-1"], "0 or more"),
-        (["--regime", "fsd-go2"], "specedge-32b"),
+        (["--cost-profile", "fsd-go2"], "specedge-32b"),
     ],
 )
 def test_a_fleet_that_makes_no_sense_is_refused(

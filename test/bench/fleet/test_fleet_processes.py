@@ -54,7 +54,7 @@ def test_recorded_drafts_are_accepted_as_the_drafters_own_are() -> None:
         closing(VerifierClient(ClientSettings(server.address))) as client,
     ):
         runner = DecodeRunner(answers.draft_model, answers.spec)  # type: ignore[arg-type]
-        outcome = runner.run(request, DecodeSettings(DSD, patience=60.0), 1, client.connect)
+        outcome = runner.run(request, DecodeSettings(DSD, reply_timeout=60.0), 1, client.connect)
     assert outcome.tokens == own, outcome.text
     wrong = sum(a != b for a, b in zip(own, recorded.recordings[1].drafted, strict=True))
     rejected = sum(r.accepted < min(r.drafted, 4) for r in outcome.stats.rounds)

@@ -140,7 +140,7 @@ class Victim:
             fleet.registry.left(other)
         fleet.registry.reported(name, fleet.addresses[name], ReplicaLoad())
 
-    def decode(self, patience: float = 150.0) -> Outcome:
+    def decode(self, reply_timeout: float = 150.0) -> Outcome:
         link = VerifierClient(ClientSettings(self.fleet.address, retry_s=0.02))
 
         def connect(on_receive: Any) -> Any:
@@ -150,7 +150,7 @@ class Victim:
 
             return Hooked(link.connect(tee), self.on_send)
 
-        chosen = replace(settings("dsd", "coupled"), patience=patience)
+        chosen = replace(settings("dsd", "coupled"), reply_timeout=reply_timeout)
         try:
             return toy_robot().run(REQUEST, chosen, 1, connect, self.on_emit)
         finally:
@@ -228,7 +228,7 @@ def test_a_replica_that_is_stopped_is_not_noticed_like_that(fleet: SmallFleet) -
         emitted.extend(emit.tokens)
 
     victim.on_emit = stop_once  # type: ignore[method-assign]
-    outcome = victim.decode(patience=8.0)
+    outcome = victim.decode(reply_timeout=8.0)
     fleet.kill(CONTROL)
     assert outcome.reason == "timeout"
     assert len(emitted) < len(OWN)

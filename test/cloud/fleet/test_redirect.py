@@ -82,7 +82,7 @@ def test_routers_that_send_a_robot_to_each_other_are_asked_a_few_times_a_second(
         router.registry.reported("a", other.address, ReplicaLoad())
         other.registry.reported("a", router.address, ReplicaLoad())
         begun = time.monotonic()
-        outcome = decode(router.address, patience=5.0)
+        outcome = decode(router.address, reply_timeout=5.0)
         asked = router.registry.placed["a"] + other.registry.placed["a"]
     assert outcome.reason == "timeout"
     assert "circles" in outcome.text
@@ -140,14 +140,16 @@ class Secured:
         for name, (address, ahead_s) in addresses.items():
             self.fleet.registry.reported(name, address, ReplicaLoad(), ahead_s)
 
-    def decode(self, patience: float = 150.0, on_emit: Any = lambda _: None, **robot: Any) -> Any:
+    def decode(
+        self, reply_timeout: float = 150.0, on_emit: Any = lambda _: None, **robot: Any
+    ) -> Any:
         self.lost: list[str] = []
 
         def on_item(item: Any) -> None:
             self.lost.extend([item.reason] if isinstance(item, LinkLost) else [])
 
         shown = {"retry_s": 0.02, **self.robot, **robot}
-        return decode_at(self.fleet.address, "dsd", 1, patience, on_emit, on_item, **shown)
+        return decode_at(self.fleet.address, "dsd", 1, reply_timeout, on_emit, on_item, **shown)
 
     def lease(self, **robot: Any) -> bytes:
         """What the router gives this robot."""
@@ -216,7 +218,7 @@ def test_the_router_sends_nobody_on_whom_it_does_not_know(
     at_a: Secured, wrong: dict[str, str], reason: str
 ) -> None:
     placed = at_a.fleet.registry.placed.total()
-    assert at_a.decode(patience=0.5, **wrong).reason == reason
+    assert at_a.decode(reply_timeout=0.5, **wrong).reason == reason
     assert at_a.fleet.registry.placed.total() == placed
 
 
@@ -227,13 +229,13 @@ def test_who_is_not_of_the_fleet_gets_no_token(secured: Secured, signer: str, ho
     access = {**secured.access, **authority.certificate(f"impostor-{signer}", host)}
     impostor = secured.replica("x", **access)
     secured.only(x=(impostor.address, 0.0))
-    patience, placed = 0.5, secured.fleet.registry.placed["x"]
+    reply_timeout, placed = 0.5, secured.fleet.registry.placed["x"]
     try:
         while secured.fleet.registry.placed["x"] == placed:
-            outcome = secured.decode(patience)
+            outcome = secured.decode(reply_timeout)
             assert outcome.reason == "timeout"
             assert not outcome.tokens
-            patience *= 2  # on a slow machine it was not sent there yet
+            reply_timeout *= 2  # on a slow machine it was not sent there yet
         assert impostor._service.meter.opened_streams == 0
     finally:
         impostor.stop()

@@ -571,7 +571,7 @@ def test_who_waits_for_room_gets_it_from_those_that_never_stop() -> None:
 def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_its_own() -> None:
     target = load(EMBEDDED / "target", threads=1)
     spec = target.spec(rules_text(), 48)
-    actions = {}
+    effects = {}
     for n, request in enumerate(sample_requests(3, 6)):
         for lookup in (True, False):
             robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
@@ -588,6 +588,6 @@ def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_
             said = target.tokenizer.decode([*verdict.tokens, verdict.token])
             assert (str(action_of(said)) != "None") == lookup
             assert (verdict.drafted > 0) == lookup
-            actions[n, lookup] = said
-    assert len({actions[n, True] for n in range(6)}) > 1  # there are some to choose from
-    assert all(actions[n, True].startswith(actions[n, False]) for n in range(6))
+            effects[n, lookup] = said
+    assert len({effects[n, True] for n in range(6)}) > 1  # there are some to choose from
+    assert all(effects[n, True].startswith(effects[n, False]) for n in range(6))

@@ -19,7 +19,7 @@ from edge_cloud_spec.cloud.session.events import EMPTY, UNSAID_S, DuePass
 
 CLIENTS = 5
 PASS_S, ROW_S = 0.03, 0.001
-PATIENCE = st.sampled_from((0.0, 1e-3, 0.05, 0.3, 20.0))
+REPLY_TIMEOUT = st.sampled_from((0.0, 1e-3, 0.05, 0.3, 20.0))
 CLIENT = st.integers(0, CLIENTS - 1)
 LIMITS = st.builds(
     WorkerLimits,
@@ -28,7 +28,7 @@ LIMITS = st.builds(
     passes_per_robot=st.integers(1, 4),
 )
 STEP = st.one_of(
-    st.tuples(st.just("pass"), CLIENT, st.integers(1, 120), PATIENCE),
+    st.tuples(st.just("pass"), CLIENT, st.integers(1, 120), REPLY_TIMEOUT),
     st.tuples(st.just("stream"), CLIENT),
     st.tuples(st.just("job"), CLIENT),
     st.tuples(st.just("charge"), CLIENT, st.floats(0, 3)),
@@ -53,13 +53,15 @@ def scheduler_of(limits: WorkerLimits, fixed: float = PASS_S, per_row: float = R
 class Asks:
     """A session, of which the scheduler wants the pass that is due."""
 
-    def __init__(self, name: Any, rows: int, arrived: float, patience: float) -> None:
+    def __init__(self, name: Any, rows: int, arrived: float, reply_timeout: float) -> None:
         self.name = name
-        self.due = DuePass(EMPTY, rows=rows, arrived=arrived, patience_s=patience)
+        self.due = DuePass(EMPTY, rows=rows, arrived=arrived, reply_timeout_s=reply_timeout)
 
 
-def due(of: Scheduler, client: str, rows: int, arrived: float = 0.0, patience: float = 0.0) -> None:
-    session: Any = Asks(client, rows, arrived, patience)
+def due(
+    of: Scheduler, client: str, rows: int, arrived: float = 0.0, reply_timeout: float = 0.0
+) -> None:
+    session: Any = Asks(client, rows, arrived, reply_timeout)
     of.of(client).passes.append(session)
 
 
@@ -98,20 +100,20 @@ def test_clients_with_credit_and_the_same_deadline_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patience", "others", "size"),
+    ("reply_timeout", "others", "size"),
     [(0.25, 0.0, 2), (0.05, 0.0, 5), (0.0, 0.0, 5), (0.05, 0.05, 5)],
     ids=["can be met: two of them take 0.2 s", "cannot be met", "is not said", "nobody's can"],
 )
 def test_a_batch_does_not_grow_beyond_a_deadline_that_can_be_met(
-    patience: float, others: float, size: int
+    reply_timeout: float, others: float, size: int
 ) -> None:
     of = scheduler(fixed=0.0, per_row=0.01)
     for client in "abcd":
-        due(of, client, 10, patience=others)
-    due(of, "hasty", 10, patience=patience)
+        due(of, client, 10, reply_timeout=others)
+    due(of, "hasty", 10, reply_timeout=reply_timeout)
     batch = names(of.next_batch(0.0))
     assert len(batch) == size
-    assert "hasty" in batch and (not patience or others or batch[0] == "hasty")
+    assert "hasty" in batch and (not reply_timeout or others or batch[0] == "hasty")
     assert len(of.next_batch(0.25)) == 5 - size
 
 
@@ -126,7 +128,7 @@ def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
             if not of.of(client).passes:
                 due(of, client, 9, now)
         if not of.of("liar").passes:
-            due(of, "liar", 9, now, patience=1.1)
+            due(of, "liar", 9, now, reply_timeout=1.1)
         batch = of.next_batch(now)
         now += of.estimator.seconds(sum(each.due.rows for each in batch))
         alone += names(batch) == ["liar"]
@@ -197,8 +199,8 @@ class Crowd:
     def step(self, what: str, *given: Any) -> None:
         match what:
             case "pass":
-                client, rows, patience = given
-                session: Any = Asks(self.name(client, what), rows, self.now, patience)
+                client, rows, reply_timeout = given
+                session: Any = Asks(self.name(client, what), rows, self.now, reply_timeout)
                 self.of.of(client).passes.append(session)
             case "stream":
                 self.of.of(given[0]).streams[self.name(given[0], what)] = None
@@ -257,11 +259,11 @@ def test_all_that_is_handed_in_comes_out_once_and_each_clients_in_its_order(
 @settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=2, max_size=CLIENTS),
-    patience=st.lists(PATIENCE, min_size=CLIENTS, max_size=CLIENTS),
+    reply_timeout=st.lists(REPLY_TIMEOUT, min_size=CLIENTS, max_size=CLIENTS),
     passes=st.integers(1, 150),
 )
 def test_clients_that_always_wait_are_never_further_apart_than_a_quantum_and_a_pass(
-    sizes: list[int], patience: list[float], passes: int
+    sizes: list[int], reply_timeout: list[float], passes: int
 ) -> None:
     """Whatever sizes they ask for and whatever they say of their deadlines (Shreedhar, 1995)."""
     crowd = Crowd(WorkerLimits(batch=1))
@@ -269,7 +271,7 @@ def test_clients_that_always_wait_are_never_further_apart_than_a_quantum_and_a_p
     for _ in range(passes):
         for client, size in enumerate(sizes):
             if not crowd.of.of(client).passes:
-                crowd.step("pass", client, size, patience[client])
+                crowd.step("pass", client, size, reply_timeout[client])
         crowd.batch()
         client = crowd.served[-1][0]
         rows[client] += sizes[client]
@@ -279,14 +281,14 @@ def test_clients_that_always_wait_are_never_further_apart_than_a_quantum_and_a_p
 def batches_until_served(limits: WorkerLimits, rivals: list[tuple[int, float]], rows: int) -> int:
     """How many passes are begun until a tree of so many rows is in one, beside a crowd.
 
-    Each rival always has as many passes waiting as it may have in one, of its size and patience.
+    Each rival always has as many passes waiting as it may have in one, of its size and timeout.
     """
     crowd = Crowd(limits)
     crowd.step("pass", len(rivals), rows, 0.0)
     for number in range(2000):
-        for client, (size, patience) in enumerate(rivals):
+        for client, (size, reply_timeout) in enumerate(rivals):
             while len(crowd.of.of(client).passes) < limits.passes_per_robot:
-                crowd.step("pass", client, size, patience)
+                crowd.step("pass", client, size, reply_timeout)
         crowd.batch()
         if any(who == len(rivals) for who, _, _ in crowd.served):
             return number + 1
@@ -302,7 +304,7 @@ def bound(limits: WorkerLimits, rivals: int) -> int:
 @settings(deadline=None, max_examples=60)
 @given(
     limits=LIMITS,
-    rivals=st.lists(st.tuples(st.integers(1, 60), PATIENCE), min_size=1, max_size=4),
+    rivals=st.lists(st.tuples(st.integers(1, 60), REPLY_TIMEOUT), min_size=1, max_size=4),
     rows=st.integers(1, 90),
 )
 def test_nobody_starves_whatever_the_others_claim(
@@ -314,7 +316,7 @@ def test_nobody_starves_whatever_the_others_claim(
 
 def test_a_scheduler_without_credit_would_let_it_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: first deadline first, and nobody pays, so that liars are always first."""
-    monkeypatch.setattr(DuePass, "deadline", property(lambda due: due.patience_s or 1e9))
+    monkeypatch.setattr(DuePass, "deadline", property(lambda due: due.reply_timeout_s or 1e9))
     free = Scheduler._begin_rounds
 
     def rich(self: Scheduler, count: int) -> None:
@@ -343,6 +345,6 @@ def test_ten_times_the_clients_do_not_take_a_hundred_times_the_looks(
         of = scheduler_of(WorkerLimits())
         looks.clear()
         for client in range(clients):
-            due(of, str(client), 9, patience=0.5)
+            due(of, str(client), 9, reply_timeout=0.5)
         assert len(of.next_batch(0.0)) == 256 // 9
         assert len(looks) <= 2 * clients

@@ -69,7 +69,7 @@ def test_over_tls_a_round_trip_of_more_than_a_second_is_no_dead_link(
     """Where an attempt to connect ends before its three round trips, none ever succeeds."""
     shown = {"authority": pem.authority, "token": "secret"}
     with Proxy(guarded.address, LinkProfile(delay_ms=750.0)) as proxy:
-        outcome = decode_at(proxy.address, "cloud_ar", patience=30.0, **shown)
+        outcome = decode_at(proxy.address, "cloud_ar", reply_timeout=30.0, **shown)
     assert outcome.tokens == OWN, outcome.text
 
 
@@ -78,7 +78,7 @@ def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
     guarded: Cloud, pem: Any, authority: str
 ) -> None:
     shown = {"authority": pem.other if authority else "", "token": "secret"}
-    outcome = decode_at(guarded.address, patience=3.0, **shown)
+    outcome = decode_at(guarded.address, reply_timeout=3.0, **shown)
     assert outcome.reason == "timeout"
     assert f"cannot reach the cloud at {guarded.address}" in outcome.text
 
@@ -149,8 +149,8 @@ def test_the_commands_of_this_page_let_a_robot_in_and_nobody_else(
             (stranger, "timeout"),
             ({"token_file": ""}, "unauthenticated"),
         ):
-            patience = 1.5 if reason == "timeout" else 150.0
-            outcome = decode_at(cloud.address, patience=patience, **{**robot, **wrong})
+            reply_timeout = 1.5 if reason == "timeout" else 150.0
+            outcome = decode_at(cloud.address, reply_timeout=reply_timeout, **{**robot, **wrong})
             assert (outcome.reason, outcome.tokens) == (reason, () if wrong else OWN)
 
 
@@ -195,7 +195,7 @@ def test_a_certificate_is_replaced_without_a_restart_of_either_side(rotating: An
         shutil.copy(fresh["key"], folder / "server.key")  # it does not fit: the old pair stays
         assert decode_at(cloud.address, **robot).tokens == OWN
         shutil.copy(fresh["certificate"], folder / "server.pem")
-        assert decode_at(cloud.address, patience=1.5, **robot).reason == "timeout"
+        assert decode_at(cloud.address, reply_timeout=1.5, **robot).reason == "timeout"
         shutil.copy(other.path, folder / "ca.pem")
         assert client(link).tokens == OWN  # the running robot, too, on a new connection
 

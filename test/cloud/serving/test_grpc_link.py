@@ -74,7 +74,7 @@ def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> 
 
 def test_a_verifier_that_never_comes_ends_the_decode_with_the_reason() -> None:
     address = f"127.0.0.1:{free_port()}"
-    outcome = decode_at(address, patience=4.0)  # a loaded machine needs a while to be refused
+    outcome = decode_at(address, reply_timeout=4.0)  # a loaded machine needs a while to be refused
     assert outcome.reason == "timeout"
     assert f"cannot reach the cloud at {address}" in outcome.text
 

@@ -23,7 +23,7 @@ from helpers.cloud.verification import (
     verdict_of,
 )
 
-from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, OWN_TOKENS
+from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, SERVER_TOKENS
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
 from edge_cloud_spec.cloud.session.session import CloudSession, Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -67,12 +67,12 @@ def verdict(path: tuple[int, ...], tokens: tuple[int, ...], token: int) -> dict[
 
 def owns_model() -> CloudSession:
     """Its server has a draft model, which has paid."""
-    return cloud_of(own=measured(3, 1))
+    return cloud_of(server_drafting=measured(3, 1))
 
 
 proposing = partial(cloud_of, opening=replace(OPENING, draft_length=3))
 GENERATE = Generate(BASE), ()
-OWN = partial(Propose, length=OWN_TOKENS, needed=False)
+OWN = partial(Propose, length=SERVER_TOKENS, needed=False)
 PROPOSES = [(Generate(BASE, MAY), ()), (says(1), OWN((1,)))]
 PREDICTED = Predicted((0,), 5, 0.75)
 # By the promise that each holds: a session, what it is told and what it scores then, and what is
@@ -471,18 +471,18 @@ def test_asking_again_further_back_repeats_what_came_since_and_draws_none_again(
     play(cloud, (Resume("s", after((1,))), Reply(Opened("s", b"", cloud.digest, 0))))
     for back, missed in ((BASE.extend((1,)), said[1:]), (BASE, said)):
         again = cloud.handle(Generate(back))
-        assert [action.message for action in again] == missed  # one pass is under way
+        assert [effect.message for effect in again] == missed  # one pass is under way
         cloud.pause()
     play(cloud, (Generate(PrefixDigest(1, 1)), None), (says(END), None))
     assert cloud.counters.ignored == 1
     again = cloud.handle(Generate(BASE))  # of a finished answer all is repeated, and no more made
-    assert [action.message.finish for action in again] == ["", "", "", "end"]
+    assert [effect.message.finish for effect in again] == ["", "", "", "end"]
     assert not cloud.generating
 
 
 @pytest.mark.parametrize(
     ("asked", "room", "length"),
-    [(0, 10, OWN_TOKENS), (3, 10, 3), (2**32 - 1, 10, 9), (2**32 - 1, 50, MAX_OWN_TOKENS)],
+    [(0, 10, SERVER_TOKENS), (3, 10, 3), (2**32 - 1, 10, 9), (2**32 - 1, 50, MAX_OWN_TOKENS)],
 )
 def test_a_proposal_is_never_longer_than_the_answer_has_room_for_or_is_useful(
     asked: int, room: int, length: int

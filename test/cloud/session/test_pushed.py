@@ -10,7 +10,7 @@ from helpers.cloud.verification import BASE, VOCABULARY, opened, split_opening, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.session.events import Action, DuePass, Scored
+from edge_cloud_spec.cloud.session.events import DuePass, Effect, Scored
 from edge_cloud_spec.cloud.session.session import Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
@@ -67,11 +67,11 @@ class Talk:
         assert self.cloud.pushed == len(ahead)
         assert counters.accounted + self.cloud.pushed == counters.drafts
 
-    def _follow(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, DuePass):
+    def _follow(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, DuePass):
                 assert self.scoring is None, "two passes at once"
-                self.scoring = action.draft
+                self.scoring = effect.draft
 
     def rows(self, here: int, draft: Draft) -> Scored:
         logits = np.zeros((len(draft) + 1, VOCABULARY), np.float32)
@@ -161,10 +161,10 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed:
             BASE.extend(tokens[:size]), Draft(drafted, values=(0.9,) * len(drafted)), 0
         )
         cloud.handle(message)
-    actions = cloud.handle(Scored(LogitRows(logits)))
-    assert verdict_of(actions).residual is not None
+    effects = cloud.handle(Scored(LogitRows(logits)))
+    assert verdict_of(effects).residual is not None
     late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
-    assert not any(isinstance(action, DuePass) for action in (*actions, *cloud.handle(late)))
+    assert not any(isinstance(effect, DuePass) for effect in (*effects, *cloud.handle(late)))
     assert cloud.pushed == 4 - cloud.digest.length
     assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
 

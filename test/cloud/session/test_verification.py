@@ -23,9 +23,9 @@ from helpers.cloud.verification import (
 
 from edge_cloud_spec.cloud.session import drafts
 from edge_cloud_spec.cloud.session.events import (
-    Action,
     Commit,
     DuePass,
+    Effect,
     Extend,
     Reply,
 )
@@ -54,12 +54,12 @@ DENSE = replace(
 )
 
 
-def replies(actions: list[Action]) -> list[Any]:
-    return [action.message for action in actions if isinstance(action, Reply)]
+def replies(effects: list[Effect]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, Reply)]
 
 
-def refusal(actions: list[Action]) -> str:
-    (said,) = replies(actions)
+def refusal(effects: list[Effect]) -> str:
+    (said,) = replies(effects)
     assert said.code == "bad_draft"
     return str(said.text)
 
@@ -202,12 +202,12 @@ def test_a_draft_goes_on_after_one_of_its_leaves(
     draft_: Draft, open_at: int, complaint: str
 ) -> None:
     cloud = session()
-    actions = cloud.handle(DraftMessage(BASE, draft_, 0, open_at=open_at))
+    effects = cloud.handle(DraftMessage(BASE, draft_, 0, open_at=open_at))
     if complaint:
-        assert complaint in refusal(actions) and cloud.status is Status.WAITING
+        assert complaint in refusal(effects) and cloud.status is Status.WAITING
     else:
         due = DuePass(draft_, len(draft_), awaited=True, exits=True, open_at=open_at)
-        assert actions == [due] and cloud.status is Status.SCORING
+        assert effects == [due] and cloud.status is Status.SCORING
 
 
 def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() -> None:
@@ -302,8 +302,8 @@ def test_a_resampled_token_that_cannot_be_is_refused_and_one_leaves_room_for_one
     max_tokens: int, depth: int, resampled: int, complaint: str
 ) -> None:
     cloud, _ = rejected(Split("dense"), max_tokens)
-    actions = cloud.handle(drawn(cloud.digest, *(1,) * depth, token=resampled))
-    assert complaint in refusal(actions) if complaint else isinstance(actions[-1], DuePass)
+    effects = cloud.handle(drawn(cloud.digest, *(1,) * depth, token=resampled))
+    assert complaint in refusal(effects) if complaint else isinstance(effects[-1], DuePass)
     assert (cloud.tokens, cloud.counters.refused) == (([1], 1) if complaint else ([1, 2], 0))
 
 

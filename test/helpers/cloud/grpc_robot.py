@@ -29,7 +29,7 @@ REQUEST = Request("find the silver bottle", jpeg(1))
 
 
 def settings(preset: str = "dsd", rule: str = "greedy", **changes: Any) -> DecodeSettings:
-    return DecodeSettings(load_preset(preset), rule, POLICIES[rule], patience=150.0, **changes)
+    return DecodeSettings(load_preset(preset), rule, POLICIES[rule], reply_timeout=150.0, **changes)
 
 
 def toy_robot() -> DecodeRunner:
@@ -40,7 +40,7 @@ def decode_at(
     address: str,
     how: str | DecodeSettings = "dsd",
     nonce: int = 1,
-    patience: float = 150.0,
+    reply_timeout: float = 150.0,
     on_emit: Callable[[Emit], None] = lambda emit: None,
     on_item: Callable[[Any], None] = lambda item: None,
     **client: Any,
@@ -60,7 +60,9 @@ def decode_at(
 
     chosen = settings(how, "coupled") if isinstance(how, str) else how
     try:
-        return toy_robot().run(REQUEST, replace(chosen, patience=patience), nonce, connect, on_emit)
+        return toy_robot().run(
+            REQUEST, replace(chosen, reply_timeout=reply_timeout), nonce, connect, on_emit
+        )
     finally:
         link.close()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.session.drafts import FEW, OwnDrafting
-from edge_cloud_spec.cloud.session.events import EMPTY, Action, DuePass, Event, Reply, Scored
+from edge_cloud_spec.cloud.session.drafts import FEW, ServerDrafting
+from edge_cloud_spec.cloud.session.events import EMPTY, DuePass, Effect, Event, Reply, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -37,9 +37,9 @@ def session(rule: str = "greedy", max_tokens: int = 50, draft_length: int = 3) -
     return opened(replace(opening, draft_length=draft_length), max_tokens)
 
 
-def measured(drafted: int, looked_up: int, bare: int = 1, **more: Any) -> OwnDrafting:
+def measured(drafted: int, looked_up: int, bare: int = 1, **more: Any) -> ServerDrafting:
     """Tokens of passes of a second each, by source."""
-    own = OwnDrafting(**more)
+    own = ServerDrafting(**more)
     sources = (DRAFTED, drafted), (LOOKED_UP, looked_up), (BARE, bare)
     for judged, tokens in sources * FEW:
         own.judged(judged, tokens, 1.0)
@@ -57,54 +57,56 @@ def draft(*tokens: int, base: PrefixDigest = BASE, round_: int = 0) -> DraftMess
     return DraftMessage(base, Draft(tokens), round_)
 
 
-def verdict_of(actions: list) -> Verdict:
+def verdict_of(effects: list) -> Verdict:
     (said,) = [
-        a.message for a in actions if isinstance(a, Reply) and isinstance(a.message, Verdict)
+        a.message for a in effects if isinstance(a, Reply) and isinstance(a.message, Verdict)
     ]
     return said
 
 
 def cloud_of(
-    lookup: AnswerLookup | None = None, opening: Open = OPENING, own: OwnDrafting | None = None
+    lookup: AnswerLookup | None = None,
+    opening: Open = OPENING,
+    server_drafting: ServerDrafting | None = None,
 ) -> CloudSession:
-    """A session whose robot drafts, and may have looked up; own: the cloud has a draft model."""
-    return opened(opening, lookup=lookup, own=own)
+    """A session whose robot drafts, and may have looked up; the cloud may have a draft model."""
+    return opened(opening, lookup=lookup, server_drafting=server_drafting)
 
 
-def play(cloud: CloudSession, *steps: tuple[Any, ...]) -> list[Action]:
-    """Tell the session each event; what follows is as each step says. Returns the last actions.
+def play(cloud: CloudSession, *steps: tuple[Any, ...]) -> list[Effect]:
+    """Tell the session each event; what follows is as each step says. Returns the last effects.
 
     PAUSE: its stream is lost. A step is an event and what is to be scored next: the tokens of a
     chain (none: the target alone), a draft, None for nothing; or a proposal, a reply or a fault's
     code. Then, if it has more, the fields of the verdict that is sent.
     """
-    actions: list[Action] = []
+    effects: list[Effect] = []
     for number, (event, expected, *fields) in enumerate(steps):
         if event is PAUSE:
             cloud.pause()
             continue
-        actions = cloud.handle(event)
-        assert said_of(actions, event, expected), (number, event, expected, actions)
+        effects = cloud.handle(event)
+        assert said_of(effects, event, expected), (number, event, expected, effects)
         for name, value in (fields[0] if fields else {}).items():
-            assert getattr(verdict_of(actions), name) == value, (number, name)
-    return actions
+            assert getattr(verdict_of(effects), name) == value, (number, name)
+    return effects
 
 
-def said_of(actions: list[Action], event: Event, expected: Any) -> bool:
-    """Whether these actions are what the step expects."""
-    replies = [action.message for action in actions if isinstance(action, Reply)]
+def said_of(effects: list[Effect], event: Event, expected: Any) -> bool:
+    """Whether these effects are what the step expects."""
+    replies = [effect.message for effect in effects if isinstance(effect, Reply)]
     faults = [message.code for message in replies if isinstance(message, Fault)]
     if isinstance(expected, str):
         return faults == [expected]
-    draft = next((action.draft for action in actions if isinstance(action, DuePass)), None)
+    draft = next((effect.draft for effect in effects if isinstance(effect, DuePass)), None)
     if expected is None:
-        return draft is None and (isinstance(event, Scored) or not actions)
+        return draft is None and (isinstance(event, Scored) or not effects)
     if isinstance(expected, tuple):
         return draft is not None and (draft.tokens, draft.parents) == (expected, None)
     if isinstance(expected, Draft):
         found = draft and (draft.tokens, draft.parents, draft.looked_up)
         return found == (expected.tokens, expected.parents, expected.looked_up)
-    return actions[-1:] == [expected]
+    return effects[-1:] == [expected]
 
 
 def split_opening(residual: Split) -> Open:

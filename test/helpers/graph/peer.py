@@ -14,7 +14,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-PATIENCE = 120.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 120.0  # s; only a hung test takes that long
 
 
 class Peer(Node):
@@ -46,11 +46,11 @@ class Peer(Node):
     def until(
         self,
         what: Callable[[], Any],
-        patience: float = PATIENCE,
+        reply_timeout: float = REPLY_TIMEOUT,
         meanwhile: Callable[[], Any] = lambda: None,
     ) -> None:
         """Spin until this holds, with a call of ``meanwhile`` now and then."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + reply_timeout
         next_time = 0.0
         while not what():
             assert time.monotonic() < end, self.known()
@@ -77,7 +77,7 @@ class Peer(Node):
         client = self._clients_of[name]
         self.until(client.service_is_ready)
         future = client.call_async(request)
-        self.executor_.spin_until_future_complete(future, 3.0 if again else PATIENCE)
+        self.executor_.spin_until_future_complete(future, 3.0 if again else REPLY_TIMEOUT)
         assert future.done() or again, "no answer"
         return future.result() if future.done() else self.call(kind, name, request)
 

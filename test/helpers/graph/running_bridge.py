@@ -18,7 +18,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Verdict
 from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
 from edge_cloud_spec.nodes.runtime.qos import DECODE, LATCHED, RELIABLE
 
-PATIENCE = 90.0  # s; only a hung test takes that long
+REPLY_TIMEOUT = 90.0  # s; only a hung test takes that long
 
 
 class Hearer:
@@ -49,7 +49,7 @@ class Hearer:
         self.until(lambda: node.count_publishers("verdict") and self.states)
 
     def until(self, what: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + REPLY_TIMEOUT
         while not what():
             assert time.monotonic() < end, (self.states, [v.text for v in self.verdicts])
             time.sleep(0.01)

@@ -54,7 +54,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "server_hung",
         "the verifier gets SIGSTOP",
-        "stops; gives the decision up after `patience`",
+        "stops; gives the decision up after `reply_timeout`",
         lambda rig: rig.hang("verifier"),
         lambda rig: rig.unhang("verifier"),
         lasts=3.0,
@@ -273,7 +273,7 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "half_open",
         "all bytes are lost both ways, and neither end notices",
-        "stops; gives the decision up after `patience`",
+        "stops; gives the decision up after `reply_timeout`",
         lambda rig: rig.proxy.set_silent(True),
         lambda rig: rig.proxy.set_silent(False),
         lasts=3.0,
@@ -282,7 +282,7 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "delay_5s",
         "every byte takes 5 s each way",
-        "stops; gives decisions up after `patience`",
+        "stops; gives decisions up after `reply_timeout`",
         lambda rig: rig.proxy.set_delay(DELAY_MS),
         _no_delay,
         lasts=3.0,

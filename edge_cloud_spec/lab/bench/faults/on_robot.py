@@ -55,7 +55,7 @@ KILLED = {
 }
 HUNG = {
     "drafter": "stops",
-    "cloud_bridge": "stops; gives the decision up after `patience`",
+    "cloud_bridge": "stops; gives the decision up after `reply_timeout`",
     "navigator": "is stopped by the guard, and does not take its step up again",
     "simulator": "stands still itself; the navigator gives its step up",
 }

@@ -35,7 +35,7 @@ from ..live import LiveRig, Watch, stamp_of
 
 NODES = ("simulator", "cloud_bridge", "navigator", "stop_guard", "drafter", "monitor")
 TOKEN = "a token of the bench"
-PATIENCE = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
+REPLY_TIMEOUT = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
 DRIVE_TIMEOUT = 90.0  # s
 DRIVES_ON = 10.0  # s in which one motion replaces another, if decisions are quick enough
@@ -138,7 +138,7 @@ class Rig(LiveRig):
         if name == "verifier":
             self.start(name, self.verifier_command(self.verifier_address))
         elif name == "drafter":
-            own = {"patience": PATIENCE, "retry": 0.5}
+            own = {"reply_timeout": REPLY_TIMEOUT, "retry": 0.5}
             self.start(name, self._poisoned(name, self.node_command(name, **own, **parameters)))
         else:
             argv = self.node_command(name, **parameters)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from ....cloud.model_thread.sessions import WorkerLimits
 from ....decoding.preset import Preset
 from ....presets import load_preset
+from ...harness.cost_profiles import ServerCostProfile, load_server_cost_profile
 from ...harness.fleet.load import FleetLoad, RobotActivity
 from ...harness.fleet.virtual_fleet import VirtualFleet
-from ...harness.regimes import ServerRegime, load_server_regime
 from ..command import Row
 from .figures import figures, mean_of
 from .server_only import ServerOnly
@@ -26,7 +26,7 @@ def scripted_rows(args: argparse.Namespace) -> list[Row]:
     half as many robots, which is SpecEdge's comparison (5: two robots for each place of the batch);
     ``throughput_ratio_same``: with as many.
     """
-    server = load_server_regime(args.regime)
+    server = load_server_cost_profile(args.cost_profile)
     preset = with_published_tree(args.preset, server)
     baselines: dict[int, Row] = {}
 
@@ -48,7 +48,7 @@ def scripted_rows(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def with_published_tree(name: str, server: ServerRegime) -> Preset:
+def with_published_tree(name: str, server: ServerCostProfile) -> Preset:
     """The preset of this name, with best-first trees of the published size."""
     preset = load_preset(name)
     if preset.best_first is None:
@@ -59,7 +59,7 @@ def with_published_tree(name: str, server: ServerRegime) -> Preset:
 
 
 def _mean(
-    args: argparse.Namespace, name: str, robots: int, server: ServerRegime, preset: Preset
+    args: argparse.Namespace, name: str, robots: int, server: ServerCostProfile, preset: Preset
 ) -> Row:
     rows = [
         _run(args, name, robots, server, preset, seed)
@@ -86,7 +86,7 @@ def _run(
     args: argparse.Namespace,
     name: str,
     robots: int,
-    server: ServerRegime,
+    server: ServerCostProfile,
     preset: Preset,
     seed: int,
 ) -> Row:
@@ -95,5 +95,5 @@ def _run(
     if name == "server_only":
         run = ServerOnly(server, robots, load).run
     else:
-        run = VirtualFleet(server.regime, robots, preset, load, LIMITS[name]).run
+        run = VirtualFleet(server.cost_profile, robots, preset, load, LIMITS[name]).run
     return figures(run(), WARM_UP * args.seconds, args.seconds)

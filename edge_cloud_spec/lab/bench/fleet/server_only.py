@@ -10,8 +10,8 @@ from typing import Any
 
 from ....decoding.policy import GREEDY
 from ....decoding.shape import BestFirst
+from ...harness.cost_profiles import ServerCostProfile
 from ...harness.fleet.load import FleetLoad, RobotActivity, RoundTime
-from ...harness.regimes import ServerRegime
 from ...harness.scripted.model import SPEC, CalibratedVlm, own_answer, request_of
 from ..decodes import local_rounds
 
@@ -19,7 +19,7 @@ from ..decodes import local_rounds
 class ServerOnly:
     """Decodes for all robots; ``run`` returns what each got."""
 
-    def __init__(self, server: ServerRegime, robots: int, load: FleetLoad) -> None:
+    def __init__(self, server: ServerCostProfile, robots: int, load: FleetLoad) -> None:
         self._server, self._load = server, load
         self._now = 0.0
         self._answers = [_Answer(server, load, number) for number in range(robots)]
@@ -35,11 +35,11 @@ class ServerOnly:
         return [answer.activity for answer in self._answers]
 
     def _cycle(self, batch: list[_Answer]) -> None:
-        server, regime = self._server, self._server.regime
+        server, cost_profile = self._server, self._server.cost_profile
         drafted = [answer.draft() for answer in batch]
-        verify_ms = regime.batch_pass_ms(drafted)
+        verify_ms = cost_profile.batch_pass_ms(drafted)
         # A batch's drafts are taken to cost no more than one's: the baseline at its best.
-        drafting_ms = server.server_only_depth * regime.draft_pass_ms(server.width)
+        drafting_ms = server.server_only_depth * cost_profile.draft_pass_ms(server.width)
         seconds = (drafting_ms + verify_ms) / 1e3
         self._now += seconds
         for answer in batch:
@@ -49,10 +49,10 @@ class ServerOnly:
 class _Answer:
     """A robot's answer under way, and the ones after it."""
 
-    def __init__(self, server: ServerRegime, load: FleetLoad, robot: int) -> None:
+    def __init__(self, server: ServerCostProfile, load: FleetLoad, robot: int) -> None:
         self._shape = BestFirst(server.nodes, server.server_only_depth, server.width)
         self._load, self._robot, self._random = load, robot, load.random(robot)
-        self._draft_model = CalibratedVlm(server.server_only_alpha, server.regime.runner_up)
+        self._draft_model = CalibratedVlm(server.server_only_alpha, server.cost_profile.runner_up)
         self._target_model = CalibratedVlm()
         self._number, self._said = 0, tuple[int, ...]()
         self.activity = RobotActivity()

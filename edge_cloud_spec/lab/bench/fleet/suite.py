@@ -59,7 +59,7 @@ OPTIONS: Options = {
     "--tokens": {"type": int, "default": 256, "help": "of an answer (%(default)s)"},
     "--think": {"type": float, "default": 0.0, "help": "s between answers, in the mean"},
     "--jitter": {"type": float, "default": 0.0, "metavar": "MS", "help": "of each way"},
-    "--regime": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
+    "--cost-profile": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
     "--preset": {"default": "specedge", "help": "of the robots (%(default)s)"},
 }
 

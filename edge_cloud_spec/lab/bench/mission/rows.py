@@ -92,11 +92,11 @@ def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Varian
     return next((v for v in alone if not v.stops and v.explain == NONE), None)
 
 
-def rows_of(regime: str, results: Results) -> list[Row]:
+def rows_of(cost_profile: str, results: Results) -> list[Row]:
     """A row a variant."""
     return [
         {
-            **_row(regime, variant, rooms, baseline_of(variant, results), results),
+            **_row(cost_profile, variant, rooms, baseline_of(variant, results), results),
             **_over_driving(rooms, driving_baseline_of(variant, results), results),
         }
         for variant, rooms in results.items()
@@ -104,7 +104,7 @@ def rows_of(regime: str, results: Results) -> list[Row]:
 
 
 def _row(
-    regime: str,
+    cost_profile: str,
     variant: Variant,
     rooms: Sequence[RoomResult],
     baseline: Variant | None,
@@ -122,7 +122,7 @@ def _row(
     repeats = baseline is not None and variant.repeats(baseline)
     return {
         "preset": variant.preset,
-        "regime": regime,
+        "cost_profile": cost_profile,
         **_link(variant.link),
         "explain": variant.explain,
         "drive": variant.drive,

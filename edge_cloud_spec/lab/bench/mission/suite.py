@@ -1,8 +1,8 @@
 """``bench mission``: how long the robot takes, under published costs and links, in virtual time.
 
-The embedded pair says the words, a regime says what passes, prefills and the link cost, and the
-simulated robot moves meanwhile: one clock drives them all, so that a loaded machine changes nothing
-but how long the benchmark itself takes.
+The embedded pair says the words, a cost profile says what passes, prefills and the link cost, and
+the simulated robot moves meanwhile: one clock drives them all, so that a loaded machine changes
+nothing but how long the benchmark itself takes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ....errors import UserError, check_writable, write_json
 from ....nav.answer import GRAMMARS
 from ....nav.settings import DRIVES
 from ....pilot.decision_loop import EXPLAIN
+from ...harness.cost_profiles import CostProfile
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
-from ...harness.regimes import Regime
 from ..command import Options, Row
-from ..options import COST_OPTIONS, check_counts, finite, profile_of, regimes_of, take_link
+from ..options import COST_OPTIONS, check_counts, cost_profiles_of, finite, profile_of, take_link
 from .rows import RoomResult, rows_of
 
 
@@ -36,7 +36,7 @@ class Shift:
 
     rooms: tuple[int, ...]
     variants: tuple[Variant, ...]
-    regime: Regime
+    cost_profile: CostProfile
     renderer: str
 
 
@@ -46,7 +46,7 @@ Done = dict[Variant, list[RoomResult]]
 def work(shift: Shift) -> Done:
     """Every room under every variant; the models and what they said of a room are shared."""
     pair = loaded_pair()
-    robots = {v: VirtualRobot(pair, v, shift.regime) for v in shift.variants}
+    robots = {v: VirtualRobot(pair, v, shift.cost_profile) for v in shift.variants}
     results: Done = {variant: [] for variant in shift.variants}
     for number in shift.rooms:
         with closing(SeenRoom(number, shift.renderer)) as seen:
@@ -112,12 +112,12 @@ def _times(text: str) -> list[float]:
 
 OPTIONS: Options = {
     "--scenes": {"type": int, "default": 25, "help": "rooms (default %(default)s)"},
-    "--regime": {"default": "fsd-go2", "help": "names, or custom (%(default)s)"},
+    "--cost-profile": {"default": "fsd-go2", "help": "names, or custom (%(default)s)"},
     "--presets": {
         "default": "cloud_ar:explain=full:drive=stop_and_go,cloud_ar:explain=none,auto",
         "help": "each with options of its own, the first as what others are over (%(default)s)",
     },
-    "--rtt": {"type": _times, "help": "ms with commas, in place of the regime's"},
+    "--rtt": {"type": _times, "help": "ms with commas, in place of the cost profile's"},
     "--explain": {"choices": EXPLAIN, "default": Variant.explain, "help": "(%(default)s)"},
     "--drive": {"choices": DRIVES, "default": Variant.drive, "help": "(%(default)s)"},
     "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
@@ -131,28 +131,32 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a regime, link and preset with its options."""
+    """A row a cost profile, link and preset with its options."""
     check_counts(args, "scenes", "shift", "processes")
     take_link(args)
     if args.speeds is not None:
         check_writable(args.speeds)
-    regimes = [regime.with_assumed() for regime in regimes_of(args, None)]
+    cost_profiles = [cost_profile.with_assumed() for cost_profile in cost_profiles_of(args, None)]
     rooms = [args.seed * 1_000_003 + number for number in range(args.scenes)]
     rows: list[Row] = []
-    for regime in regimes:
-        rows += rows_of(regime.name, measure(args, regime, rooms))
+    for cost_profile in cost_profiles:
+        rows += rows_of(cost_profile.name, measure(args, cost_profile, rooms))
     if args.speeds is not None:
-        write_json(args.speeds, speeds_in(args, regimes[0], rooms))
+        write_json(args.speeds, speeds_in(args, cost_profiles[0], rooms))
     return rows
 
 
-def speeds_in(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) -> dict[str, Any]:
+def speeds_in(
+    args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence[int]
+) -> dict[str, Any]:
     """Each variant's speed (m/s) and turning speed (rad/s) over seconds, in the last of the rooms.
 
     The rooms before it are driven too: the robot goes by what it measured in them.
     """
     pair = loaded_pair()
-    robots = [VirtualRobot(pair, variant, regime) for variant in variants_of(args, regime)]
+    robots = [
+        VirtualRobot(pair, variant, cost_profile) for variant in variants_of(args, cost_profile)
+    ]
     for number in rooms:
         with closing(SeenRoom(number, args.renderer)) as seen:
             records = [robot.carry_out(seen) for robot in robots]
@@ -165,11 +169,13 @@ def speeds_in(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) ->
     return speeds
 
 
-def measure(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) -> Done:
+def measure(args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence[int]) -> Done:
     """The results of every variant, in the order of the rooms."""
-    variants = variants_of(args, regime)
+    variants = variants_of(args, cost_profile)
     shifts = [
-        Shift(tuple(rooms[start : start + args.shift]), tuple(variants), regime, args.renderer)
+        Shift(
+            tuple(rooms[start : start + args.shift]), tuple(variants), cost_profile, args.renderer
+        )
         for start in range(0, len(rooms), args.shift)
     ]
     results: Done = {variant: [] for variant in variants}
@@ -177,7 +183,9 @@ def measure(args: argparse.Namespace, regime: Regime, rooms: Sequence[int]) -> D
         for number, done in enumerate(workers.imap(work, shifts), 1):
             for variant, rooms_done in done.items():
                 results[variant] += rooms_done
-            print(f"{regime.name}: shift {number} of {len(shifts)}", file=sys.stderr, flush=True)
+            print(
+                f"{cost_profile.name}: shift {number} of {len(shifts)}", file=sys.stderr, flush=True
+            )
     return results
 
 
@@ -185,13 +193,13 @@ VARIED = tuple(f.name for f in fields(Variant) if f.name not in ("preset", "link
 NUMBERS = ("look",)  # among them
 
 
-def variants_of(args: argparse.Namespace, regime: Regime) -> list[Variant]:
+def variants_of(args: argparse.Namespace, cost_profile: CostProfile) -> list[Variant]:
     """Those that ``--presets`` names, over each round trip or link; raises UserError."""
     usual = {name: getattr(args, name) for name in ("explain", "drive", "grammar")}
     if args.link is not None:
         links = [LinkProfile(trace=trace) for trace in args.link]
     else:
-        links = [profile_of(args, rtt / 2) for rtt in args.rtt or [regime.rtt_ms]]
+        links = [profile_of(args, rtt / 2) for rtt in args.rtt or [cost_profile.rtt_ms]]
     return [
         _variant(text, link=link, **usual) for link in links for text in args.presets.split(",")
     ]

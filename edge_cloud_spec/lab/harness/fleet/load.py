@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ....edge.runner import Outcome
+from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
-from ..regimes import Regime
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RobotActivity:
             self.spans.append((seconds, sum(one.tokens for one in rounds[1:])))
 
 
-LINK_SPREAD = 0.5  # a robot's delay is the regime's, this share shorter to this share longer
+LINK_SPREAD = 0.5  # a robot's delay is the cost profile's, this share shorter to this share longer
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class FleetLoad:
         """Seconds until a robot's next answer."""
         return random.expovariate(1 / self.think_s) if self.think_s else 0.0
 
-    def link(self, regime: Regime, robot: int) -> LinkProfile:
-        """One robot's link; the mean delay of all is the regime's."""
+    def link(self, cost_profile: CostProfile, robot: int) -> LinkProfile:
+        """One robot's link; the mean delay of all is the cost profile's."""
         share = Random(f"{self.seed} link {robot}").uniform(1 - LINK_SPREAD, 1 + LINK_SPREAD)
-        return LinkProfile(regime.one_way_ms * share, self.jitter_ms)
+        return LinkProfile(cost_profile.one_way_ms * share, self.jitter_ms)
 
     def answer_seed(self, robot: int, number: int) -> int:
         """The seed of a robot's answer of this number."""

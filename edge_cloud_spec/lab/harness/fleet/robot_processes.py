@@ -18,7 +18,7 @@ from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
 from .load import FleetLoad, RobotActivity
 
-PATIENCE = 30.0  # s
+REPLY_TIMEOUT = 30.0  # s
 START_S = 180.0
 
 
@@ -70,7 +70,7 @@ def run_robots(
             _receive(pipe, START_S)
         begin.set()
         seconds = plans[0].load.seconds
-        return [_receive(pipe, seconds + PATIENCE + START_S) for _, pipe in robots]
+        return [_receive(pipe, seconds + REPLY_TIMEOUT + START_S) for _, pipe in robots]
     finally:
         for process, _ in robots:
             process.terminate()
@@ -103,7 +103,7 @@ def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
 
 def _decode(plan: RobotPlan, answers: Answers, robot: GrpcRobot) -> RobotActivity:
     load, random, activity = plan.load, plan.load.random(plan.number), RobotActivity()
-    settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, patience=PATIENCE)
+    settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, reply_timeout=REPLY_TIMEOUT)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
     while not activity.answers or time.perf_counter() - start < load.seconds:

@@ -17,7 +17,7 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....cloud.model_thread.worker import Worker
 from ....decoding.preset import Preset
 from ....edge.events import Inbox, Item
-from ..regimes import Regime
+from ..cost_profiles import CostProfile
 from ..scripted.model import scripted_worker
 from ..virtual import ScriptedRobot
 from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualLink
@@ -99,19 +99,24 @@ class VirtualFleet:
 
     def __init__(
         self,
-        regime: Regime,
+        cost_profile: CostProfile,
         robots: int,
         preset: Preset,
         load: FleetLoad,
         limits: WorkerLimits | None = None,
     ) -> None:
-        self._regime, self._robots, self._preset, self._load = regime, robots, preset, load
+        self._cost_profile, self._robots, self._preset, self._load = (
+            cost_profile,
+            robots,
+            preset,
+            load,
+        )
         self._timeline = Timeline()
         self._threads = VirtualThreads(self._timeline)
         limits = limits or WorkerLimits()
         limits = replace(limits, sessions=max(limits.sessions, 2 * robots))
         drafts = preset.drafter == "cloud"
-        make_worker = partial(scripted_worker, regime, limits=limits, drafts=drafts)
+        make_worker = partial(scripted_worker, cost_profile, limits=limits, drafts=drafts)
         self._cloud = VirtualCloud(self._timeline, make_worker)
 
     @property
@@ -129,10 +134,10 @@ class VirtualFleet:
 
     def _decode(self, number: int, activity: RobotActivity) -> None:
         load, threads, timeline = self._load, self._threads, self._timeline
-        link, random = load.link(self._regime, number), load.random(number)
+        link, random = load.link(self._cost_profile, number), load.random(number)
         impairments = ProfileImpairments(link, load.seed * 1_009 + number)
         robot = ScriptedRobot(
-            self._regime,
+            self._cost_profile,
             VirtualLink(timeline, self._cloud, impairments).connect,
             lambda: timeline.now,
             threads.sleep,

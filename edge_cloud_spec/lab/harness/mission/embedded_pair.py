@@ -1,4 +1,4 @@
-"""The embedded pair's words at a regime's times: two real models whose passes take virtual time."""
+"""The embedded pair's words at a cost profile's times: real models in virtual time."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
 from ...sim.reach import thing_in_front
 from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
+from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
-from ..regimes import Regime
 from ..scripted.model import DraftVlm, Sleep, scripted_worker
 from ..trace import ModelPass, record_passes
 from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualInbox, VirtualLink
@@ -231,16 +231,16 @@ class SeenRoom:
 class VirtualRobot:
     """What is measured and remembered lasts from mission to mission, on both sides of the link."""
 
-    def __init__(self, pair: EmbeddedPair, variant: Variant, regime: Regime) -> None:
+    def __init__(self, pair: EmbeddedPair, variant: Variant, cost_profile: CostProfile) -> None:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         self.timeline = timeline = Timeline()
-        read_ms = variant.look * regime.draft_prefill_ms
-        regime = replace(regime, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
+        read_ms = variant.look * cost_profile.draft_prefill_ms
+        cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
         self._passes: list[ModelPass] = []  # of the cloud
 
         def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
             return scripted_worker(
-                regime,
+                cost_profile,
                 clock,
                 sleep,
                 on_pass=record_passes(self._passes, clock),
@@ -253,7 +253,7 @@ class VirtualRobot:
         self._cloud = VirtualCloud(timeline, make_worker)
         impairments = ProfileImpairments(variant.link, 0)
         self._link = VirtualLink(timeline, self._cloud, impairments)
-        drafter: Any = DraftVlm(regime, timeline.sleep, pair.drafter_that_keeps(variant.look))
+        drafter: Any = DraftVlm(cost_profile, timeline.sleep, pair.drafter_that_keeps(variant.look))
         self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
         self._runner.remember(pair.spec.to_bytes())  # as after any first decode
         self._requests = map("{:x}".format, count(1))

@@ -1,8 +1,8 @@
-"""Fake models: no weights, a row for each prefix, and a pass takes no time or that of a regime.
+"""Fake models: no weights, a row for each prefix, and a pass takes no time or a profile's.
 
 Either side's model of a decode is a `FakeVlm`: what it says follows from the prefix, what it costs
 from ``spend``. ``DraftVlm`` and ``TargetVlm`` say what another one does, by default a calibrated
-pair that agrees as often as the regime gives, in the regime's times. ``sleep`` lets time pass:
+pair that agrees as often as the cost profile gives, in its times. ``sleep`` lets time pass:
 ``time.sleep`` in real time, a virtual clock's in virtual time.
 """
 
@@ -31,7 +31,7 @@ from ....errors import UserError
 from ....models.image import ImageSpec
 from ....models.kv_memory import KvMemory
 from ....models.prompt import PromptSpec, Request
-from ..regimes import Regime
+from ..cost_profiles import CostProfile
 
 OnLayer = Callable[[int, Any], None]
 Logits = np.ndarray  # float32 [1 + n, V], of one session
@@ -461,12 +461,14 @@ class BusyTime:
 
 
 class CostedVlm(FakeVlm):
-    """Says what another model says, in the times of a regime."""
+    """Says what another model says, in the times of a cost profile."""
 
     prompt_rows, layers = PROMPT_ROWS, LAYERS
 
-    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm, prefill_ms: float) -> None:
-        self.regime, self._sleep, self._prefill_ms = regime, sleep, prefill_ms
+    def __init__(
+        self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm, prefill_ms: float
+    ) -> None:
+        self.cost_profile, self._sleep, self._prefill_ms = cost_profile, sleep, prefill_ms
         self.speak_as(language, "crop", "prompt", "grammar", "start", "after", "row", "rows")
         self.on_pass: OnPass = ignore_pass
 
@@ -491,16 +493,18 @@ def ignore_pass(kind: str, ms: float, drafted: int) -> None:
 
 
 class DraftVlm(CostedVlm):
-    """The draft model of a regime."""
+    """The draft model of a cost profile."""
 
-    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
-        """language: replaces the one that is right as often as the regime says."""
-        calibrated = CalibratedVlm(regime.alpha, regime.runner_up)
-        super().__init__(regime, sleep, language or calibrated, regime.draft_prefill_ms)
+    def __init__(
+        self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm | None = None
+    ) -> None:
+        """language: replaces the one that is right as often as the cost profile says."""
+        calibrated = CalibratedVlm(cost_profile.alpha, cost_profile.runner_up)
+        super().__init__(cost_profile, sleep, language or calibrated, cost_profile.draft_prefill_ms)
 
     def compute(self, rows: int, on_layer: OnLayer | None) -> None:
         """Let the time of a pass over so many branches go by, layer by layer."""
-        whole = self.regime.draft_pass_ms(rows)
+        whole = self.cost_profile.draft_pass_ms(rows)
         for layer in range(LAYERS):
             self.take(whole / LAYERS)
             if on_layer is not None:
@@ -509,19 +513,21 @@ class DraftVlm(CostedVlm):
 
 
 class TargetVlm(CostedVlm):
-    """The target of a regime."""
+    """The target of a cost profile."""
 
-    def __init__(self, regime: Regime, sleep: Sleep, language: FakeVlm | None = None) -> None:
+    def __init__(
+        self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm | None = None
+    ) -> None:
         """language: replaces the calibrated target's."""
-        super().__init__(regime, sleep, language or CalibratedVlm(), regime.prefill_ms)
+        super().__init__(cost_profile, sleep, language or CalibratedVlm(), cost_profile.prefill_ms)
 
     def run_pass(
         self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
     ) -> None:
         """The exits of all sessions look on at the same depth."""
-        whole, depth = self.regime.batch_pass_ms(drafted, at_exit is not None), 0.0
+        whole, depth = self.cost_profile.batch_pass_ms(drafted, at_exit is not None), 0.0
         if at_exit is not None:
-            depth = self.regime.exit_depth
+            depth = self.cost_profile.exit_depth
             self.take(depth * whole)
             at_exit()
         self.take((1 - depth) * whole)
@@ -531,8 +537,8 @@ class TargetVlm(CostedVlm):
 class ScriptedExits:
     """One exit, which gives the verdict itself at a share of the rounds, else another one."""
 
-    def __init__(self, regime: Regime) -> None:
-        self._hit = regime.exit_hit
+    def __init__(self, cost_profile: CostProfile) -> None:
+        self._hit = cost_profile.exit_hit
 
     def predictor(
         self,
@@ -566,7 +572,7 @@ class ScriptedExits:
 
 
 def scripted_worker(
-    regime: Regime,
+    cost_profile: CostProfile,
     clock: Callable[[], float],
     sleep: Sleep,
     limits: WorkerLimits | None = None,
@@ -576,13 +582,13 @@ def scripted_worker(
     spec: PromptSpec = SPEC,
     instructions: re.Pattern[str] | None = None,
 ) -> Worker:
-    """The cloud's worker with a regime's target and exits; with a draft model if it ``drafts``.
+    """The cloud's worker with a profile's target and exits; with a draft model if it ``drafts``.
 
     languages: the draft model's and the target's, in place of the calibrated ones.
     """
-    exits: Any = ScriptedExits(regime) if regime.exit_hit else None
-    drafter: Any = DraftVlm(regime, sleep, languages[0])
-    target: Any = TargetVlm(regime, sleep, languages[1])
+    exits: Any = ScriptedExits(cost_profile) if cost_profile.exit_hit else None
+    drafter: Any = DraftVlm(cost_profile, sleep, languages[0])
+    target: Any = TargetVlm(cost_profile, sleep, languages[1])
     drafter.on_pass = target.on_pass = on_pass
     own = drafter if drafts else None
     return Worker(target, spec, own, limits, clock, exits, instructions)

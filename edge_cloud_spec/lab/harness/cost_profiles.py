@@ -1,4 +1,4 @@
-"""The published regimes to replay, from ``config/regimes.yaml``; times in ms."""
+"""The published cost profiles to replay, from ``config/cost_profiles.yaml``; times in ms."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...errors import UserError
 from ...share import share
 
 CUSTOM = "custom"
-COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a regime must give
+COSTS = ("draft_ms", "verify_ms", "ar_ms", "alpha")  # what a cost profile must give
 PREFILLS = ("prefill_ms", "draft_prefill_ms")  # what one of today gives, by part of the model
 
 
 @dataclass(frozen=True)
-class Regime:
+class CostProfile:
     """What two models and a link cost, and how often the draft is right; raises UserError.
 
     ``runner_up``: share of the draft's misses in which its second choice is the target's.
@@ -50,27 +50,31 @@ class Regime:
     def __post_init__(self) -> None:
         times = (self.draft_ms, self.verify_ms, self.ar_ms)
         if min(times) <= 0 or self.one_way_ms < 0:
-            raise UserError(f"regime {self.name}: a pass takes more than 0 ms, the link 0 or more")
+            raise UserError(
+                f"cost profile {self.name}: a pass takes more than 0 ms, the link 0 or more"
+            )
         if min(self.prefill_ms, self.draft_prefill_ms, self.without_exits) < 0:
-            raise UserError(f"regime {self.name}: prefills and without_exits are 0 or more")
+            raise UserError(f"cost profile {self.name}: prefills and without_exits are 0 or more")
         shares = (self.alpha, self.runner_up, self.exit_hit, self.exit_depth)
         if not all(0 <= share <= 1 for share in shares):
-            raise UserError(f"regime {self.name}: alpha, runner-up and exit-hit are from 0 to 1")
+            raise UserError(
+                f"cost profile {self.name}: alpha, runner-up and exit-hit are from 0 to 1"
+            )
         if not 1 <= self.gamma <= 64:
-            raise UserError(f"regime {self.name}: gamma, the length of a draft, is 1 to 64")
+            raise UserError(f"cost profile {self.name}: gamma, the length of a draft, is 1 to 64")
 
     @property
     def rtt_ms(self) -> float:
         """The round trip."""
         return 2 * self.one_way_ms
 
-    def with_rtt(self, rtt_ms: float) -> Regime:
-        """This regime over a link of another round-trip time, without the published figures."""
+    def with_rtt(self, rtt_ms: float) -> CostProfile:
+        """This one over a link of another round-trip time, without the published figures."""
         published = self.published if rtt_ms == self.rtt_ms else {}
         return replace(self, one_way_ms=rtt_ms / 2, published=published)
 
-    def with_assumed(self) -> Regime:
-        """This regime; times that are 0 (not published) become what ``regimes.yaml`` assumes."""
+    def with_assumed(self) -> CostProfile:
+        """This one; times that are 0 (not published) become what ``cost_profiles.yaml`` assumes."""
         costs = _content()["costs"]
         return replace(
             self,
@@ -110,12 +114,12 @@ class Regime:
 
 
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((share() / "config/regimes.yaml").read_text())
+    content: dict[str, Any] = yaml.safe_load((share() / "config/cost_profiles.yaml").read_text())
     return content
 
 
-def regime_names() -> tuple[str, ...]:
-    """The regimes of pipelines."""
+def cost_profile_names() -> tuple[str, ...]:
+    """The cost profiles of pipelines."""
     return _names("pipeline")
 
 
@@ -127,15 +131,15 @@ def _names(kind: str) -> tuple[str, ...]:
     )
 
 
-def load_regime(name: str) -> Regime:
-    """A regime by name; raises UserError."""
-    if name not in regime_names():
+def load_cost_profile(name: str) -> CostProfile:
+    """A cost profile by name; raises UserError."""
+    if name not in cost_profile_names():
         raise UserError(
-            f"there is no regime {name!r}; choose one of {', '.join(regime_names())}, "
+            f"there is no cost profile {name!r}; choose one of {', '.join(cost_profile_names())}, "
             f"or {CUSTOM} with costs of your own"
         )
     entry = _content()[name]
-    return _regime(
+    return _cost_profile(
         entry,
         name=name,
         one_way_ms=entry["one_way_ms"],
@@ -147,30 +151,32 @@ def load_regime(name: str) -> Regime:
 
 
 @dataclass(frozen=True)
-class ServerRegime:
+class ServerCostProfile:
     """A published server with many robots, who draft trees of ``nodes``.
 
     ``server_only``: its baseline drafts itself, trees of this depth, before each pass; its drafts
     are right as often as ``server_only_alpha`` says.
     """
 
-    regime: Regime
+    cost_profile: CostProfile
     nodes: int
     width: int
     server_only_depth: int
     server_only_alpha: float
 
 
-def load_server_regime(name: str) -> ServerRegime:
-    """A regime of kind server by name; raises UserError."""
+def load_server_cost_profile(name: str) -> ServerCostProfile:
+    """A cost profile of kind server by name; raises UserError."""
     content = _content()
     known = _names("server")
     if name not in known:
-        raise UserError(f"there is no server regime {name!r}; choose one of {', '.join(known)}")
+        raise UserError(
+            f"there is no server cost profile {name!r}; choose one of {', '.join(known)}"
+        )
     entry = content[name]
     factors, width = content["costs"]["draft_by_width"], entry["width"]
     wider = {w: factor / factors[width] for w, factor in factors.items() if w >= width}
-    regime = _regime(
+    cost_profile = _cost_profile(
         entry,
         name=name,
         one_way_ms=entry["rtt_ms"] / 2,
@@ -179,8 +185,8 @@ def load_server_regime(name: str) -> ServerRegime:
         published=entry["published"],
         **{field: entry[field] for field in COSTS},
     )
-    return ServerRegime(
-        regime,
+    return ServerCostProfile(
+        cost_profile,
         entry["nodes"],
         width,
         entry["server_only"]["depth"],
@@ -188,20 +194,20 @@ def load_server_regime(name: str) -> ServerRegime:
     )
 
 
-def custom_regime(rtt_ms: float | None, **given: Any) -> Regime:
-    """A regime from what a user gives, with the published assumptions; raises UserError."""
+def custom_cost_profile(rtt_ms: float | None, **given: Any) -> CostProfile:
+    """A cost profile from what a user gives, with the published assumptions; raises UserError."""
     missing = [name for name in COSTS if name not in given] + ["rtt"] * (rtt_ms is None)
     if missing:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError(
-            f"a regime of your own needs {flags} too; or name a published --regime to change"
+            f"costs of your own need {flags} too; or name a published --cost-profile to change"
         )
     assert rtt_ms is not None
-    return _regime({}, name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
+    return _cost_profile({}, name=CUSTOM, one_way_ms=rtt_ms / 2, **given)
 
 
-def _regime(entry: dict[str, Any], **given: Any) -> Regime:
-    """entry: of the file; what it does not give is as all regimes have it."""
+def _cost_profile(entry: dict[str, Any], **given: Any) -> CostProfile:
+    """entry: of the file; what it does not give is as all cost profiles have it."""
     costs = _content()["costs"] | entry
     assumed = {
         "runner_up": costs["runner_up"],
@@ -210,4 +216,4 @@ def _regime(entry: dict[str, Any], **given: Any) -> Regime:
         "per_token": costs["verify_per_token"],
         "width_factors": costs["draft_by_width"],
     }
-    return Regime(**(assumed | given))
+    return CostProfile(**(assumed | given))

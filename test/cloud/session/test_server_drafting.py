@@ -26,8 +26,8 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.drafts import (
     AGAIN,
     FEW,
-    OWN_TOKENS,
-    OwnDrafting,
+    SERVER_TOKENS,
+    ServerDrafting,
 )
 from edge_cloud_spec.cloud.session.events import Propose, Reply
 from edge_cloud_spec.cloud.session.session import Status
@@ -47,37 +47,37 @@ HERE = BASE.extend((1,))
 
 
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
-    own = OwnDrafting()
+    drafting = ServerDrafting()
     for _ in range(FEW):
-        assert not own.choose(0)
-        own.judged(BARE, 1, 1.0)
-    assert own.choose(0)
-    assert not own.choose(2)  # nothing that was looked up has been judged
+        assert not drafting.choose(0)
+        drafting.judged(BARE, 1, 1.0)
+    assert drafting.choose(0)
+    assert not drafting.choose(2)  # nothing that was looked up has been judged
 
 
 @pytest.mark.parametrize("looked_up", [0, 2])
 def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -> None:
     for drafted, others in ((3, 2), (2, 3)):
-        own = measured(drafted, others, others)
+        drafting = measured(drafted, others, others)
         better = drafted > others
-        chosen = [own.choose(looked_up) for _ in range(3 * AGAIN)]
+        chosen = [drafting.choose(looked_up) for _ in range(3 * AGAIN)]
         assert chosen.count(not better) == 3
         assert chosen[AGAIN - 1] is not better
 
 
 def test_drafting_that_takes_long_does_not_pay() -> None:
-    own = measured(0, 2, 1)
+    drafting = measured(0, 2, 1)
     for _ in range(100):
-        own.judged(DRAFTED, 4, 5.0)
-    assert not own.choose(0)
+        drafting.judged(DRAFTED, 4, 5.0)
+    assert not drafting.choose(0)
 
 
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     waits = [False]
-    own = measured(3, 1, others_wait=lambda: waits[0])
-    assert own.choose(0)
+    drafting = measured(3, 1, others_wait=lambda: waits[0])
+    assert drafting.choose(0)
     waits[0] = True
-    assert not any(own.choose(0) for _ in range(2 * AGAIN))
+    assert not any(drafting.choose(0) for _ in range(2 * AGAIN))
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_what_is_in_the_way_of_others_is_no_choice() -> None:
 )
 def test_no_draft_that_waits_is_in_the_way_of_the_one_that_leads(before: list[Any]) -> None:
     """The proposal that waits is not either: its job finds that nobody waits for it."""
-    cloud = cloud_of(own=measured(3, 1))
-    proposes = Propose((1,), OWN_TOKENS, needed=False)
+    cloud = cloud_of(server_drafting=measured(3, 1))
+    proposes = Propose((1,), SERVER_TOKENS, needed=False)
     play(cloud, (Generate(BASE, MAY), ()), (says(1), proposes), *before)
     play(cloud, (draft(4, 5, base=HERE), (4, 5)))
     assert cloud.status is Status.SCORING
