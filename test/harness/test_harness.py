@@ -232,8 +232,8 @@ def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("--draft-ms 5 --ar-ms 9", "needs --verify-ms, --alpha, --rtt too"),
-        ("--cost-profile custom", "needs --draft-ms, --verify-ms"),
+        ("--draft-ms 5 --ar-ms 9", "need --verify-ms, --alpha, --rtt too"),
+        ("--cost-profile custom", "need --draft-ms, --verify-ms"),
         ("--cost-profile fsd-go2 --alpha 2", "alpha, runner-up and exit-hit are from 0 to 1"),
         ("--outage 2,60", "60,2"),
         ("--presets dsd,edge_only", "edge_only asks no cloud"),
