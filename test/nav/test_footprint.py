@@ -94,6 +94,8 @@ BESIDE, RIGHT_AHEAD, BEHIND = (0.1, -0.23), (0.43, -0.1), (-0.33, 0.0)  # 3 cm f
         (BESIDE, Velocity(0.0, 0.0, -1.0), False),
         (RIGHT_AHEAD, Velocity(-0.5, 0.0, 0.0), True),
         (RIGHT_AHEAD, Velocity(0.5, 0.0, 0.0), False),
+        (RIGHT_AHEAD, Velocity(0.0, 0.0, -1.0), True),
+        (RIGHT_AHEAD, Velocity(0.0, 0.0, 1.0), False),
         (BEHIND, Velocity(0.5, 0.0, 0.0), True),
         (BEHIND, Velocity(0.0, 0.1, 0.0), False),
     ],

@@ -103,6 +103,14 @@ def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again(t
     st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
     st.sampled_from([0.0, 0.25, 1.0, 4.0]),
 )
+def test_words_from_before_a_done_instruction_was_published_again_move_nothing(told: Drill) -> None:
+    told.on(told.current("action: stop;", "r1", age=0.0, instruction=CUP), 0.1)
+    old = told.current(FORWARD, "r2", age=0.0, instruction=CUP)
+    told.on(Instruction(CUP), 0.1)
+    new = told.current(FORWARD, "r3", age=0.0, instruction=CUP)
+    assert not drives(told.on(old, 0.1)) and drives(told.on(new, 0.1))
+
+
 def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_not_end_it(
     meanwhile: list[Event], before: float
 ) -> None:
