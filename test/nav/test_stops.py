@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
@@ -25,7 +26,7 @@ from edge_cloud_spec.nav.events import (
 )
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import FOLLOWING, START, GoalStatus, Status
+from edge_cloud_spec.nav.status import FOLLOWING, START, UNKNOWN, GoalStatus, Status
 from edge_cloud_spec.pilot.decision_loop import (
     SETTLE_S,
     WAS_STOPPED,
@@ -99,10 +100,6 @@ def test_an_instruction_that_is_done_moves_nothing_until_it_is_published_again(t
     assert drives(told.on(told.current(FORWARD, "r4", age=0.0), 0.1)), "r3 was about the first"
 
 
-@given(
-    st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
-    st.sampled_from([0.0, 0.25, 1.0, 4.0]),
-)
 def test_words_from_before_a_done_instruction_was_published_again_move_nothing(told: Drill) -> None:
     told.on(told.current("action: stop;", "r1", age=0.0, instruction=CUP), 0.1)
     old = told.current(FORWARD, "r2", age=0.0, instruction=CUP)
@@ -111,6 +108,10 @@ def test_words_from_before_a_done_instruction_was_published_again_move_nothing(t
     assert not drives(told.on(old, 0.1)) and drives(told.on(new, 0.1))
 
 
+@given(
+    st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
+    st.sampled_from([0.0, 0.25, 1.0, 4.0]),
+)
 def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_not_end_it(
     meanwhile: list[Event], before: float
 ) -> None:
@@ -354,6 +355,12 @@ def test_words_move_only_under_the_name_that_the_drafter_gave_to_the_instruction
     navigator.on(GoalStatus(FOLLOWING, "find it", goal_id="a-3"), 32.0)  # of an instruction before
     tell("a-3", 33.0)
     assert moved == ["a-1 at 13.1", "a-2 at 24.1"]
+
+
+def test_a_state_of_a_later_drafter_is_unknown_and_nothing_follows() -> None:
+    message = SimpleNamespace(state=200, instruction=CUP, detail="", goal_id="a-1")
+    later = GoalStatus.read(message)
+    assert later.state == UNKNOWN and Navigator().on(later, 0.0) == []
 
 
 def test_the_first_words_say_what_an_answer_was_decided_for() -> None:
