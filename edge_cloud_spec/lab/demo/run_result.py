@@ -24,7 +24,7 @@ NOT_DONE = {
 }
 """States of ``instruction_status`` that end a run without success, as a sentence begins."""
 
-SETTLING_TIME = 4.0  # s after "done" within which the base must stand
+SETTLING_TIME = 8.0  # s after "done" within which the base must stand; legs step on the spot for 2
 
 
 @dataclass(frozen=True)
