@@ -92,8 +92,12 @@ class ObstacleSettings(Bounded):
 
     def beyond(self, points: Points) -> NDArray[np.float64]:
         """Distance [n] of points from the body's edge, m; negative inside the body."""
-        x, y = points[:, 0], points[:, 1]
-        return np.maximum(np.maximum(x - self.front, -self.rear - x), np.abs(y) - self.side)
+        return np.asarray(self._sides(points).max(0))
+
+    def _sides(self, points: Points) -> NDArray[np.float64]:
+        """Distance [3, n] of points from the lines of front, rear and nearer flank, outward, m."""
+        x, y = points.T
+        return np.stack([x - self.front, -self.rear - x, np.abs(y) - self.side])
 
     def seconds_to(
         self, points: Points, velocity: Velocity, margin: NDArray[np.float64] | float
@@ -117,8 +121,7 @@ class ObstacleSettings(Bounded):
         """Whether ``beyond`` grows for each point [n] at this velocity, and not just slowly."""
         x, y = points.T
         ahead, across = velocity.wz * y - velocity.vx, -velocity.wz * x - velocity.vy
-        sides = np.stack([x - self.front, -self.rear - x, np.abs(y) - self.side])  # [3, n]
-        away = np.choose(sides.argmax(0), [ahead, -ahead, np.sign(y) * across])
+        away = np.choose(self._sides(points).argmax(0), [ahead, -ahead, np.sign(y) * across])
         return np.asarray(away > ALONG * np.hypot(ahead, across))
 
     def stopping(
