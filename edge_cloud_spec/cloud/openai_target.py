@@ -54,7 +54,7 @@ class Allowance:
     ) -> None:
         self._requests, self._tokens, self._clock = requests, tokens, clock
         self._asked: deque[list[float]] = deque()  # when, s, and tokens
-        self._closed, self._why = 0.0, ""  # until when it asks for timeout, and with which words
+        self._closed, self._why = 0.0, ""  # until when it asks to wait, and with which words
 
     def check(self) -> None:
         """Raise Unavailable where another request is not allowed now."""

@@ -114,8 +114,8 @@ class LlamaProcess:
             self._connection.send(request)
             self._owed = True
 
-    def _reply(self, reply_timeout: float, on_layer: OnLayer | None) -> Any:
-        deadline = self._asked + reply_timeout  # however often the reply was not wanted meanwhile
+    def _reply(self, timeout: float, on_layer: OnLayer | None) -> Any:
+        deadline = self._asked + timeout  # however often the reply was not wanted meanwhile
         while self._owed:
             with self._watched():
                 if self._connection.poll(POLL_S if on_layer else 1.0):

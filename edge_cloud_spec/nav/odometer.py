@@ -135,7 +135,7 @@ class Track:
             self._poses.clear()
         self._behind, self._stamp = None, stamp
         if silence <= timeout:  # a gap is no period, but odometry may have become slower
-            self._period += LEARNING * (min(silence, self._reply_timeout) - self._period)
+            self._period += LEARNING * (min(silence, self._longest_silence) - self._period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
         self._poses.append((stamp if at is None else at, pose))
@@ -148,7 +148,7 @@ class Track:
 
     def falters(self, now: float) -> bool:
         """Whether a message that was due has not come."""
-        return self.silence(now) > self._reply_timeout
+        return self.silence(now) > self._longest_silence
 
     def hangs(self, now: float, timeout: float) -> bool:
         """Whether messages come whose stamps do not change."""
@@ -193,7 +193,7 @@ class Track:
         return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
 
     @property
-    def _reply_timeout(self) -> float:
+    def _longest_silence(self) -> float:
         return max(SOONEST, PERIODS * self._period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:

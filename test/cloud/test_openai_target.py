@@ -207,7 +207,7 @@ def test_a_hostile_reply_is_one_sentence_without_the_key_and_others_are_served(
     assert outcome.text.isprintable() and len(outcome.text) <= 504
     assert KEY not in outcome.text
     assert there.robot.words(there.decode()) == ANSWER
-    assert not there.worker._models.allowance._closed, "it asked for no timeout"
+    assert not there.worker._models.allowance._closed, "it did not ask to wait"
 
 
 def test_of_several_choices_the_one_that_was_asked_for_is_heard() -> None:

@@ -14,12 +14,12 @@ GONE = {
     "roster": "registry",
     "own_drafting": "server drafting",
 }
-NAMES = re.compile(r"^[ ]*(?:class|def)[ ]+(\w+)|self\.(\w+)[ ]*[:=]|^[ ]*(\w+):[ ]", re.MULTILINE)
+NAMES = re.compile(r"^ *(?:class|def) +(\w+)|self\.(\w+) *[:=]|^ *(\w+): ", re.MULTILINE)
 
 
 def words_of(text: str) -> set[str]:
-    """Parts of the names that a text defines, and of all its words outside of code: ``a_b`` is two,
-    and itself; ``StopLatch`` is stop, latch and stop_latch."""
+    """The names that a text of Python defines, and their parts, in lower case: ``StopLatch`` gives
+    stop_latch, stop and latch."""
     names = {name for found in NAMES.findall(text) for name in found if name}
     snake = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") for name in names}
     return snake | {part for name in snake for part in name.split("_")}

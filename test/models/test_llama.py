@@ -262,10 +262,10 @@ def test_a_pass_that_is_not_wanted_any_more_changes_nothing(
 
     slow = LlamaProcess._reply
 
-    def reply(process: LlamaProcess, reply_timeout: float, on_layer: Any) -> Any:
+    def reply(process: LlamaProcess, timeout: float, on_layer: Any) -> Any:
         if on_layer is not None:
             on_layer(0, None)  # as if no pass were so short that nothing arrives
-        return slow(process, reply_timeout, on_layer)
+        return slow(process, timeout, on_layer)
 
     monkeypatch.setattr(LlamaProcess, "_reply", reply)
     prefill, random = drafter.prefill(prompt_of(drafter, 7)), Random(0)
