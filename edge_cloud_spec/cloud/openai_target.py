@@ -201,9 +201,13 @@ class OpenAiModels(ModelRunner):
                 "earlier session, began: start another decode"
             )
         self.allowance.check()
-        width, height = decode_image(opening.jpeg, self.spec.image.max_frame_pixels).size
-        asked = len(self.spec.system_text + opening.instruction) // BYTES_A_TOKEN
-        cost = self.allowance.spend(asked + width * height // TOKEN_PIXELS)
+        request, pixels = request_of(opening), 0
+        for picture in request.pictures:
+            width, height = decode_image(picture.jpeg, self.spec.image.max_frame_pixels).size
+            pixels += width * height
+        said = "".join(turn.answer for turn in request.history)
+        asked = len(self.spec.system_text + opening.instruction + said) // BYTES_A_TOKEN
+        cost = self.allowance.spend(asked + pixels // TOKEN_PIXELS)
         return Completion(self, opening, cost)
 
     def actions(self) -> list[tuple[int, ...]]:

@@ -31,9 +31,9 @@ from ..decoding.grammar import Allowed
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
 from ..errors import UserError
-from ..models.image import picture_of
+from ..models.image import picture_of, picture_spans
 from ..models.processor import Processor
-from ..models.prompt import ORDERS, Prompt, PromptSpec
+from ..models.prompt import ORDERS, Prompt, PromptImage, PromptSpec
 from ..nav.answer import Dialect
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
@@ -72,12 +72,17 @@ class VllmSession(TargetSession):
         finds out what the server is."""
         self.opening, self.prompt, self.probes = opening, prompt, probes
         ids = prompt.input_ids
-        # The server takes one image token for the whole picture.
-        self.prompt_ids: list[int] = np.delete(ids, np.flatnonzero(ids == image_id)[1:]).tolist()
+        # The server takes one image token for each whole picture.
+        rest = [np.arange(start + 1, end) for start, end in picture_spans(ids, image_id)]
+        self.prompt_ids: list[int] = np.delete(ids, np.concatenate(rest)).tolist()
         self.tokens = opening.verified
         # What of the server's caches this session may find: the same credential's alone.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
-        self.picture = f"{self.salt}-{prompt.image_digest.hex()}"
+        # A name is all that its cache goes by: it must not fit a picture of another size.
+        self.pictures = [
+            "-".join([self.salt, image.digest.hex(), *map(str, image.grid)])
+            for image in prompt.images
+        ]
         self.judged = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
@@ -316,17 +321,28 @@ class VllmModels(ModelRunner):
         path: tuple[int, ...],
         parameters: dict[str, Any],
         with_picture: bool = False,
+        *,
+        everything: bool = False,
         **more: Any,
     ) -> VllmReply:
-        """The reply to one request, with the picture or, where the server has it, its name."""
+        """The reply to one request, with the newest picture or, where the server has it, its name.
+
+        It has the earlier pictures of a conversation; what it has forgotten it gets again.
+        """
         from openai import BadRequestError
 
         if not session.probes and time.monotonic() - self._heard_s > QUIET_S:
             await self._look_again()
-        url = self._picture(session.prompt) if with_picture else None
+        sent = session.prompt.images[-1:] if with_picture else ()
+        sent = session.prompt.images if everything else sent
+        unsent = len(session.pictures) - len(sent)
+        urls = [*[None] * unsent, *map(self._picture, sent)]
         body = {
             "token_ids": [*session.prompt_ids, *session.tokens, *path],
-            "content_parts": [{"type": "image_url", "uuid": session.picture, "url": url}],
+            "content_parts": [
+                {"type": "image_url", "uuid": uuid, "url": url}
+                for uuid, url in zip(session.pictures, urls, strict=True)
+            ],
             "cache_salt": session.salt,
             "sampling_params": {
                 "temperature": 0,
@@ -340,9 +356,10 @@ class VllmModels(ModelRunner):
         try:
             reply = await self.server.generate(body)
         except BadRequestError as error:
-            if with_picture or not any(why in str(error) for why in FORGOTTEN):
+            forgotten = any(why in str(error) for why in FORGOTTEN)
+            if len(sent) == len(session.pictures) or not forgotten:
                 raise
-            return await self._reply(session, path, parameters, True, **more)
+            return await self._reply(session, path, parameters, True, everything=True, **more)
         if not session.probes:  # of which one reply does not say that all is as it was
             self._heard_s = time.monotonic()
         return reply
@@ -372,11 +389,10 @@ class VllmModels(ModelRunner):
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
 
-    def _picture(self, prompt: Prompt) -> str:
+    def _picture(self, image: PromptImage) -> str:
         """The picture at the size at which the target sees it, without loss, as a URL."""
         ours = self.target.preprocessing
-        grid = prompt.image_grid_thw
-        pixels = picture_of(prompt.pixel_values, grid, ours.spec, ours.mean, ours.std)
+        pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
         return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import UserError
 from . import BYTES
 from .image import ImageSpec
-from .prompt import USER_TEXT, Prompt, PromptSpec, Request, messages_of, prompt_digest
+from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, messages_of, prompt_digest
 
 END = 256
 VOCABULARY = 257
@@ -72,8 +72,12 @@ class ByteDrafter:
         """The instruction's and the rules' bytes; UserError: they cannot be used."""
         text = repr(messages_of(request, spec))
         ids, grid = np.frombuffer(text.encode(), np.uint8).astype(np.int64), (0, 0, 0)
-        digest = prompt_digest(ids, grid, request.image_digest)
-        return Prompt(ids, lambda: np.empty((0, 0)), grid, request.image_digest, digest)
+        digests = [each.image_digest for each in request.pictures]
+        return Prompt(
+            ids,
+            tuple(PromptImage(digest, grid, lambda: np.empty((0, 0))) for digest in digests),
+            prompt_digest(ids, [(grid, digest) for digest in digests]),
+        )
 
     def grammar(self, text: str, spec: PromptSpec) -> Any:
         """None: nothing is drafted, so no grammar is needed."""

@@ -119,30 +119,38 @@ SHARE = 4  # else this part of it at most
 FEW = 8  # a smaller part of the prompt is not worth a pass that does not begin at row 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PromptPart:
-    """The rows from ``start`` to ``end`` of a prompt; ``key`` names all rows up to the end."""
+    """The rows from ``start`` to ``end`` of a prompt; ``key`` names all rows up to the end.
+
+    ``before`` is the key of the part before it. ``text``: its ids [end - start], of which a
+    beginning is worth something; None for a picture.
+    """
 
     key: bytes
     start: int
     end: int
+    before: bytes = b""
+    text: NDArray[np.int64] | None = None
 
 
-def prompt_parts(ids: np.ndarray, image: np.ndarray, name: bytes) -> list[PromptPart]:
-    """The text before the picture, the picture and the text after it.
+def prompt_parts(
+    ids: np.ndarray, spans: Sequence[tuple[int, int]], names: Sequence[bytes]
+) -> list[PromptPart]:
+    """The pictures of a prompt, and the texts before, between and after them.
 
-    ids: int64 [n]. image: the indices of the picture's rows, and ``name`` names it.
+    ids: int64 [n]. spans: start and end of each picture's rows, which ``names`` name.
     """
     parts: list[PromptPart] = []
-    first, last = (int(image[0]), int(image[-1])) if len(image) else (len(ids), len(ids))
     key, start = b"", 0
-    for end in (first, last + 1, len(ids)):
-        if start < end <= len(ids):
-            seen = name if end > first else b""
-            tokens = np.asarray(ids[start:end], "<i8").tobytes()
-            key = hashlib.blake2b(key + seen + tokens, digest_size=16).digest()
-            parts.append(PromptPart(key, start, end))
-            start = end
+    for (first, last), name in zip([*spans, (len(ids), len(ids))], [*names, b""], strict=True):
+        for end, seen in ((first, b""), (last, name)):
+            if start < end:
+                tokens = np.asarray(ids[start:end], "<i8")
+                before = key
+                key = hashlib.blake2b(before + seen + tokens.tobytes(), digest_size=16).digest()
+                parts.append(PromptPart(key, start, end, before, None if seen else tokens))
+                start = end
     return parts
 
 
@@ -151,8 +159,8 @@ class _Kept:
 
     pinned = False
 
-    def __init__(self, store: PrefixStore, key: bytes, buffer: KvBuffer) -> None:
-        self._store, self._key, self.buffer = store, key, buffer
+    def __init__(self, store: PrefixStore, part: PromptPart, buffer: KvBuffer) -> None:
+        self._store, self.part, self.buffer = store, part, buffer
         self.row: NDArray[np.float32] | None = None  # logits [V] after it, where it ends a prompt
 
     @property
@@ -161,8 +169,12 @@ class _Kept:
         return self.buffer.size + (0 if self.row is None else self.row.nbytes)
 
     def evict(self) -> bool:
-        self._store.drop(self._key)
+        self._store.drop(self.part.key)
         return True
+
+
+def _length(part: PromptPart) -> int:
+    return part.end - part.start
 
 
 class PrefixStore:
@@ -185,14 +197,18 @@ class PrefixStore:
         if row is not None and len(row) != vocabulary:
             row = None
         count = min(found[-1].end, prompt[-1].end - (row is None)) if found else 0
+        sources = [(part, part) for part in found]
+        if len(found) < len(prompt) and (begun := self._begun_as(prompt[len(found)])) is not None:
+            sources.append((prompt[len(found)], begun[0]))
+            count = min(prompt[len(found)].start + begun[1], prompt[-1].end - 1)
         if count * FEW < prompt[-1].end:
             return 0, None
         with torch.inference_mode():
-            for part in found:
+            for part, source in sources:
                 end = min(part.end, count)
-                kept = self._kept[part.key].buffer.data
+                kept = self._kept[source.key].buffer.data
                 cache.rows(part.start, end).copy_(kept[:, :, :, : end - part.start])
-        self._touch(found)
+        self._touch([source for _, source in sources])
         self._memory.prefix_hits += 1
         self._memory.prefix_rows += count
         return count, row
@@ -213,12 +229,33 @@ class PrefixStore:
                 with torch.inference_mode():
                     rows = cache.rows(part.start, part.end)
                     buffer.data[:, :, :, : part.end - part.start].copy_(rows)
-                self._kept[part.key] = _Kept(self, part.key, buffer)
+                if (begun := self._begun_as(part)) is not None and begun[1] == _length(begun[0]):
+                    self.drop(begun[0].key)  # this one begins with all of it
+                self._kept[part.key] = _Kept(self, part, buffer)
                 self._memory.hold(buffer, self._kept[part.key])
             kept.append(part)
         self._touch(kept)
         if row is not None and len(kept) == len(prompt):
             self._kept[kept[-1].key].row = row.copy()  # of a pass over one row, not of all of them
+
+    def _begun_as(self, part: PromptPart) -> tuple[PromptPart, int] | None:
+        """The kept text that has most rows in common with this text, at the same place, and how
+        many; None: there is none.
+
+        An answer ends one prompt and stands within the next: both begin alike.
+        """
+        best: tuple[PromptPart, int] | None = None
+        if part.text is None:
+            return best
+        for kept in self._kept.values():
+            other = kept.part
+            if other.before == part.before and other.start == part.start and other.text is not None:
+                size = min(len(part.text), len(other.text))
+                differs = np.flatnonzero(part.text[:size] != other.text[:size])
+                common = int(differs[0]) if len(differs) else size
+                if common > (0 if best is None else best[1]):
+                    best = other, common
+        return best
 
     def drop(self, key: bytes) -> None:
         """Forget a part and give its memory back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -233,18 +234,29 @@ def picture_of(
     return np.asarray((255 * colours).round(), np.uint8)
 
 
-def positions_of(ids: np.ndarray, grid: Grid, image_id: int, merge: int) -> tuple[np.ndarray, int]:
-    """Rotary positions int64 [3, n] (time, height, width) of a prompt with one picture, and the
-    position of the first row after it minus that row's index (transformers' `get_rope_index`).
+def picture_spans(ids: np.ndarray, image_id: int) -> list[tuple[int, int]]:
+    """Start and end of each picture's rows in the ids [n]: text stands between two pictures."""
+    edges = np.flatnonzero(np.diff(np.pad(ids == image_id, 1).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def positions_of(
+    ids: np.ndarray, grids: Sequence[Grid], image_id: int, merge: int
+) -> tuple[np.ndarray, int]:
+    """Rotary positions int64 [3, n] (time, height, width) of a prompt with pictures of these grids,
+    and the position of the first row after it minus that row's index (transformers'
+    `get_rope_index`).
 
     A picture's tokens share one time and span max(h, w) positions, not h * w. Of a picture with
     fewer rows than tokens the first rows' are given.
     """
-    first, tokens = int(np.argmax(ids == image_id)), int(np.count_nonzero(ids == image_id))
     positions = np.tile(np.arange(len(ids)), (3, 1))
-    positions[:, first : first + tokens] = first + picture_positions(grid, merge)[:, :tokens]
-    delta = max(grid[1], grid[2]) // merge - tokens
-    positions[:, first + tokens :] += delta
+    delta = 0
+    for (start, end), grid in zip(picture_spans(ids, image_id), grids, strict=True):
+        first = start + delta
+        positions[:, start:end] = first + picture_positions(grid, merge)[:, : end - start]
+        delta += max(grid[1], grid[2]) // merge - (end - start)
+        positions[:, end:] = np.arange(end, len(ids)) + delta
     return positions, delta
 
 

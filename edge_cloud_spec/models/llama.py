@@ -33,11 +33,11 @@ from ..errors import UserError
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles, checkpoint_files, weights_digest
 from .drafter import OnLayer
-from .image import picture_of, picture_positions, positions_of
+from .image import picture_of, picture_positions, picture_spans, positions_of
 from .llama_process import SEQUENCES, Edit, Failure, Loaded
 from .passes.target_rows import DeviceRows, on_host
 from .processor import Processor
-from .prompt import Prompt
+from .prompt import Prompt, PromptImage
 from .session import ALL_ROWS
 from .tokenizer import tokens_of
 from .vlm import diverse_tokens
@@ -48,6 +48,7 @@ POLL_S = 0.002  # how often messages are handled during a pass
 END_S = 10.0  # until it is gone
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
 PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end
+PICTURES = 16  # whose rows are kept
 ROOM = 2048  # rows for an answer and the nodes after it
 
 
@@ -246,13 +247,13 @@ class LlamaSession:
 
     def __init__(self, drafter: LlamaDrafter, prompt: Prompt) -> None:
         self._drafter, self._memory, self._prompt = drafter, drafter.memory, prompt
-        self._vocabulary, ids, grid = drafter.vocabulary, prompt.input_ids, prompt.image_grid_thw
-        image = np.flatnonzero(ids == drafter.image_id)
-        self._first, self._end = int(image[0]), int(image[-1]) + 1  # of the picture's rows
+        self._vocabulary, ids = drafter.vocabulary, prompt.input_ids
+        self._spans = picture_spans(ids, drafter.image_id)
         names: list[Any] = ids.tolist()
-        names[self._first : self._end] = [(prompt.image_digest, grid, len(image))] * len(image)
-        merge = drafter.preprocessing.spec.merge_size
-        positions, _ = positions_of(ids, grid, drafter.image_id, merge)
+        for (start, end), image in zip(self._spans, prompt.images, strict=True):
+            names[start:end] = [(image.digest, image.grid, end - start)] * (end - start)
+        merge, grids = drafter.preprocessing.spec.merge_size, [each.grid for each in prompt.images]
+        positions, _ = positions_of(ids, grids, drafter.image_id, merge)
         self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
         self.prompt_rows = len(self._rows)
         self._nodes, self._logits = TokenTree(), list[DeviceRows]()  # [V] each, after the nodes
@@ -392,22 +393,26 @@ class LlamaSession:
 
     def _fill(self, rows: int, on_layer: OnLayer | None) -> bool:
         """Compute so many rows more of the prompt at most; True: the memory holds all of it."""
-        drafter, memory, first = self._drafter, self._memory, self._first
+        drafter, memory = self._drafter, self._memory
         if not memory.is_of(self._rows):
             memory.process.start(on_layer)
             self._sequences = [0] * len(self._nodes)
             memory.hold(self._rows, on_layer)
         start = len(memory.rows)
         if start < self.prompt_rows:
-            part = next(at for at in (first, self._end, self.prompt_rows) if at > start)
+            edges = (*(edge for span in self._spans for edge in span), self.prompt_rows)
+            part = next(edge for edge in edges if edge > start)
             end = min(part, start + min(rows, PART))
             values: NDArray[Any] = self._prompt.input_ids[start:end]
             positions = np.asarray([position for _, position in self._rows[start:end]])
-            if part == self._end:
-                encode = partial(drafter.encode, self._prompt, self._end - first, on_layer)
+            picture = next((at for at, span in enumerate(self._spans) if span[1] == part), None)
+            if picture is not None:
+                first, last = self._spans[picture]
+                image, at = self._prompt.images[picture], self._rows[first][1]
+                encode = partial(drafter.encode, image, last - first, on_layer)
                 seen = drafter.pictures.get_or_make(self._rows[start][0], encode)
                 values, positions = (each[start - first : end - first] for each in seen)
-                positions = np.pad(first + positions.T, ((0, 1), (0, 0)))
+                positions = np.pad(at + positions.T, ((0, 1), (0, 0)))
             is_last = int(end == len(self._rows))
             zeros = [[0]] * (end - start)
             logits = memory.decode(values, positions, zeros, is_last, on_layer)
@@ -429,7 +434,7 @@ class LlamaDrafter(Processor):
         self.image_id, self._hidden = files.image_id, hidden
         self.memory = LlamaMemory(process)
         self.pictures: LruCache[Hashable, tuple[NDArray[np.float32], NDArray[np.int64]]] = LruCache(
-            2
+            PICTURES
         )
 
     def prefill(self, prompt: Prompt) -> LlamaSession:
@@ -437,13 +442,13 @@ class LlamaDrafter(Processor):
         return LlamaSession(self, prompt)
 
     def encode(
-        self, prompt: Prompt, kept: int, on_layer: OnLayer | None
+        self, image: PromptImage, kept: int, on_layer: OnLayer | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """So many rows [kept, width] of the picture's, and their positions [kept, 3] after its
         first. The vision part gets the picture in its own size: it has nothing to resize."""
-        spec, grid = self.preprocessing.spec, prompt.image_grid_thw
+        spec, grid = self.preprocessing.spec, image.grid
         pixels = picture_of(
-            prompt.pixel_values, grid, spec, self.preprocessing.mean, self.preprocessing.std
+            image.pixels(), grid, spec, self.preprocessing.mean, self.preprocessing.std
         )
         rows = self.memory.process.ask("encode", pixels, on_layer=on_layer)
         positions = picture_positions(grid, spec.merge_size)

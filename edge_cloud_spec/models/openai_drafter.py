@@ -47,7 +47,7 @@ CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a part of a characte
 Path = tuple[int, ...]  # tokens after the prompt
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ChatPrompt(Prompt):
     """A prompt, and the same as messages. ``end``: the token that ends an answer."""
 

@@ -288,14 +288,18 @@ async def _bound(response: Any) -> None:
 
 
 def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
-    """The request as messages of the chat API, with its picture; UserError as ``messages_of``."""
-    kind = "png" if request.jpeg.startswith(b"\x89PNG") else "jpeg"
-    picture = {"url": f"data:image/{kind};base64,{base64.b64encode(request.jpeg).decode()}"}
-    messages = messages_of(request, spec)
-    for part in messages[-1]["content"]:
-        if part["type"] == "image":
-            part |= {"type": "image_url", "image_url": picture}
+    """The request as messages of the chat API, with its pictures; UserError as ``messages_of``."""
+    messages, pictures = messages_of(request, spec), iter(request.pictures)
+    for message in messages[1:] if spec.system_text else messages:
+        for part in message["content"]:
+            if part["type"] == "image":
+                part |= {"type": "image_url", "image_url": {"url": _url(next(pictures).jpeg)}}
     return messages
+
+
+def _url(picture: bytes) -> str:
+    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:

@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import UserError
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
-from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches
-from .prompt import USER_TEXT, Prompt, PromptSpec, Request, prompt_digest, render
+from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
@@ -101,24 +101,27 @@ class Processor:
                     f"{self.identity} has {name} {getattr(ours, name)} and the target "
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
-        picture = partial(self._picture, request, spec.image)
-        grid, target_grid = self._grids.get_or_make(
-            (request.image_digest, spec.image), lambda: (picture().grid, picture().target_grid)
-        )
-        ids = render(self.tokenizer, request, spec, target_grid, self._image_token)
+        shown = [
+            self._placed(each.image_digest, each.jpeg, spec.image) for each in request.pictures
+        ]
+        target_grids = [target_grid for _, target_grid in shown]
+        ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
         if ids.max() >= self._rows:
             raise UserError(
                 f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
                 "its directory mixes files of two models"
             )
-        image = np.flatnonzero(ids == self.image_id)
-        kept = self._limits.kept(math.prod(grid) // self._merge**2)
+        digests = [each.image_digest for each in request.pictures]
+        dropped = [
+            np.arange(start + self._limits.kept(math.prod(image.grid) // self._merge**2), end)
+            for (image, _), (start, end) in zip(
+                shown, picture_spans(ids, self.image_id), strict=True
+            )
+        ]
         return Prompt(
-            np.delete(ids, image[kept:]),
-            lambda: picture().pixels,
-            grid,
-            request.image_digest,
-            prompt_digest(ids, target_grid, request.image_digest),
+            np.delete(ids, np.concatenate(dropped)),
+            tuple(image for image, _ in shown),
+            prompt_digest(ids, zip(target_grids, digests, strict=True)),
         )
 
     def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
@@ -128,11 +131,19 @@ class Processor:
         """
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
 
-    def _picture(self, request: Request, spec: ImageSpec) -> Picture:
+    def _placed(self, digest: bytes, jpeg: bytes, spec: ImageSpec) -> tuple[PromptImage, Grid]:
+        """A picture as this model sees it, and its grid for the target."""
+        picture = partial(self._picture, digest, jpeg, spec)
+        grid, target_grid = self._grids.get_or_make(
+            (digest, spec), lambda: (picture().grid, picture().target_grid)
+        )
+        return PromptImage(digest, grid, lambda: picture().pixels), target_grid
+
+    def _picture(self, digest: bytes, jpeg: bytes, spec: ImageSpec) -> Picture:
         def made() -> Picture:
-            image = decode_image(request.jpeg, spec.max_frame_pixels)
+            image = decode_image(jpeg, spec.max_frame_pixels)
             ours = self.preprocessing
             pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
             return Picture(pixels, grid, grid_of(image.height, image.width, spec))
 
-        return self._pictures.get_or_make((request.image_digest, spec), made)
+        return self._pictures.get_or_make((digest, spec), made)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,25 +19,36 @@ import numpy as np
 
 from ..errors import UserError
 from ..instruction import check_instruction
+from .history import NO_HISTORY, HistorySpec, Turn, picture_digest
 from .image import Grid, ImageSpec
 
 ORDERS = ("action first", "reason first")
-INSTRUCTION, ORDER, IMAGE = "{instruction}", "{order}", "{image}"  # their places in a user's text
+# Their places in a user's text.
+INSTRUCTION, ORDER, IMAGE, HISTORY = "{instruction}", "{order}", "{image}", "{history}"
 USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
 
 
 @dataclass(frozen=True)
 class Request:
-    """The instruction and the camera's frame: `jpeg` as it came from the camera."""
+    """The instruction and the camera's frame: `jpeg` as it came from the camera.
+
+    ``history``: the turns of the mission that the prompt holds before this frame, the newest last.
+    """
 
     instruction: str
     jpeg: bytes
     order: str = "action first"
+    history: tuple[Turn, ...] = ()
 
     @cached_property
     def image_digest(self) -> bytes:
         """16 bytes that name the picture."""
-        return hashlib.blake2b(self.jpeg, digest_size=16).digest()
+        return picture_digest(self.jpeg)
+
+    @property
+    def pictures(self) -> tuple[Turn | Request, ...]:
+        """All frames of the prompt, in their order: each has ``jpeg`` and ``image_digest``."""
+        return (*self.history, self)
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,7 @@ class PromptSpec:
     vocabulary: int  # ids both sides may use: the common vocabulary
     user_text: str = USER_TEXT
     dialect: str = ""
+    history: HistorySpec = NO_HISTORY
 
     def __post_init__(self) -> None:
         if not self.chat_template:
@@ -71,7 +84,7 @@ class PromptSpec:
 
     def to_bytes(self) -> bytes:
         """JSON, for ``from_bytes``; what is ours in the prompt is left out."""
-        ours = {"user_text": USER_TEXT, "dialect": ""}
+        ours = {"user_text": USER_TEXT, "dialect": "", "history": dataclasses.asdict(NO_HISTORY)}
         said = dataclasses.asdict(self).items()
         fields = {name: value for name, value in said if value != ours.get(name)}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
@@ -82,6 +95,7 @@ class PromptSpec:
         try:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])
+            fields["history"] = HistorySpec(**fields.get("history", {}))
             fields["end_ids"] = tuple(int(index) for index in fields["end_ids"])
             for name in ("max_tokens", "vocabulary"):
                 if not isinstance(fields[name], int) or fields[name] < 1:
@@ -102,25 +116,30 @@ class PromptSpec:
 
 
 @dataclass(frozen=True, eq=False)
-class Prompt:
-    """Token ids and picture that a session starts from.
+class PromptImage:
+    """A picture of a prompt: its grid in patches, and what makes its pixel values, float32
+    [patches, values]: they are large, and not needed where the picture's rows are known."""
 
-    input_ids: int64 [n]; grid: in patches. ``pixels`` makes the pixel values: they are large, and
-    not needed where the picture's rows are known. digest: names the prompt, the same on robot and
-    cloud, however closely the model on either side looks (``prompt_digest``). Where there are fewer
-    image ids than the grid has tokens, those of the most diverse tokens are meant.
+    digest: bytes
+    grid: Grid
+    pixels: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Token ids and pictures that a session starts from.
+
+    input_ids: int64 [n]. images: in the order of their ids; the last is the newest frame. digest:
+    names the prompt, the same on robot and cloud, however closely the model on either side looks
+    (``prompt_digest``). Where there are fewer image ids than a grid has tokens, those of the most
+    diverse tokens are meant. owner: whose it is (a credential); what is computed of its pictures is
+    for no one else.
     """
 
     input_ids: np.ndarray
-    pixels: Callable[[], np.ndarray]
-    image_grid_thw: Grid
-    image_digest: bytes
+    images: tuple[PromptImage, ...]
     digest: bytes
-
-    @property
-    def pixel_values(self) -> np.ndarray:
-        """float32 [patches, values]"""
-        return self.pixels()
+    owner: str = ""
 
 
 def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
@@ -131,39 +150,68 @@ def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
     return tuple(tokenizer(instruction, add_special_tokens=False)["input_ids"])
 
 
-def prompt_digest(ids: np.ndarray, grid: Grid, image_digest: bytes) -> bytes:
-    """16 bytes over the ids [n] and grid of the whole picture, and the picture's bytes."""
+def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> bytes:
+    """16 bytes over the ids [n], and of each whole picture the grid and the digest of its bytes."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(np.asarray(ids, "<i8").tobytes())
-    digest.update(np.asarray(grid, "<i8").tobytes())
-    digest.update(image_digest)
+    for grid, image_digest in pictures:
+        digest.update(np.asarray(grid, "<i8").tobytes())
+        digest.update(image_digest)
     return digest.digest()
 
 
 def messages_of(
     request: Request, spec: PromptSpec, control: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
-    """The request as chat messages, the picture as a part without its data.
+    """The request as chat messages, each picture as a part without its data.
 
-    Without a system text the chat template's own counts. control: tokens that no instruction may
-    hold. UserError: instruction or order cannot be used.
+    Without a system text the chat template's own counts. A conversation begins with the
+    instruction and its first frame; each answer is the assistant's, each later frame a message by
+    itself. Other histories stand as pictures where the user's text has ``{history}``. control:
+    tokens that no instruction may hold. UserError: instruction or order cannot be used.
     """
+    control = [token for token in control if token]
     instruction = check_instruction(request.instruction, control=control)
     if request.order not in ORDERS:
         raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
-    before, _, after = spec.user_text.replace(ORDER, request.order).rpartition(IMAGE)
-    texts = [
-        [{"type": "text", "text": part.replace(INSTRUCTION, instruction)}] if part else []
-        for part in (before, after)
-    ]
+    unwanted = re.compile("|".join(map(re.escape, control)) or r"\Z.")
+
+    def plain(answer: str) -> str:
+        """The answer without control tokens, also where cutting one out leaves another."""
+        while unwanted.search(answer):
+            answer = unwanted.sub("", answer)
+        return answer
+
+    talks = spec.history.choose == "conversation"
+    images: dict[str, list[dict[str, Any]]] = {
+        IMAGE: [{"type": "image"}],
+        HISTORY: [] if talks else [{"type": "image"} for _ in request.history],
+    }
+    user_text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
+    if not talks and HISTORY not in user_text:
+        user_text = HISTORY + user_text
+    content: list[dict[str, Any]] = []
+    for text in re.split(f"({re.escape(IMAGE)}|{re.escape(HISTORY)})", user_text):
+        written = text.replace(ORDER, request.order).replace(INSTRUCTION, instruction)
+        content += images.get(text, [{"type": "text", "text": written}] if written else [])
     system = [{"role": "system", "content": spec.system_text}] if spec.system_text else []
-    return [*system, {"role": "user", "content": [*texts[0], {"type": "image"}, *texts[1]]}]
+    later = [
+        message
+        for turn in request.history
+        if talks
+        for message in (
+            {"role": "assistant", "content": [{"type": "text", "text": plain(turn.answer)}]},
+            {"role": "user", "content": [{"type": "image"}]},
+        )
+    ]
+    return [*system, {"role": "user", "content": content}, *later]
 
 
 def render(
-    tokenizer: Any, request: Request, spec: PromptSpec, grid: Grid, image_token: str
+    tokenizer: Any, request: Request, spec: PromptSpec, grids: Sequence[Grid], image_token: str
 ) -> np.ndarray:
-    """Token ids int64 [n] of the spec's chat template around the request, image tokens included.
+    """Token ids int64 [n] of the spec's chat template around the request; grids: of its pictures,
+    whose image tokens are included.
 
     UserError: the instruction, the order or the template cannot be used.
     """
@@ -176,11 +224,15 @@ def render(
         add_generation_prompt=True,
         enable_thinking=False,  # where the template asks: an action is wanted at once
     )
-    if text.count(image_token) != 1:
+    texts = text.split(image_token)
+    if len(texts) != 1 + len(grids):
+        due = "one image is" if len(grids) == 1 else f"{len(grids)} images are"
         raise UserError(
-            f"the chat template renders {text.count(image_token)} times {image_token!r} where one "
-            "image is due: use the template of a Qwen vision-language model"
+            f"the chat template renders {len(texts) - 1} times {image_token!r} where {due} due: "
+            "use the template of a Qwen vision-language model"
         )
-    count = grid[0] * grid[1] * grid[2] // spec.image.merge_size**2
-    text = text.replace(image_token, image_token * count)
+    counts = [grid[0] * grid[1] * grid[2] // spec.image.merge_size**2 for grid in grids]
+    text = texts[0] + "".join(
+        image_token * count + after for count, after in zip(counts, texts[1:], strict=True)
+    )
     return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)

@@ -150,6 +150,11 @@ class Session:
         return tuple(self._tokens)
 
     @property
+    def cached(self) -> tuple[tuple[int, ...], KeyValueCache | None]:
+        """The tokens after the prompt whose rows are in the cache, and the cache if it is there."""
+        return tuple(self._tokens[: self._computed]), self._cache
+
+    @property
     def resident(self) -> bool:
         """Whether its cache is in memory."""
         return self._cache is not None
@@ -407,6 +412,15 @@ class EncodedPicture:
     positions: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedPicture:
+    """A picture of a prompt: its rows from ``start`` to ``end``, and the vision part's run."""
+
+    start: int
+    end: int
+    encode: Callable[[], EncodedPicture]
+
+
 class Prefill:
     """Computes the cache of a session; `session` is there when `step` has returned True.
 
@@ -422,19 +436,18 @@ class Prefill:
         start: int,
         ids: np.ndarray,
         positions: np.ndarray,
-        image: np.ndarray,
-        encode: Callable[[], EncodedPicture],
+        pictures: Sequence[PlacedPicture],
         on_filled: Callable[[NDArray[np.float32]], None],
         row: NDArray[np.float32] | None,
     ) -> None:
         """start: rows that the cache has already. ids [n], positions [3, n]: token ids and rotary
-        positions, where those of the picture's rows, image [m], are not known before ``encode`` has
+        positions, where those of a picture's rows but the first are not known before ``encode`` has
         run the vision part. on_filled: gives the session its cache, and the logits [V] after the
         last row. row: those logits; they must be known where the cache has all rows."""
         self._transformer, self._session, self._cache = transformer, session, cache
-        self._done, self._ids, self._positions, self._image = start, ids, positions, image
-        self._encode, self._on_filled, self._row = encode, on_filled, row
-        self._encoded: EncodedPicture | None = None
+        self._done, self._ids, self._positions, self._pictures = start, ids, positions, pictures
+        self._on_filled, self._row = on_filled, row
+        self._encoded: dict[PlacedPicture, EncodedPicture] = {}
         self._nodes = TokenTree()
         self._ended = False
 
@@ -466,7 +479,8 @@ class Prefill:
         return self._session
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """Compute so many rows more at most, or the vision part, a step of its own; True: done.
+        """Compute so many rows more at most, or a picture's vision part, a step of its own; True:
+        done.
 
         on_layer: called after each layer. What it raises ends the step and changes nothing.
         """
@@ -474,13 +488,14 @@ class Prefill:
             return True
         if self._row is not None and not self.rows_left:
             return self._end(self._row, [])
-        image = self._image
-        if self._encoded is None and len(image) and image[-1] >= self._done:
-            with torch.inference_mode():
-                self._encoded = self._encode()
-            self._positions[:, image] = image[0] + self._encoded.positions
-            return False
         end = min(self._done + max(rows, 1), len(self._ids))
+        for picture in self._within(self._done, end):
+            if picture not in self._encoded:
+                with torch.inference_mode():
+                    encoded = self._encoded[picture] = picture.encode()
+                first = self._positions[0, picture.start]
+                self._positions[:, picture.start : picture.end] = first + encoded.positions
+                return False
         nodes = self._nodes if end == len(self._ids) else TokenTree()
         hidden = self._compute(end, nodes, on_layer)
         self._done = end
@@ -494,7 +509,7 @@ class Prefill:
     def _end(self, row: NDArray[np.float32], after: list[DeviceRows]) -> bool:
         """row, after: logits [V] after the prompt, and after each node that was scored."""
         self._on_filled(row)
-        self._encoded, self._ended = None, True
+        self._encoded, self._ended = {}, True
         if after:
             self._session.keep_nodes(self._nodes, after)
         return True
@@ -520,17 +535,26 @@ class Prefill:
                 hidden,
                 torch.from_numpy(positions),
                 [item],
-                self._place_image(hidden, start, end),
+                self._place_images(hidden, start, end),
                 on_layer,
             )
 
-    def _place_image(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
-        """Put the picture's features where the rows `start` to `end` are its own."""
-        first, last = (int(at) for at in np.searchsorted(self._image, (start, end)))
-        if first == last:
+    def _within(self, start: int, end: int) -> list[PlacedPicture]:
+        """The pictures that have rows between these."""
+        return [each for each in self._pictures if each.start < end and each.end > start]
+
+    def _place_images(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
+        """Put the pictures' features where the rows `start` to `end` are their own."""
+        places: list[Tensor] = []
+        deep: list[tuple[Tensor, ...]] = []
+        for picture in self._within(start, end):
+            encoded = self._encoded[picture]
+            first, last = max(start, picture.start), min(end, picture.end)
+            rows = slice(first - picture.start, last - picture.start)
+            at = torch.arange(first - start, last - start, device=hidden.device)
+            hidden[at] = encoded.features[rows].to(hidden.dtype)
+            places.append(at)
+            deep.append(tuple(layer[rows] for layer in encoded.deepstack))
+        if not places or not deep[0]:
             return None
-        assert self._encoded is not None
-        features, deep = self._encoded.features, self._encoded.deepstack
-        places = torch.from_numpy(self._image[first:last] - start).to(hidden.device)
-        hidden[places] = features[first:last].to(hidden.dtype)
-        return Deepstack(places, [layer[first:last] for layer in deep]) if deep else None
+        return Deepstack(torch.cat(places), [torch.cat(each) for each in zip(*deep, strict=True)])

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..lru_cache import LruCache
-from .cache import KeyValueCache, PrefixStore, prompt_parts
+from .cache import KeyValueCache, PrefixStore, PromptPart, prompt_parts
 from .checkpoint import CheckpointFiles
-from .image import picture_positions, positions_of
+from .image import picture_positions, picture_spans, positions_of
 from .kv_memory import MB, KvMemory
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
 from .processor import Processor
-from .prompt import Prompt
-from .session import EncodedPicture, PassRequest, Prefill, Session, forward_together
+from .prompt import Prompt, PromptImage
+from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Session, forward_together
 
 
 def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
@@ -46,6 +46,7 @@ def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
 
 
 CPU_KV_BYTES = 2048 * MB
+ENCODED = 16  # pictures whose features are kept: a conversation that is read anew needs several
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 
@@ -61,7 +62,7 @@ class Vlm(Processor):
         super().__init__(files, identity)
         self._image_features = model.model.get_image_features
         self.transformer = transformer
-        self._features: LruCache[Hashable, EncodedPicture] = LruCache(2)
+        self._features: LruCache[Hashable, EncodedPicture] = LruCache(ENCODED)
         self.use_memory(KvMemory())
 
     @property
@@ -98,19 +99,21 @@ class Vlm(Processor):
 
     def _fill(self, prompt: Prompt, session: Session) -> Prefill:
         """Compute a cache of the prompt and the session's tokens after it."""
-        tokens, grid = session.tokens, prompt.image_grid_thw
-        ids = np.concatenate([prompt.input_ids, np.asarray(tokens, np.int64)])
-        positions, delta = positions_of(ids, grid, self.image_id, self._merge)
-        image = np.flatnonzero(prompt.input_ids == self.image_id)
+        tokens, prompt_ids = session.tokens, prompt.input_ids
+        ids = np.concatenate([prompt_ids, np.asarray(tokens, np.int64)])
+        grids = [image.grid for image in prompt.images]
+        positions, delta = positions_of(prompt_ids, grids, self.image_id, self._merge)
+        after = np.arange(len(prompt_ids), len(ids)) + delta
+        positions = np.concatenate([positions, np.tile(after, (3, 1))], axis=1)
         cache = KeyValueCache(self.transformer.cache_layout, len(ids) + session.spare, self.memory)
-        name = prompt.image_digest + bytes(str(grid), "ascii")
-        parts, prefixes = prompt_parts(prompt.input_ids, image, name), self._prefixes
+        parts, prefixes = self._parts(prompt), self._prefixes
         start, known = prefixes.paste(cache, parts, session.vocabulary)
 
         def fill(row: NDArray[np.float32]) -> None:
             prefixes.keep(cache, parts, None if tokens else row)
             session.adopt(cache, delta, tokens, row)
 
+        spans = picture_spans(prompt_ids, self.image_id)
         return Prefill(
             self.transformer,
             session,
@@ -118,23 +121,43 @@ class Vlm(Processor):
             start,
             ids,
             positions,
-            image,
-            lambda: self._features.get_or_make(
-                (prompt.image_digest, grid, len(image)), lambda: self._encode(prompt, len(image))
-            ),
+            [
+                PlacedPicture(*span, partial(self._encoded, prompt.owner, image, span[1] - span[0]))
+                for span, image in zip(spans, prompt.images, strict=True)
+            ],
             fill,
             None if tokens else known,
         )
+
+    def keep(self, prompt: Prompt, session: Session) -> None:
+        """Keep the keys and values of a prompt and its answer for a prompt that goes on after it.
+
+        The session is over then, or goes on.
+        """
+        tokens, cache = session.cached
+        if cache is not None:
+            self._prefixes.keep(cache, self._parts(prompt, tokens), None)
+
+    def _parts(self, prompt: Prompt, answer: Sequence[int] = ()) -> list[PromptPart]:
+        """The parts of a prompt and these tokens after it; its pictures are the owner's only."""
+        spans = picture_spans(prompt.input_ids, self.image_id)
+        ids = np.concatenate([prompt.input_ids, np.asarray(answer, np.int64)])
+        names = [f"{prompt.owner} {image.grid} ".encode() + image.digest for image in prompt.images]
+        return prompt_parts(ids, spans, names)
+
+    def _encoded(self, owner: str, image: PromptImage, kept: int) -> EncodedPicture:
+        """So many rows of the picture's, which may be known already."""
+        key = owner, image.digest, image.grid, kept
+        return self._features.get_or_make(key, lambda: self._encode(image, kept))
 
     def forward_together(self, requests: Sequence[PassRequest]) -> list[DeviceRows | Exception]:
         """One pass for several sessions: ``session.forward_together`` with this model."""
         return forward_together(self.transformer, self.vocabulary, requests)
 
-    def _encode(self, prompt: Prompt, kept: int) -> EncodedPicture:
-        """So many rows of the picture's."""
+    def _encode(self, image: PromptImage, kept: int) -> EncodedPicture:
         device = self.transformer.device
-        pixels = torch.from_numpy(prompt.pixel_values).to(device)
-        grid = torch.tensor([prompt.image_grid_thw], device=device)
+        pixels = torch.from_numpy(image.pixels()).to(device)
+        grid = torch.tensor([image.grid], device=device)
         encoded = self._image_features(pixels, grid, return_dict=True)
         features = torch.cat(list(encoded.pooler_output))
         deep = getattr(encoded, "deepstack_features", None) or ()
@@ -143,5 +166,5 @@ class Vlm(Processor):
         return EncodedPicture(
             features[rows],
             tuple(torch.cat(list(each))[rows] for each in deep),
-            picture_positions(prompt.image_grid_thw, self._merge)[:, places],
+            picture_positions(image.grid, self._merge)[:, places],
         )

@@ -234,7 +234,7 @@ def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:
     for credential in ("", "robot 1", "robot 2"):
         session = worker._models.open(opening, worker._models.prompt(opening), credential)
         session.first.result()
-        named.add((session.salt, session.picture))
+        named.add((session.salt, *session.pictures))
     assert len({salt for salt, _ in named}) == len({picture for _, picture in named}) == 3
     assert not any("robot" in text for pair in named for text in pair)
     assert {body["cache_salt"] for body in peer.asked[-3:]} == {salt for salt, _ in named}

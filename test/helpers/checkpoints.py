@@ -68,8 +68,10 @@ def full_logits(family: str, prompt: Prompt, tokens: list[int]) -> np.ndarray:
         out = model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            pixel_values=torch.from_numpy(prompt.pixel_values),
-            image_grid_thw=torch.tensor([prompt.image_grid_thw]),
+            pixel_values=torch.from_numpy(
+                np.concatenate([image.pixels() for image in prompt.images])
+            ),
+            image_grid_thw=torch.tensor([image.grid for image in prompt.images]),
             mm_token_type_ids=(ids == model.config.image_token_id).int(),
         )
     return out.logits[0, len(prompt.input_ids) - 1 :].numpy()

@@ -83,7 +83,7 @@ def masked_logits(family: str, prompt: Prompt, hidden: np.ndarray) -> np.ndarray
     """Transformers' logits after the whole prompt and tokens, if none sees the hidden rows."""
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *TOKENS])[None]
-    grid = torch.tensor([prompt.image_grid_thw])
+    grid = torch.tensor([prompt.images[0].grid])
     kinds = (ids == model.config.image_token_id).int()
     positions, _ = model.model.get_rope_index(ids, image_grid_thw=grid, mm_token_type_ids=kinds)
     mask = torch.ones_like(ids)
@@ -93,7 +93,7 @@ def masked_logits(family: str, prompt: Prompt, hidden: np.ndarray) -> np.ndarray
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            pixel_values=torch.from_numpy(prompt.pixel_values),
+            pixel_values=torch.from_numpy(prompt.images[0].pixels()),
             image_grid_thw=grid,
             mm_token_type_ids=kinds,
         )
@@ -137,7 +137,7 @@ def test_more_than_the_whole_picture_changes_nothing() -> None:
     model, whole = drafter(), prompt_of(vlm())
     with looking(model, PictureLimits(10**9, 10**9)) as prompt:
         assert np.array_equal(prompt.input_ids, whole.input_ids)
-        assert prompt.image_grid_thw == whole.image_grid_thw
+        assert prompt.images[0].grid == whole.images[0].grid
 
 
 def test_what_is_no_limit_says_what_to_give() -> None:

@@ -209,10 +209,10 @@ def test_positions_equal_those_of_transformers(family: str) -> None:
     image_id = reference(family).config.image_token_id
     theirs, delta = reference(family).model.get_rope_index(
         ids,
-        image_grid_thw=torch.tensor([prompt.image_grid_thw]),
+        image_grid_thw=torch.tensor([prompt.images[0].grid]),
         mm_token_type_ids=(ids == image_id).int(),
     )
-    ours, shift = positions_of(prompt.input_ids, prompt.image_grid_thw, image_id, 2)
+    ours, shift = positions_of(prompt.input_ids, [prompt.images[0].grid], image_id, 2)
     assert np.array_equal(ours, theirs[:, 0].numpy())
     assert shift == int(delta)
 

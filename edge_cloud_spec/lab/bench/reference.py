@@ -46,12 +46,13 @@ class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
     """A prompt as transformers' ``generate`` takes it (it places pictures by their token types)."""
     ids = torch.from_numpy(prompt.input_ids)[None]
+    pixels = np.concatenate([image.pixels() for image in prompt.images])
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "pixel_values": torch.from_numpy(np.ascontiguousarray(prompt.pixel_values)),
+        "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
         "mm_token_type_ids": (ids == model.config.image_token_id).long(),
-        "image_grid_thw": torch.tensor([prompt.image_grid_thw]),
+        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
     }
 
 

@@ -24,7 +24,7 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.models.image import decode_image, patches
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
-from edge_cloud_spec.models.prompt import Prompt
+from edge_cloud_spec.models.prompt import Prompt, PromptImage
 
 BLOCK = 16  # tokens
 
@@ -39,7 +39,7 @@ class VllmPeer(HttpPeer):
         whether it says what it found in its cache."""
         self._target = load(checkpoint, threads=1)
         self._lock = threading.Lock()
-        self._pictures: dict[tuple[str, str], tuple[np.ndarray, Any, bytes]] = {}
+        self._pictures: dict[tuple[str, str], PromptImage] = {}
         self._rows: dict[tuple[Any, ...], np.ndarray] = {}  # by picture and prefix
         self._samples, self._details = samples, details
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
@@ -92,21 +92,18 @@ class VllmPeer(HttpPeer):
         super().__init__(Handler)
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        (part,), params = body["content_parts"], body["sampling_params"]
-        name = (body["cache_salt"], part["uuid"])
-        seen = self._pictures.get(name)
-        if part["url"]:
-            png = base64.b64decode(part["url"].partition(",")[2])
-            ours = self._target.preprocessing
-            image = decode_image(png, ours.spec.max_frame_pixels)
-            pixels, grid = patches(image, ours.spec, ours.mean, ours.std)
-            digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-            seen = self._pictures[name] = pixels, grid, digest
-        elif seen is None:
-            text = "Cache miss for image at index 0 but data is not provided."
-            return 400, {"error": {"message": text}}
+        params = body["sampling_params"]
+        seen: list[PromptImage] = []
+        for index, part in enumerate(body["content_parts"]):
+            name = (body["cache_salt"], part["uuid"])
+            if part["url"]:
+                self._pictures[name] = self._read(part["url"])
+            elif name not in self._pictures:
+                text = f"Cache miss for image at index {index} but data is not provided."
+                return 400, {"error": {"message": text}}
+            seen.append(self._pictures[name])
         with self._lock:
-            ids = self._expanded(body["token_ids"], seen[1])
+            ids = self._expanded(body["token_ids"], seen)
             cached = self._find(body["cache_salt"], ids)
             if params.get("prompt_logprobs") is not None:
                 self._scored += 1
@@ -130,7 +127,7 @@ class VllmPeer(HttpPeer):
         self._cached |= set(blocks)
         return max(known, default=0)
 
-    def _scores(self, ids: list[int], seen: Any, cached: int) -> list[Any]:
+    def _scores(self, ids: list[int], seen: list[PromptImage], cached: int) -> list[Any]:
         """The likeliest token before each token of a prompt, and that token's own score."""
         start = 1 + max(cached, *(at for at, one in enumerate(ids) if one == self._target.image_id))
         rows = on_host(self._open(ids[:start], seen).forward(ids[start:]))
@@ -151,25 +148,36 @@ class VllmPeer(HttpPeer):
         """The model's own tokens of a text."""
         return list(self._target.tokenizer.encode(text, add_special_tokens=False))
 
-    def _expanded(self, ids: list[int], grid: Any) -> list[int]:
-        """With a token for each part of the picture, where one is sent for all."""
-        count = grid[1] * grid[2] // self._target.preprocessing.spec.merge_size**2
-        at = ids.index(self._target.image_id)
-        return [*ids[:at], *[ids[at]] * count, *ids[at + 1 :]]
+    def _read(self, url: str) -> PromptImage:
+        png, ours = base64.b64decode(url.partition(",")[2]), self._target.preprocessing
+        image = decode_image(png, ours.spec.max_frame_pixels)
+        pixels, grid = patches(image, ours.spec, ours.mean, ours.std)
+        digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        return PromptImage(digest, grid, lambda: pixels)
 
-    def _open(self, ids: list[int], seen: Any) -> Any:
+    def _expanded(self, ids: list[int], seen: list[PromptImage]) -> list[int]:
+        """With a token for each part of a picture, where one is sent for all."""
+        merged, grids = self._target.preprocessing.spec.merge_size**2, (each.grid for each in seen)
+        out: list[int] = []
+        for token in ids:
+            grid = next(grids) if token == self._target.image_id else (1, 1, merged)
+            out += [token] * (grid[1] * grid[2] // merged)
+        return out
+
+    def _open(self, ids: list[int], seen: list[PromptImage]) -> Any:
         """A session of our own engine after these tokens."""
-        pixels, grid, name = seen
-        return self._target.open(Prompt(np.asarray(ids), lambda: pixels, grid, name, b""))
+        return self._target.open(Prompt(np.asarray(ids), tuple(seen), b""))
 
-    def _row(self, ids: list[int], seen: Any) -> np.ndarray:
+    def _row(self, ids: list[int], seen: list[PromptImage]) -> np.ndarray:
         """Logits [V] after these tokens, computed once: most decodes here go the same way."""
-        key = (seen[2], *ids)
+        key = (*(each.digest for each in seen), *ids)
         if key not in self._rows:
             self._rows[key] = on_host(self._open(ids, seen).known_row)
         return self._rows[key]
 
-    def _choice(self, ids: list[int], seen: Any, params: dict[str, Any]) -> dict[str, Any]:
+    def _choice(
+        self, ids: list[int], seen: list[PromptImage], params: dict[str, Any]
+    ) -> dict[str, Any]:
         if params.get("logprobs") == -1:
             row = self._row(ids, seen)
             content = [{"token_id": i, "logprob": float(x)} for i, x in enumerate(row)]
