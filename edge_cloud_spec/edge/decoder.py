@@ -12,8 +12,10 @@ from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.transitions import OutOfTurn
+from ..history import NO_TURNS, History
 from ..wire.messages import (
     PROTOCOL,
+    UNKNOWN_HISTORY,
     Fault,
     Open,
     Opened,
@@ -71,11 +73,14 @@ class EdgeDecoder:
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
         planner: PlannerSettings = DEFAULTS,
+        history: History = NO_TURNS,
     ) -> None:
+        """history: the request's, with all frames, where the cloud does not know it by its name."""
         self.stats = DecodeStats()
         self.measures = measures or Measures()
         self.finished = False
         self._opening = opening
+        self._history = history
         self._preset = preset
         self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
         self._handed_over: int | None = None  # tokens verified when it was opened again, if it was
@@ -176,7 +181,7 @@ class EdgeDecoder:
         """Resume the session, or open it again where there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
-            return self._reopen(now)
+            return self._reopen_with_history(now)
         if self._deadline.retry_at is not None:
             return []  # the verifier has no room before then
         return self._rounds.resume() or self._reopen(now)
@@ -193,6 +198,8 @@ class EdgeDecoder:
                 return self._on_opened(message, now)
             case Fault("overloaded", text, retry_s) if retry_s and not self._rounds.session:
                 return self._on_refused(text, retry_s, now)
+            case Fault(code) if code == UNKNOWN_HISTORY and self._opening.history != self._history:
+                return self._reopen_with_history(now)
             case Fault("unknown_session") if not self._rounds.session:
                 return []  # of a Resume before the Open that is under way
             case Fault("unknown_session", text):
@@ -314,6 +321,11 @@ class EdgeDecoder:
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         if self._lost > MAX_LOST:
             return self._rounds.close("unknown_session", text)
+        return self._reopen(now)
+
+    def _reopen_with_history(self, now: float) -> list[Effect]:
+        """Open the decode again at a verifier that does not have the mission's frames."""
+        self._opening = replace(self._opening, history=self._history)
         return self._reopen(now)
 
     def _reopen(self, now: float) -> list[Effect]:

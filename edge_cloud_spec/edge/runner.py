@@ -21,6 +21,7 @@ from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
+from ..history import NO_HISTORY, NO_TURNS, History, HistorySpec
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
@@ -56,7 +57,7 @@ from .rounds import server_generation
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
-    from ..models.drafter import Drafter, DraftPrefill
+    from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OURS = "clauses"  # the dialect that a specification does not name
 OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
@@ -139,8 +140,13 @@ def opening_of(
     nonce: int,
     drafter: DrafterNames,
     known_spec: bytes,
+    known_history: bytes = b"",
 ) -> Open:
-    """The message that starts this decode; known_spec: the prompt specification that is known."""
+    """The message that starts this decode.
+
+    known_spec: the prompt specification that is known. known_history: the conversation that the
+    cloud had last, by its digest.
+    """
     preset, rule = settings.preset, settings.rule
     in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
@@ -163,6 +169,7 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
+        history=History.named(request.history, known_history),
     )
 
 
@@ -199,6 +206,7 @@ class DecodeLoop:
         self._request, self._settings, self._lookup_of = request, settings, lookup_of
         self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
         self._prompt: PromptPass | None = None  # under way
+        self._session: DraftSession | None = None  # of the drafter
         self._drafter: DraftModel | None = None
         self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
         self._work: Work | None = None  # for the draft model, when the pass under way has ended
@@ -217,7 +225,15 @@ class DecodeLoop:
         finally:
             if self._transport is not None:
                 self._transport.close()
+            self._close_session()
         return self._finish
+
+    def _close_session(self) -> None:
+        """Let the draft model keep what the mission's next prompt begins with."""
+        if self._drafter is not None and self._session is not None:
+            with contextlib.suppress(UserError, ValueError):  # of a draft model that has failed
+                self._drafter.follow(self._decoder.tokens)
+                self._session.close()
 
     def _handle(self, event: Event) -> None:
         self._perform(self._decoder.handle(event, self._robot.clock()))
@@ -358,8 +374,9 @@ class DecodeLoop:
             self._prompt = None
             return DrafterFailed(str(error))
         self._prompt, preset = None, self._settings.preset
+        self._session = prompt.prefill.session
         self._drafter = DraftModel(
-            prompt.prefill.session,
+            self._session,
             preset.proposal(self._settings.rule, self._settings.policy),
             prompt.end_ids,
             with_likelihoods=preset.speculation.predicts,
@@ -412,7 +429,7 @@ class DecodeRunner:
         self.draft_model = draft_model
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
-        self._known_spec = b""
+        self._known_spec = self._known_history = b""
         self.measures = Measures()
         self._make_lookups = partial(
             Lookups, lookup_suffixes, MAX_LOOKED_UP, instructions, self.measures.draft_s
@@ -443,12 +460,14 @@ class DecodeRunner:
             except UserError as error:
                 return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
         known, preset = self._known_spec, settings.preset
-        opening = opening_of(request, settings, nonce, self.draft_model, known)
+        opening = opening_of(request, settings, nonce, self.draft_model, known, self._known_history)
         lookup_of = partial(self._lookup_of, opening)
         if preset.pacing == "auto" and not self.measures.decide_lookup():
             opening = replace(opening, lookup=False)
-        decoder = self.decoder_of(opening, settings)
+        decoder = self.decoder_of(opening, settings, History(request.history))
         transport = connect(inbox.put) if preset.uses_cloud else None
+        if transport is not None:
+            self._known_history = opening.history.digest
         loop = DecodeLoop(self, decoder, request, settings, lookup_of, inbox, transport, on_emit)
         started = self.clock()
         finish = loop.to_end(known)
@@ -460,10 +479,13 @@ class DecodeRunner:
         stats, retry_after_s = decoder.stats, finish.retry_after_s
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
 
-    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
-        """The decoder of one decode."""
+    def decoder_of(
+        self, opening: Open, settings: DecodeSettings, history: History = NO_TURNS
+    ) -> EdgeDecoder:
+        """The decoder of one decode; history: as it has it."""
         preset, reply_timeout = settings.preset, settings.reply_timeout
-        return EdgeDecoder(opening, preset, reply_timeout, None, self.measures, settings.planner)
+        measures, planner = self.measures, settings.planner
+        return EdgeDecoder(opening, preset, reply_timeout, None, measures, planner, history)
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification to use: the cloud's, else the drafter's own."""
@@ -488,6 +510,11 @@ class DecodeRunner:
     def target(self) -> str:
         """The identity of the cloud's target model; empty before its first answer."""
         return PromptSpec.from_bytes(self._known_spec).target if self._known_spec else ""
+
+    @property
+    def history(self) -> HistorySpec:
+        """What the cloud's prompts remember of a mission; nothing before its first answer."""
+        return self.spec_of(self._known_spec).history if self._known_spec else NO_HISTORY
 
     def remember(self, spec: bytes) -> None:
         """Keep the cloud's prompt specification, so that the next decode need not wait for it."""

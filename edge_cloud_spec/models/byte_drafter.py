@@ -70,6 +70,7 @@ class ByteDrafter:
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The instruction's and the rules' bytes; UserError: they cannot be used."""
+        request = request.under(spec)
         text = repr(messages_of(request, spec))
         ids, grid = np.frombuffer(text.encode(), np.uint8).astype(np.int64), (0, 0, 0)
         digests = [each.image_digest for each in request.pictures]

@@ -57,6 +57,9 @@ class DraftSession(Protocol):
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
 
+    def close(self) -> None:
+        """The decode is over; what a later prompt can begin with may be kept."""
+
 
 class DraftPrefill(Protocol):
     """The pass over a prompt, in steps; UserError."""

@@ -377,6 +377,9 @@ class LlamaSession:
         self._sequences += sequences
         return np.reshape(found, (len(tokens), self._vocabulary))
 
+    def close(self) -> None:
+        """The decode is over: the process keeps its rows for a prompt that begins alike."""
+
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
         if node >= 0:

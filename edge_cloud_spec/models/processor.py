@@ -101,6 +101,7 @@ class Processor:
                     f"{self.identity} has {name} {getattr(ours, name)} and the target "
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
+        request = request.under(spec)
         shown = [
             self._placed(each.image_digest, each.jpeg, spec.image) for each in request.pictures
         ]
@@ -122,6 +123,7 @@ class Processor:
             np.delete(ids, np.concatenate(dropped)),
             tuple(image for image, _ in shown),
             prompt_digest(ids, zip(target_grids, digests, strict=True)),
+            grows=spec.history.grows,
         )
 
     def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:

@@ -11,15 +11,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from ..history import NO_HISTORY, HistorySpec, Turn, picture_digest
 from ..instruction import check_instruction
-from .history import NO_HISTORY, HistorySpec, Turn, picture_digest
 from .image import Grid, ImageSpec
 
 ORDERS = ("action first", "reason first")
@@ -49,6 +49,11 @@ class Request:
     def pictures(self) -> tuple[Turn | Request, ...]:
         """All frames of the prompt, in their order: each has ``jpeg`` and ``image_digest``."""
         return (*self.history, self)
+
+    def under(self, spec: PromptSpec) -> Request:
+        """The same with as many turns as this specification lets a prompt hold."""
+        frames = spec.history.frames
+        return replace(self, history=self.history[-frames:] if frames else ())
 
 
 @dataclass(frozen=True)
@@ -133,13 +138,14 @@ class Prompt:
     names the prompt, the same on robot and cloud, however closely the model on either side looks
     (``prompt_digest``). Where there are fewer image ids than a grid has tokens, those of the most
     diverse tokens are meant. owner: whose it is (a credential); what is computed of its pictures is
-    for no one else.
+    for no one else. grows: a later prompt of the mission begins with this one and its answer.
     """
 
     input_ids: np.ndarray
     images: tuple[PromptImage, ...]
     digest: bytes
     owner: str = ""
+    grows: bool = False
 
 
 def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:

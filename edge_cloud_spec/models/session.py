@@ -122,10 +122,12 @@ class Session:
         vocabulary: int,
         prompt_rows: int,
         refill: Callable[[Session], Prefill],
+        keep: Callable[[KeyValueCache, Sequence[int]], None],
     ) -> None:
-        """A session without a cache. refill: begins to compute one, for ``adopt``."""
+        """A session without a cache. refill: begins to compute one, for ``adopt``. keep: keeps what
+        later prompts can begin with, of a cache of the prompt and these tokens after it."""
         self._transformer, self.vocabulary = transformer, vocabulary
-        self.prompt_rows, self._refill = prompt_rows, refill
+        self.prompt_rows, self._refill, self._keep_prefix = prompt_rows, refill, keep
         self._cache: KeyValueCache | None = None
         self.spare = SPARE  # rows that a cache has room for, beyond those that are known
         self._delta = 0
@@ -150,11 +152,6 @@ class Session:
         return tuple(self._tokens)
 
     @property
-    def cached(self) -> tuple[tuple[int, ...], KeyValueCache | None]:
-        """The tokens after the prompt whose rows are in the cache, and the cache if it is there."""
-        return tuple(self._tokens[: self._computed]), self._cache
-
-    @property
     def resident(self) -> bool:
         """Whether its cache is in memory."""
         return self._cache is not None
@@ -172,6 +169,12 @@ class Session:
         self._cache = self._row = None
         self._computed, self._with_prompt = 0, False
         return True
+
+    def close(self) -> None:
+        """The decode is over: keep what later prompts can begin with, and give the cache back."""
+        if self._cache is not None and not self._in_pass:
+            self._keep_prefix(self._cache, self._tokens[: self._computed])
+        self.evict()
 
     def restore(self) -> Prefill:
         """The steps after which it has its cache again; MemoryFull: there is no room."""

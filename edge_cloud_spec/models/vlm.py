@@ -87,9 +87,9 @@ class Vlm(Processor):
 
     def prefill(self, prompt: Prompt) -> Prefill:
         """`open` in steps: a session after the prompt, when all are made."""
-        refill = partial(self._refill, prompt)
+        refill, keep = partial(self._refill, prompt), partial(self._keep, prompt)
         rows = len(prompt.input_ids)
-        return self._fill(prompt, Session(self.transformer, self.vocabulary, rows, refill))
+        return self._fill(prompt, Session(self.transformer, self.vocabulary, rows, refill, keep))
 
     def _refill(self, prompt: Prompt, session: Session) -> Prefill:
         """`_fill` for an evicted session."""
@@ -129,14 +129,10 @@ class Vlm(Processor):
             None if tokens else known,
         )
 
-    def keep(self, prompt: Prompt, session: Session) -> None:
-        """Keep the keys and values of a prompt and its answer for a prompt that goes on after it.
-
-        The session is over then, or goes on.
-        """
-        tokens, cache = session.cached
-        if cache is not None:
-            self._prefixes.keep(cache, self._parts(prompt, tokens), None)
+    def _keep(self, prompt: Prompt, cache: KeyValueCache, answer: Sequence[int]) -> None:
+        """Keep what the mission's next prompt begins with: this one and its answer."""
+        if prompt.grows:
+            self._prefixes.keep(cache, self._parts(prompt, answer), None)
 
     def _parts(self, prompt: Prompt, answer: Sequence[int] = ()) -> list[PromptPart]:
         """The parts of a prompt and these tokens after it; its pictures are the owner's only."""

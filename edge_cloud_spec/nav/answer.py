@@ -164,6 +164,12 @@ class Dialect:
         except NotAnAction:
             return None
 
+    def decided(self, text: str) -> str:
+        """An answer's words up to its action, which are the same whenever it was cut behind it."""
+        ends = range(len(text) + 1)
+        end = next((end for end in ends if self.action_of(text[:end]) is not None), len(text))
+        return text[:end]
+
     def _read_clauses(self, text: str) -> Answer:
         action: Action | None = None
         reason: str | None = None

@@ -20,6 +20,7 @@ from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
 from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import UserError
+from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
@@ -31,6 +32,7 @@ from ..nav.pose import Pose
 from ..nav.settings import Settings
 from ..nav.status import ENDS, INACTIVE, GoalStatus
 from .decision_loop import (
+    FULL,
     UNTIL_NEXT,
     Abandon,
     Answered,
@@ -92,6 +94,27 @@ Output = Words | Decided | GoalStatus | Report
 them), each decision's figures, what ``instruction_status`` says, and problems."""
 
 
+class MissionMemory:
+    """The turns of one mission: the frames that were decided on, with the verified answers.
+
+    It begins anew with another goal, or where the cloud's prompts remember otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._mission: tuple[str, HistorySpec] = ("", NO_HISTORY)
+        self._turns: tuple[Turn, ...] = ()
+
+    def turns(self, mission: tuple[str, HistorySpec]) -> tuple[Turn, ...]:
+        """What the next prompt of this mission holds before its frame."""
+        return mission[1].chosen(self._turns) if mission == self._mission else ()
+
+    def add(self, mission: tuple[str, HistorySpec], jpeg: bytes, answer: str) -> None:
+        """A decision of this mission is verified."""
+        before = self._turns if mission == self._mission else ()
+        self._mission = mission
+        self._turns = mission[1].kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
+
+
 class Pilot:
     """``hear`` and ``see`` what arrives, in any thread; ``make`` each decision that is due, in one.
 
@@ -119,6 +142,7 @@ class Pilot:
         self._make_inbox = make_inbox
         self._changed = threading.Condition()  # held while the loop hears, and is obeyed
         self._loop = DecisionLoop(name=secrets.token_hex(4))
+        self._memory = MissionMemory()
         self._inbox: Inbox | None = None  # of the decision under way
         self._in_cloud = False  # whether that is made in the cloud
         self._newest_stamp = 0
@@ -335,7 +359,9 @@ class Pilot:
             self._in_cloud = not alone
             decode = settings.decode_settings(self.number, alone=alone)
             self.number += 1
-            request = Request(decide.instruction, decide.frame.jpeg, settings.order)
+            goal = decide.goal_id, runner.history
+            turns = () if alone else self._memory.turns(goal)
+            request = Request(decide.instruction, decide.frame.jpeg, settings.order, turns)
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
             outcome = runner.run(request, decode, nonce, connect, on_emit, self._inbox)
             reason = outcome.reason
@@ -344,6 +370,10 @@ class Pilot:
             say((), said.verified, reason)
         ended = _ended(decide, outcome, said.answer)
         action = settings.loop.dialect.action_of(ended.words, ended.whole)
+        if action is not None and said.verified and not alone:
+            whole = settings.loop.explain == FULL
+            words = ended.words if whole else settings.loop.dialect.decided(ended.words)
+            self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed)
 
 

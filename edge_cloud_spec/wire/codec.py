@@ -18,6 +18,7 @@ from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
+from ..history import DIGEST, MAX_ANSWER, MOST_TURNS, History, Turn
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
 from .frames import NOWHERE, Head, client_frame, read_client, read_server, server_frame
@@ -170,12 +171,22 @@ def _write_open(opening: Open) -> pb.Open:
         verified=opening.verified,
         generate=None if generation is None else _write_generation(generation),
         lookup=opening.lookup,
+        turns=[
+            pb.Turn(picture=turn.image_digest, answer=turn.answer, jpeg=turn.jpeg)
+            for turn in opening.history.turns
+        ],
+        after=opening.history.after,
     )
 
 
 def _read_open(opening: pb.Open) -> Open:
     if len(opening.verified) > MAX_VERIFIED:
         raise WireError(f"an answer has at most {MAX_VERIFIED} tokens")
+    turns, after = opening.turns, opening.after
+    if len(turns) > MOST_TURNS or any(len(turn.answer) > MAX_ANSWER for turn in turns):
+        raise WireError(f"a history has at most {MOST_TURNS} turns of {MAX_ANSWER} characters")
+    if any(len(turn.picture) != DIGEST for turn in turns) or len(after) not in (0, DIGEST):
+        raise WireError(f"a picture or a conversation is named by {DIGEST} bytes")
     policy, split = opening.policy, opening.split
     return Open(
         opening.nonce,
@@ -203,6 +214,7 @@ def _read_open(opening: pb.Open) -> Open:
         verified=tuple(opening.verified),
         generation=_read_generation(opening.generate) if opening.HasField("generate") else None,
         lookup=opening.lookup,
+        history=History(tuple(Turn(turn.picture, turn.answer, turn.jpeg) for turn in turns), after),
     )
 
 

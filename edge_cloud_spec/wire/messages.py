@@ -10,6 +10,7 @@ from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
+from ..history import NO_TURNS, History
 
 PROTOCOL = 4  # what this side speaks
 
@@ -42,7 +43,8 @@ class Open:
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
     ``verified``: the tokens so far of an answer that another verifier began; this one continues it.
     ``generation``: the cloud generates at once, as after a ``Generate``. ``lookup``: it may draft
-    what was said before, by itself and as further branches of the robot's drafts.
+    what was said before, by itself and as further branches of the robot's drafts. ``history``: the
+    turns of the mission that the prompt holds before this frame.
     """
 
     nonce: int
@@ -69,6 +71,7 @@ class Open:
     verified: tuple[int, ...] = ()
     generation: Generation | None = None
     lookup: bool = False
+    history: History = NO_TURNS
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,7 @@ class RowMessage:
 
 
 MOVED = "moved"  # the code of a fault that sends a robot to another verifier
+UNKNOWN_HISTORY = "unknown_history"  # of one after which a robot sends its whole history
 
 
 @dataclass(frozen=True)

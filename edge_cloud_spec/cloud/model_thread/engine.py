@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
+from ...history import NO_TURNS
 from ...lookup import Lookups
 from ...models.openai_server import Unavailable
 from ...wire.codec import decode_client
 from ...wire.frames import kind_of
 from ...wire.messages import (
     PROTOCOL,
+    UNKNOWN_HISTORY,
     Close,
     Fault,
     Generate,
@@ -46,6 +49,7 @@ from ..session.events import (
 )
 from ..session.session import Status, Trigger
 from ..session.validation import check_verified
+from .histories import Histories, UnknownHistory
 from .model_runner import ModelRunner
 from .scheduler import Job, Scheduler
 from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
@@ -81,6 +85,9 @@ class Engine:
             ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
         )
         self.waiting_for_memory: dict[HeldSession, None] = {}
+        self.histories = Histories(
+            int(limits.history_mb * 2**20), limits.keep_s, credentials=limits.sessions
+        )
         self._spec_bytes = models.spec.to_bytes()
         self._spec_digest = spec_digest(self._spec_bytes)
 
@@ -217,6 +224,11 @@ class Engine:
     def _open(self, stream: RobotStream, opening: Open) -> None:
         self._models.check(opening)
         spec = self._models.spec
+        try:
+            opening = self._completed(opening, stream)
+        except UnknownHistory as error:
+            stream.send(Fault(UNKNOWN_HISTORY, str(error)))
+            return
         prompt = self._models.prompt(opening)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -266,6 +278,12 @@ class Engine:
         self._sessions.attach(stream, session)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
+
+    def _completed(self, opening: Open, stream: RobotStream) -> Open:
+        """The request with its whole history; with none, where prompts here have none."""
+        if not self._models.spec.history.frames:
+            return replace(opening, history=NO_TURNS)
+        return self.histories.completed(opening, stream.credential, self._clock())
 
     def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
         """Where the robot's Open says so, as if its Generate had come with it."""

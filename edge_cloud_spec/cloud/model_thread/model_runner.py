@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...decoding.draft import Draft
@@ -108,7 +109,7 @@ class CachedTarget(TargetSession):
 
     def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
         """verified: tokens that another verifier verified, before the decode came here."""
-        self._model, self._prompt, self._verified = model, prompt, verified
+        self._model, self.prompt, self._verified = model, prompt, verified
         self._steps: Prefill | None = None
         self._session: Session | None = None
 
@@ -135,7 +136,7 @@ class CachedTarget(TargetSession):
         """The draft of the pass that waits for the prompt is scored with its last rows."""
         session, steps = self._session, self._steps
         if steps is None:
-            steps = self._model.prefill(self._prompt) if session is None else session.restore()
+            steps = self._model.prefill(self.prompt) if session is None else session.restore()
         self._steps = None  # also where a step fails: its memory is given back
         if due is not None and session is None and not self._verified:
             steps.draft(due.tokens, due.parents)
@@ -154,6 +155,11 @@ class CachedTarget(TargetSession):
         self._steps = None
         if self._session is not None:
             self._session.evict()
+
+    def close(self) -> None:
+        self._steps = None
+        if self._session is not None:
+            self._session.close()
 
     def commit(self, path: Sequence[int]) -> None:
         self.session.commit(path)
@@ -184,7 +190,7 @@ class LocalModels(ModelRunner):
                 model.use_memory(self.memory)
 
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        return CachedTarget(self.target, prompt, opening.verified)
+        return CachedTarget(self.target, replace(prompt, owner=credential), opening.verified)
 
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
@@ -236,7 +242,9 @@ class LocalModels(ModelRunner):
             raise UserError(NO_DRAFTER)
         if session.drafter is None:
             opening = session.opening
-            draft_session = self.drafter.open(self.drafter.prompt(request_of(opening), self.spec))
+            prompt = self.drafter.prompt(request_of(opening), self.spec)
+            owner = _cached(session).prompt.owner
+            draft_session = self.drafter.open(replace(prompt, owner=owner))
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 draft_session,
@@ -263,4 +271,5 @@ def allowed_after_draft(session: HeldSession) -> AllowedAfter | None:
 
 
 def request_of(opening: Open) -> Request:
-    return Request(opening.instruction, opening.jpeg, opening.order)
+    """The request of an Open whose history is complete."""
+    return Request(opening.instruction, opening.jpeg, opening.order, opening.history.turns)

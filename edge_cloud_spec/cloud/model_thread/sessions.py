@@ -64,6 +64,9 @@ class WorkerLimits:
         65_536, 0, 2**24, "of answers to draft from, 44 bytes each, for each credential; 0: none"
     )
     lookup_nodes: int = 16
+    history_mb: float = bounded(
+        8.0, 0.0, inf, "MB of earlier frames that are kept for each robot's credential"
+    )
 
 
 class RobotStream:
@@ -155,6 +158,10 @@ class TargetSession:
     def evict(self) -> None:
         """Give all memory back, until the next pass; a request that is under way ends."""
 
+    def close(self) -> None:
+        """The decode is over: give all memory back but what a later prompt can begin with."""
+        self.evict()
+
     def commit(self, path: Sequence[int]) -> None:
         """These nodes of the scored draft are verified."""
         raise NotImplementedError
@@ -191,7 +198,7 @@ class HeldSession(CloudSession):
     def release(self) -> None:
         """Give all memory back."""
         self.drafter = None
-        self.target.evict()
+        self.target.close()
 
 
 class NotArrived(Exception):

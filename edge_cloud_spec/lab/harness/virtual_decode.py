@@ -20,6 +20,7 @@ from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...history import NO_TURNS, History
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...wire.codec import decode_server
@@ -313,8 +314,10 @@ class _Runner(DecodeRunner):
         super().__init__(decode.draft_model, decode.spec, lambda: decode.now)  # type: ignore[arg-type]
         self._decode = decode
 
-    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
-        self.decoder = decoder = super().decoder_of(opening, settings)
+    def decoder_of(
+        self, opening: Open, settings: DecodeSettings, history: History = NO_TURNS
+    ) -> EdgeDecoder:
+        self.decoder = decoder = super().decoder_of(opening, settings, history)
         handle = decoder.handle
 
         def watched(event: Event, now: float) -> list[Effect]:

@@ -292,6 +292,9 @@ class ScriptedSession:
         if rows:
             self._model.compute(rows, on_layer)
 
+    def close(self) -> None:
+        """The decode is over: nothing is kept of it."""
+
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> np.ndarray:
         """Logits float32 [V] after a node, or after the prefix (-1)."""
         if node < 0 and self.pending_rows > 0:

@@ -8,32 +8,35 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 CHOICES = ("conversation", "last", "uniform")
+DIGEST = 16  # bytes that name a picture or a conversation
 MOST_TURNS = 64  # earlier frames of one prompt
+MAX_ANSWER = 4096  # characters of an answer that is remembered
 MOST_KEPT = 512  # frames of one mission, where a prompt takes some of all
 
 
 def picture_digest(jpeg: bytes) -> bytes:
     """16 bytes that name a picture."""
-    return hashlib.blake2b(jpeg, digest_size=16).digest()
+    return hashlib.blake2b(jpeg, digest_size=DIGEST).digest()
 
 
 @dataclass(frozen=True)
 class Turn:
-    """An earlier decision of the mission: the camera's frame and the verified answer to it."""
+    """An earlier decision of the mission: the digest of its frame, the verified answer to it, and
+    the frame itself; empty where the receiver has it."""
 
-    jpeg: bytes
+    image_digest: bytes
     answer: str
+    jpeg: bytes = b""
 
-    @cached_property
-    def image_digest(self) -> bytes:
-        """16 bytes that name the frame."""
-        return picture_digest(self.jpeg)
+    @classmethod
+    def of(cls, jpeg: bytes, answer: str) -> Turn:
+        """The turn of this frame and answer."""
+        return cls(picture_digest(jpeg), answer, jpeg)
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,17 @@ class HistorySpec:
         if self.choose not in CHOICES:
             raise ValueError(f"history choose {self.choose!r}: one of {', '.join(CHOICES)}")
 
+    @property
+    def grows(self) -> bool:
+        """Whether a prompt is the beginning of the next one."""
+        return self.frames > 0 and self.choose == CHOICES[0]
+
     def kept(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """What a mission keeps of its turns, the newest last."""
         if not self.frames:
             return ()
-        if (
-            self.choose == "uniform"
-        ):  # beyond that, of what is kept the most crowded place gives way
-            return turns if len(turns) <= MOST_KEPT else _thinned(turns)
+        if self.choose == "uniform":
+            return turns if len(turns) <= MOST_KEPT else turns[::2]
         if len(turns) <= self.frames:
             return turns
         size = self.frames if self.choose == "last" else self.frames - self.frames // 2
@@ -79,9 +85,35 @@ class HistorySpec:
 NO_HISTORY = HistorySpec()
 
 
-def history_digest(turns: Sequence[tuple[bytes, str]]) -> bytes:
-    """16 bytes that name these turns, each a frame's digest and an answer; empty for none."""
-    digest = b""
-    for image, answer in turns:
-        digest = hashlib.blake2b(digest + image + answer.encode(), digest_size=16).digest()
+def history_digest(turns: Sequence[Turn], after: bytes = b"") -> bytes:
+    """16 bytes that name the conversation of these turns after the one named ``after``; empty for
+    none."""
+    digest = after
+    for turn in turns:
+        named = digest + turn.image_digest + turn.answer.encode()
+        digest = hashlib.blake2b(named, digest_size=DIGEST).digest()
     return digest
+
+
+@dataclass(frozen=True)
+class History:
+    """The turns that a prompt holds before its frame: those of the conversation that ``after``
+    names (a ``history_digest``; empty: none), then ``turns``."""
+
+    turns: tuple[Turn, ...] = ()
+    after: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """The conversation's name; empty for none."""
+        return history_digest(self.turns, self.after)
+
+    @classmethod
+    def named(cls, turns: tuple[Turn, ...], known: bytes = b"") -> History:
+        """The same without the frames; ``known`` names a conversation that the receiver has."""
+        named = tuple(replace(turn, jpeg=b"") for turn in turns)
+        goes_on = bool(known) and history_digest(named[:-1]) == known
+        return cls(named[-1:], known) if goes_on else cls(named)
+
+
+NO_TURNS = History()

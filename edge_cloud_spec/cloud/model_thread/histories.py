@@ -1,0 +1,100 @@
+"""The frames and conversations that robots have sent, so that each is sent once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+from ...errors import UserError
+from ...history import MOST_TURNS, History, Turn, picture_digest
+from ...wire.messages import Open
+
+MOST_CONVERSATIONS = 64  # of one credential
+
+
+class UnknownHistory(UserError):
+    """The verifier lacks a part of a history; its robot sends all of it."""
+
+
+@dataclass
+class _Known:
+    """What one credential's robots have sent; what was used last stands last."""
+
+    used: float  # s
+    size: int = 0  # bytes of the frames
+    frames: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
+    conversations: OrderedDict[bytes, History] = field(default_factory=OrderedDict)
+
+
+class Histories:
+    """Frames by their digests and conversations by theirs, of each credential for itself.
+
+    What is kept of a credential is bounded, and forgotten when nobody uses it. A robot whose
+    history is not there any more sends it again: nothing is lost but the time.
+    """
+
+    def __init__(self, bytes_each: int, keep_s: float, credentials: int) -> None:
+        """bytes_each: of a credential's frames. credentials: that are known at once."""
+        self._bytes_each, self._keep_s, self._most = bytes_each, keep_s, credentials
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all frames; from any thread."""
+        return sum(known.size for known in list(self._known.values()))
+
+    def completed(self, opening: Open, credential: str, now: float) -> Open:
+        """The request with every turn of its history, each with its frame; ``now`` in seconds.
+
+        UnknownHistory: a part is not here. UserError: a frame is not the one that it is named.
+        """
+        known = self._of(credential, now)
+        earlier = known.conversations.get(opening.history.after)
+        if opening.history.after and earlier is None:
+            raise UnknownHistory("the verifier does not know this conversation: send all of it")
+        turns = tuple(
+            self._with_frame(turn, known)
+            for turn in (*(earlier.turns if earlier else ()), *opening.history.turns)
+        )
+        if len(turns) > MOST_TURNS:
+            raise UserError(f"a history has at most {MOST_TURNS} turns, not {len(turns)}")
+        for jpeg in (*(turn.jpeg for turn in turns), opening.jpeg):
+            self._keep(known, jpeg)
+        named = History.named(turns)
+        known.conversations[named.digest] = named
+        known.conversations.move_to_end(named.digest)
+        if len(known.conversations) > MOST_CONVERSATIONS:
+            known.conversations.popitem(last=False)
+        return replace(opening, history=History(turns))
+
+    def _of(self, credential: str, now: float) -> _Known:
+        """What is known of a credential; what nobody used for long is forgotten."""
+        known = self._known.get(credential) or _Known(now)
+        known.used = now
+        self._known[credential] = known
+        self._known.move_to_end(credential)
+        while len(self._known) > self._most or self._oldest.used < now - self._keep_s:
+            self._known.popitem(last=False)
+        return known
+
+    @property
+    def _oldest(self) -> _Known:
+        return next(iter(self._known.values()))
+
+    @staticmethod
+    def _with_frame(turn: Turn, known: _Known) -> Turn:
+        if turn.jpeg and picture_digest(turn.jpeg) != turn.image_digest:
+            raise UserError("a frame of the history is not the one that its digest names")
+        jpeg = turn.jpeg or known.frames.get(turn.image_digest)
+        if jpeg is None:
+            raise UnknownHistory("the verifier does not have a frame of this history: send all")
+        return replace(turn, jpeg=jpeg)
+
+    def _keep(self, known: _Known, jpeg: bytes) -> None:
+        digest = picture_digest(jpeg)
+        known.size += len(jpeg) if digest not in known.frames else 0
+        known.frames[digest] = jpeg
+        known.frames.move_to_end(digest)
+        while known.size > self._bytes_each:
+            _, dropped = known.frames.popitem(last=False)
+            known.size -= len(dropped)
