@@ -1,7 +1,7 @@
-"""``edge-cloud-spec``: one command, a subcommand for each thing a person does with the package.
+"""``edge-cloud-spec``: one command with subcommands.
 
-Every subcommand exits 0 only when it did what it says, and prints one clear sentence when what it
-was given cannot be used. Modules are imported by the subcommand that needs them.
+Every subcommand exits with 0 only if it did its task, and prints one clear sentence if its input
+cannot be used. Each imports only the modules that it needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return exit_status(lambda: _run(arguments))
 

@@ -1,4 +1,4 @@
-"""Reading dialects: ``config/dialects/NAME.yaml``, or another file."""
+"""Reads dialects: ``config/dialects/NAME.yaml``, or another file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ dialect_names = partial(config_names, "dialect")
 def load_dialect(name: str) -> Dialect:
     """Read a dialect by its name, or from the path of a YAML file; raises UserError.
 
-    It is held to its own examples.
+    It must parse its own examples.
     """
     path, chosen = read_config("dialect", name)
     if not (wrong := next(_wrong_fields(chosen), "")):
@@ -81,7 +81,7 @@ def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:
 
 
 def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[str]:
-    """Why its answers cannot be read, or in two ways; which example means something else."""
+    """Yield why answers cannot be parsed, or are ambiguous; and which examples do not match."""
     said = [phrase for phrase, _ in dialect.actions]
     in_clauses = dialect.form == CLAUSES_FORM
     texts = (dialect.form, dialect.separator, dialect.thinks_until, *said)
@@ -120,7 +120,7 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
 
 
 def _wrong_action(dialect: Dialect, phrase: str, meaning: str) -> Iterator[str]:
-    """Why this line of the table is none, or is not the only one for its words."""
+    """Why this entry of the action table is invalid or ambiguous; empty if it is not."""
     means = (phrase.count(AMOUNT), meaning.count(AMOUNT)) in ((0, 0), (1, 1)) and all(
         parse_action(meaning.replace(AMOUNT, number)) for number in ("0.01", "9999.99")
     )

@@ -1,4 +1,4 @@
-"""Errors that a user can correct, and how a command ends with one."""
+"""Errors that a user can correct, and how commands report them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 
 
 class UserError(Exception):
-    """Something that the user gave cannot be used; the text names it and says what to do.
+    """The user's input cannot be used; the text names it and says what to do.
 
     The command line prints it as one line and exits with 2; a node logs it and continues.
     """
 
 
 class MemoryFull(Exception):
-    """There is no memory for a request, which ends; the process and the others go on.
+    """There is no memory for a request; it ends, and other requests continue.
 
-    ``retry_s``: when it may be tried again, in seconds; 0: it will never fit.
+    ``retry_s``: when to try again, in seconds; 0: it will never fit.
     """
 
     def __init__(self, text: str, retry_s: float = 1.0) -> None:
@@ -53,7 +53,8 @@ class MemoryFull(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was short: for an allocator (Python's, torch's on a CPU or CUDA), or here."""
+    """Whether an error means lack of memory: Python's, torch's on a CPU or CUDA, or
+    ``MemoryFull``."""
     text = str(error)
     return (
         isinstance(error, MemoryError | MemoryFull)
@@ -63,16 +64,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: object) -> str:
-    """The printable first words of an error; its class where it has none."""
+    """The first words of an error, printable and in one line; its class if it has no text."""
     text = "".join(c if c.isprintable() else " " for c in str(error))
     return " ".join(text.split())[:300] or type(error).__name__
 
 
 @contextmanager
 def library_errors(what: str, remedy: str) -> Iterator[None]:
-    """Make a UserError of what a library raises: ``what`` it was about, and the remedy.
+    """A context that converts a library's errors to UserError: ``what`` failed, and the ``remedy``.
 
-    The remedy is another one where a package or memory is missing: that is no fault of a file.
+    If a package or memory is missing, the remedy says that instead.
     """
     try:
         yield
@@ -88,7 +89,7 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def how_to_install(package: str) -> str:
-    """The command that installs a package, by the name that is imported."""
+    """The command that installs a package, given its import name."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"  # into what runs, whatever PATH has
     if package in _OPTIONAL:
         return f"{pip} '{_OPTIONAL[package]}'"
@@ -100,13 +101,13 @@ def how_to_install(package: str) -> str:
 
 
 def check_installed(package: str, what: str) -> None:
-    """Raise UserError where a package is missing that ``what`` needs."""
+    """Raise UserError if a package that ``what`` needs is missing."""
     if find_spec(package) is None:
         raise UserError(f"{what} needs {package}, which is missing: {how_to_install(package)}")
 
 
 def sentence(error: Exception) -> str:
-    """What the user can do about an error, as a sentence; empty where they cannot."""
+    """What the user can do about an error, as a sentence; empty if nothing."""
     if isinstance(error, UserError):
         return str(error)
     if not isinstance(error, ImportError):
@@ -121,7 +122,7 @@ def sentence(error: Exception) -> str:
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """For the imports of a program: where a package is missing, a sentence ends it."""
+    """A context for a program's imports: a missing package ends the program with a sentence."""
     try:
         yield
     except (UserError, ImportError) as error:
@@ -132,7 +133,7 @@ def imports() -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check, before long work, that its results can be written there; raises UserError."""
+    """Raise UserError if ``path`` cannot be written; call it before long work."""
     try:
         is_new = not path.exists()
         path.open("a").close()
@@ -143,7 +144,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Figures for people and programs; raises UserError where they cannot be written."""
+    """Write figures as JSON; raises UserError if the file cannot be written."""
     try:
         path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     except OSError as error:
@@ -151,7 +152,8 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def exit_status(run: Callable[[], int]) -> int:
-    """The exit status of a command; a UserError, or a missing package: one sentence, and 2."""
+    """Run a command; returns its exit status. For UserError or a missing package: a sentence, and
+    2."""
     try:
         return run()
     except (UserError, ImportError) as error:

@@ -1,6 +1,6 @@
-"""What was looked at, what is so, and what to do: one record for all that says it.
+"""A finding: what was checked, its state, and what to do.
 
-Of the nodes' ``/diagnostics``, the monitor, a probe of the verifier and ``doctor``.
+Used by the nodes' ``/diagnostics``, the monitor, the probe of the verifier and ``doctor``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ SEVERITY = (Level.OK, Level.WARN, Level.STALE, Level.ERROR)  # the worst last
 
 @dataclass(frozen=True)
 class Health:
-    """One thing that was looked at: ``message`` says what is so, ``advice`` what to do about it.
+    """One finding: ``message`` says what is the case, ``advice`` what to do about it.
 
-    ``advice`` is empty where nothing needs doing. ``values`` are for machines and plots. ``check``
-    is what was looked at (camera, cloud), where the console tells it. ``parts``: of ``worst_of``.
+    ``advice`` is empty if nothing needs doing. ``values`` are for machines and plots. ``check``
+    names what was checked (camera, cloud); consoles print only findings with one. ``parts``: the
+    findings combined by ``worst_of``.
     """
 
     level: Level
@@ -47,9 +48,9 @@ class Health:
 
 
 def worst_of(healths: Iterable[Health]) -> Health:
-    """All of these as one: the worst level, what is wrong (the worst first), every value.
+    """Combine findings: the worst level, the problems (worst first), all values.
 
-    Where nothing is wrong, the first one's message; of nothing at all, OK without a message.
+    Without problems, the first finding's message; of no findings, OK without a message.
     """
     found = list(healths)
     if not found:

@@ -1,7 +1,7 @@
-"""What a prompt remembers of its mission: the frames that were decided on, and the answers.
+"""The earlier frames and answers of a mission that a prompt contains.
 
-A conversation grows at its end, so that everything before the newest frame is a prefix that both
-models have read already.
+A conversation grows at its end, so both models have already read everything before the newest
+frame.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class HistorySpec:
-    """Which earlier frames a prompt holds: ``frames`` at most, before the newest one; 0: none.
+    """Which earlier frames a prompt contains: at most ``frames``, before the newest one; 0: none.
 
-    ``choose``: ``conversation`` keeps frames and answers in their order and drops the older half
-    when it is full, so that the prefix stays the same for many decisions; ``last`` takes the last
-    frames, ``uniform`` takes frames at equal distances from the first on (NaVILA, section III-A).
-    ValueError: there is no such choice.
+    ``choose``: ``conversation`` keeps frames and answers in order, and drops the older half when it
+    is full, so that the prefix stays the same for many decisions; ``last`` takes the latest frames;
+    ``uniform`` takes frames at equal distances from the first on (NaVILA, section III-A).
+    ValueError: an unknown choice.
     """
 
     frames: int = 0
@@ -64,7 +64,7 @@ class HistorySpec:
         return self.frames > 0 and self.choose == CHOICES[0]
 
     def kept(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """What a mission keeps of its turns, the newest last."""
+        """The turns that a mission must remember, the newest last."""
         if not self.frames:
             return ()
         if self.choose == "uniform":
@@ -75,7 +75,7 @@ class HistorySpec:
         return turns[-size:]
 
     def chosen(self, kept: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """The turns that a prompt holds, of those that are kept."""
+        """The remembered turns that a prompt contains."""
         if self.choose != "uniform" or len(kept) <= self.frames:
             return kept
         places = np.linspace(0, len(kept), self.frames, endpoint=False).astype(int)

@@ -1,4 +1,4 @@
-"""What an operator may ask: checked before any model or motor receives it."""
+"""Checks an operator's instruction before any model or motor receives it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
 
 @dataclass(frozen=True)
 class KnownInstructions:
-    """The instructions that a model was trained to understand.
+    """The instructions that a model was trained on.
 
-    pattern: matches all of them; phrases: their forms, as ``find the {}``; names: the things in
-    them.
+    pattern: matches all of them; phrases: their forms, such as ``find the {}``; names: the objects
+    in them.
     """
 
     pattern: re.Pattern[str]
@@ -28,7 +28,7 @@ class KnownInstructions:
     names: tuple[str, ...]
 
     def includes(self, text: str) -> bool:
-        """Whether it is one of them; case does not matter."""
+        """Whether the text is one of these instructions, ignoring case."""
         flags = self.pattern.flags | re.IGNORECASE
         return re.fullmatch(self.pattern.pattern, text, flags) is not None
 
@@ -39,25 +39,24 @@ class KnownInstructions:
 
 
 def is_stop(text: str) -> bool:
-    """Whether an instruction is the word ``stop``; case, blanks and a final mark do not matter."""
+    """Whether an instruction is the word ``stop``, ignoring case, blanks and a final mark."""
     return text.strip().rstrip(".!").casefold() == "stop"
 
 
 def normalized(text: str) -> str:
-    """The text by which an instruction is known to all nodes: without blanks around it."""
+    """The instruction without surrounding blanks, as all nodes compare it."""
     return text.strip()
 
 
 def check_instruction(
     text: str, known: KnownInstructions | None = None, control: Iterable[str] = ()
 ) -> str:
-    """The instruction, ``normalized``.
+    """Check an instruction and return it ``normalized``.
 
-    ``known`` is what the model was trained to understand; None: anything.
-    ``control`` are tokens that steer a model and have no place in an instruction, nor has what a
-    server, whose tokens are not known here, may take for one. Raises UserError if it is empty,
-    longer than 500 characters, holds characters that are no text or a control token, or is not
-    known.
+    ``known``: the instructions that the model was trained on; None: any. ``control``: tokens that
+    steer a model and must not be in an instruction; nor may text that a server, whose tokens are
+    unknown here, could take for one. Raises UserError if it is empty, longer than 500 characters,
+    contains non-text characters or a control token, or is not known.
     """
     if len(text) > MAX_LENGTH:
         raise UserError(
@@ -95,10 +94,10 @@ FILE = "edge_cloud_spec.json"
 
 
 def known_instructions(directory: str | Path) -> KnownInstructions | None:
-    """The instructions that a checkpoint (a directory, or a file in it) understands; None where it
-    does not say.
+    """The instructions that a checkpoint (a directory, or a file in it) understands; None if
+    unknown.
 
-    Raises UserError when the file is damaged.
+    Raises UserError if the file is damaged.
     """
     path = Path(directory)
     path = (path.parent if path.is_file() else path) / FILE
@@ -113,6 +112,6 @@ def known_instructions(directory: str | Path) -> KnownInstructions | None:
 
 
 def instruction_pattern(directory: str | Path) -> re.Pattern[str] | None:
-    """The pattern of the instructions that the model knows; None for any."""
+    """The pattern of the instructions that the checkpoint understands; None for any."""
     known = known_instructions(directory)
     return None if known is None else known.pattern

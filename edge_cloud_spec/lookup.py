@@ -1,6 +1,6 @@
-"""Drafts without a model, for robot and cloud: what verified answers said before.
+"""Lookup drafts, for robot and cloud: continuations from earlier verified answers, without a model.
 
-Every credential has an index of its own; nothing crosses credentials.
+Every credential has its own index; no text crosses credentials.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ PRIOR = 0.8  # how often a node is taken to be right where the one before it is,
 
 
 class NodeBudget:
-    """Nodes come the likeliest first, so that a smaller budget keeps the first ones.
+    """Chooses how many lookup nodes to add to a pass, from how often they were accepted.
 
-    So how often each place in this order was accepted is the gain of one more node, and what that
-    costs is a pass's time by its rows (``PassEstimator.seconds``).
+    Nodes are sorted by likelihood, so a smaller budget keeps the first ones. The acceptance rate at
+    each rank is the gain of one more node; its cost is the pass's time (``PassEstimator.seconds``).
     """
 
     def __init__(self, most: int) -> None:
-        """most: nodes at the most; 0: none."""
+        """most: the largest number of nodes; 0: none."""
         self._gains = [PRIOR ** (1 + place) for place in range(most)]
         self._tried = [1] * most  # passes; what is taken for granted counts as one
         self._others = 1.0  # tokens of a pass that are not due to looked-up nodes
 
     def nodes(self, rows: int, seconds: Callable[[int], float]) -> int:
-        """The best number of nodes beside ``rows`` others; seconds: a pass's time by its rows."""
+        """The best number of nodes beside ``rows`` other tokens; seconds: a pass's time by its
+        tokens."""
         tokens, best = self._others, 0
         best_rate = tokens / max(seconds(rows), 1e-9)
         for nodes, gain in enumerate(self._gains, start=1):
@@ -44,7 +45,8 @@ class NodeBudget:
         return best
 
     def judged(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
-        """Learn from a pass over ``nodes`` that accepted these places and settled ``tokens``."""
+        """Record a pass over ``nodes`` lookup nodes: the ranks accepted, and the tokens it
+        added."""
         self._others += RECENT * (tokens - len(accepted) - self._others)
         before = 1.0
         for place, gain in enumerate(self._gains):
@@ -59,12 +61,12 @@ class NodeBudget:
 
 
 def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | None = None) -> Draft:
-    """A draft with what is looked up for the same prefix, ``nodes`` in all at the most.
+    """Merge a draft with a lookup's draft for the same prefix, at most ``nodes`` nodes in all.
 
-    Walking down equal tokens, the looked-up tree's others are appended in their order; the draft's
-    own nodes keep their indices. Left out is what no rule could follow: nodes after the leaf
-    ``open_at``, whose verdict is left open, and beside a token that is sent with its probability
-    alone, since where that is rejected the robot resamples (DSSD).
+    The lookup's nodes that are not in the draft are appended; the draft's nodes keep their indices.
+    Nodes that no rule could accept are left out: after the leaf ``open_at``, whose verdict is open,
+    and beside a token sent with its probability only, as the robot resamples when that is rejected
+    (DSSD).
     """
     tokens = list(draft.tokens)
     parents = list(draft.all_parents)
@@ -91,7 +93,7 @@ def with_looked_up(draft: Draft, looked_up: Draft, nodes: int, open_at: int | No
 
 
 def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
-    """The smallest tree that has each of these token sequences as a path."""
+    """The smallest tree that contains each of these token sequences as a path."""
     places: dict[tuple[int, int], int] = {}  # by parent and token
     for sequence in sequences:
         node = -1
@@ -102,7 +104,7 @@ def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
 
 @dataclass(frozen=True, eq=False)
 class SaidBefore:
-    """A credential's verified answers, and what drafts from them gained lately.
+    """A credential's verified answers, and the recent gains of drafts from them.
 
     ``by_itself``: gains in passes without another draft; ``beside``: as further branches of one.
     """
@@ -113,7 +115,7 @@ class SaidBefore:
 
 
 class AnswerLookup:
-    """Drafts for one answer. Belongs to the model's thread."""
+    """Lookup drafts for one answer. Belongs to the model's thread."""
 
     def __init__(
         self,
@@ -124,18 +126,19 @@ class AnswerLookup:
         seconds: Callable[[int], float],
         beginnings: Sequence[Sequence[int]] = (),
     ) -> None:
-        """pattern, words: the instruction's, the words as tokens. most: nodes of a pass. seconds:
-        of a pass, by its rows. beginnings: with one of which the answer should begin."""
+        """pattern, words: of the instruction; words are its tokens. most: the most nodes of a pass.
+        seconds: of a pass, by its tokens. beginnings: token sequences, one of which the answer
+        should begin with."""
         self._said, self._pattern, self._words = said, pattern, words
         self._most, self._seconds, self._beginnings = most, seconds, beginnings
         self._found = 0  # nodes of the last draft that its budget is for
 
     def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
-        """A draft of what followed text like this, ``depth`` levels at most; empty if known not to
-        pay. At first with all beginnings: where the robot changes its mind, its last answers do not
-        say to what.
+        """A draft of at most ``depth`` levels with what followed similar text; empty if it would
+        not pay.
 
-        rows: the pass's rows without it.
+        For the first token it offers all beginnings: the last answers do not say what the robot
+        decides next. rows: the pass's tokens without the draft.
         """
         nodes = self._said.by_itself.nodes(rows, self._seconds)
         found = self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
@@ -148,7 +151,7 @@ class AnswerLookup:
     def beside(
         self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
     ) -> Draft:
-        """A draft after these tokens, with further branches that pay."""
+        """A draft after these tokens, extended by lookup branches that pay."""
         nodes = self._said.beside.nodes(1 + len(draft), self._seconds)
         if not nodes:
             return draft
@@ -156,15 +159,15 @@ class AnswerLookup:
         return with_looked_up(draft, found, len(draft) + nodes, open_at)
 
     def judged(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
-        """The path was accepted, and so many tokens settled; its first ``given`` nodes were not
-        looked up."""
+        """Record a verdict: its path, and the tokens it added. The first ``given`` nodes are not
+        from the lookup."""
         budget = self._said.beside if given else self._said.by_itself
         accepted = tuple(node - given for node in path if node >= given)
         nodes = len(draft) - given
         budget.judged(nodes if given else min(nodes, self._found), accepted, tokens)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Index a verified answer, or its beginning."""
+        """Add a verified answer, or its beginning, to the index."""
         if tokens:
             self._said.index.add(self._pattern, tokens, self._words)
 
@@ -173,10 +176,9 @@ MAX_CREDENTIALS = 64  # that have an index; the one that was used the longest ag
 
 
 class Lookups:
-    """One index for each credential; all robots without one share another.
+    """One index per credential; all robots without credentials share one.
 
-    Memory is bounded by ``MAX_CREDENTIALS`` indexes of so many suffixes, whatever is asked.
-    Belongs to the model's thread.
+    Memory is bounded by ``MAX_CREDENTIALS`` indexes of a fixed size. Belongs to the model's thread.
     """
 
     def __init__(
@@ -188,11 +190,12 @@ class Lookups:
         vocabulary: int = MAX_TOKEN + 1,
         beginnings: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """suffixes: kept in each index; 0: no lookups. nodes: most looked-up ones in a pass, beside
-        the beginnings: by the order that is asked for, all that an answer should begin with.
-        instructions: those that the target was trained on, if it names them; answers to all of
-        these begin alike. seconds: time of a pass, by its rows. vocabulary: both models'; an
-        instruction with other tokens is not looked into. ValueError: a negative number."""
+        """suffixes: kept in each index; 0: no lookups. nodes: the most lookup nodes in a pass,
+        besides the beginnings. beginnings: by the requested order, the token sequences that an
+        answer should begin with. instructions: the pattern that the target was trained on, if
+        known; answers to all of these begin alike. seconds: of a pass, by its tokens.
+        vocabulary: the common one; instructions with other tokens are not used. ValueError: a
+        negative number."""
         if suffixes < 0 or nodes < 0:
             raise ValueError(
                 f"suffixes and nodes are 0 (nothing is looked up) or more, not {suffixes}, {nodes}"
@@ -207,7 +210,7 @@ class Lookups:
         return len(self._said)
 
     def of(self, credential: str, opening: Open, words: Sequence[int] = ()) -> AnswerLookup | None:
-        """The lookup for an answer to this request; None where its robot does not ask for one.
+        """The lookup for an answer to this request; None if its robot did not ask for one.
 
         words: the instruction's tokens.
         """
@@ -227,9 +230,9 @@ class Lookups:
 
 
 def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:
-    """The key under which answers begin alike: the order, and the instruction or its pattern.
+    """The key of answers with similar beginnings: the order, and the instruction or its pattern.
 
-    known: instructions that the target was trained on.
+    known: the pattern of instructions that the target was trained on.
     """
     matches = known is not None and known.fullmatch(instruction) is not None
     return f"{order}: {known.pattern if known and matches else instruction}"

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(OrderedDict[Key, Value]):
-    """The ``size`` values set or made last, by key; reading a value does not keep it longer."""
+    """The ``size`` values set or made last, by key; plain reading does not refresh a value."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -24,6 +24,6 @@ class LruCache(OrderedDict[Key, Value]):
             self.popitem(last=False)
 
     def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of ``key``, from ``make`` where it is not cached; now the one used last."""
+        """The value of ``key``, made by ``make`` if it is not cached; refreshes it."""
         value = self[key] = self[key] if key in self else make()
         return value

@@ -1,9 +1,9 @@
-"""Options of programs: fields of settings, each with its default, range and purpose, declared once.
+"""Options of programs: fields of settings dataclasses, with default, range and purpose.
 
-The ROS nodes make parameters of them (``nodes/runtime/parameters.py``), the commands options
-(``--max-tokens`` of ``max_tokens``; settings within settings are a group), the launch file
-arguments, and docs/parameters.md rows. A field that is not declared so is for programs alone. A
-frozen dataclass that is ``Bounded`` checks itself.
+ROS nodes use them as parameters (``nodes/runtime/parameters.py``), commands as options
+(``--max-tokens`` for ``max_tokens``; nested settings are a group), the launch file as arguments,
+and docs/parameters.md as rows. A plain field can be set by programs only. A frozen dataclass that
+is ``Bounded`` checks itself.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ T = TypeVar("T")
 def bounded(
     default: float, low: float, high: float, about: str, fixed: bool = False, flag: str = ""
 ) -> Any:
-    """A number from ``low`` to ``high``; an int default makes it a whole number.
+    """Declare a number from ``low`` to ``high``; an int default makes it a whole number.
 
-    ``fixed``, here and below: read when a program starts, not changed while it runs. ``flag``: a
-    command's option, where it is not named as the field.
+    ``fixed``, here and below: read at a program's start and not changed afterwards. ``flag``: the
+    command's option, if it is not named as the field.
     """
     metadata = {"range": (low, high), "about": about, "fixed": fixed, "flag": flag}
     return field(default=default, metadata=metadata)
 
 
 def chosen(default: str, choices: tuple[str, ...], about: str, fixed: bool = False) -> Any:
-    """One of ``choices``."""
+    """Declare one of ``choices``."""
     return field(default=default, metadata={"choices": choices, "about": about, "fixed": fixed})
 
 
 def described(default: bool | str, about: str, fixed: bool = False, flag: str = "") -> Any:
-    """A switch or a free text."""
+    """Declare a switch (bool default) or a free text."""
     return field(default=default, metadata={"about": about, "fixed": fixed, "flag": flag})
 
 
 class Bounded:
-    """A dataclass that raises ValueError naming its first field that is out of its range."""
+    """A dataclass that raises ValueError naming its first field out of range."""
 
     def __post_init__(self) -> None:
         bounded_fields = [item for item in fields(self) if item.metadata]  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def field_error(name: str, default: Any, value: Any, metadata: Any) -> str:
 
 
 def wanted(default: Any, metadata: Any) -> str:
-    """The values that a field takes, as a phrase."""
+    """A phrase for the values that a field accepts."""
     if "choices" in metadata:
         return f"one of {', '.join(metadata['choices'])}"
     kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
@@ -74,13 +74,13 @@ def wanted(default: Any, metadata: Any) -> str:
 
 
 def span(metadata: Any) -> str:
-    """The range of a field, as a phrase."""
+    """A phrase for a field's range."""
     low, high = metadata["range"]
     return f"{low:.12g} up" if high == inf else f"{low:.12g} to {high:.12g}"
 
 
 def flat_fields(settings: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted name -> (value, metadata) of each field that is declared."""
+    """Dotted name -> (value, metadata) of each declared field, nested ones included."""
     flat: dict[str, tuple[Any, Any]] = {}
     for item in fields(settings):
         value = getattr(settings, item.name)
@@ -92,17 +92,17 @@ def flat_fields(settings: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
 
 
 def flag(name: str, metadata: Any) -> str:
-    """The command line's option of a field, which may have a dotted name."""
+    """The command line option of a field, which may have a dotted name."""
     return metadata.get("flag") or "--" + name.rpartition(".")[2].replace("_", "-")
 
 
 def title(settings: Any) -> str:
-    """The title of a group of options: what the class of its settings says first."""
+    """The title of a group of options: the first sentence of its class's docstring."""
     return (settings.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".")
 
 
 def add_options(parser: argparse._ActionsContainer, settings: Any) -> None:
-    """An option for each declared field; ``settings`` has the defaults."""
+    """Add an option for each declared field; ``settings`` has the defaults."""
     for item in fields(settings):
         name, default, metadata = item.name, getattr(settings, item.name), item.metadata
         if is_dataclass(default):
@@ -122,7 +122,7 @@ def add_options(parser: argparse._ActionsContainer, settings: Any) -> None:
 
 
 def from_options(settings: T, args: argparse.Namespace) -> T:
-    """These settings with what the options say; raises UserError."""
+    """The settings changed by the parsed options; raises UserError."""
     values: dict[str, Any] = {}
     for item in fields(settings):  # type: ignore[arg-type]
         if is_dataclass(default := getattr(settings, item.name)):
@@ -134,20 +134,20 @@ def from_options(settings: T, args: argparse.Namespace) -> T:
 
 
 def parsed(settings: T, arguments: Sequence[str]) -> T:
-    """These settings as this command line changes them; raises UserError."""
+    """The settings changed by this command line; raises UserError."""
     parser = argparse.ArgumentParser()
     add_options(parser, settings)
     return from_options(settings, parser.parse_args(arguments))
 
 
 def from_texts(settings: type[T], texts: Mapping[str, str]) -> T:
-    """Settings of this class, from a text for each field; raises UserError."""
+    """Make settings from a text for each field; raises UserError."""
     declared = flat_fields(settings).items()
     return settings(**{name: from_text(name, *field, texts[name]) for name, field in declared})
 
 
 def from_text(name: str, default: Any, metadata: Any, text: str) -> Any:
-    """The value of a field that was given as a text; raises UserError."""
+    """Parse the text of one field's value; raises UserError."""
     value: Any = text.lower() if "choices" in metadata else text
     if isinstance(default, bool):
         value = {"true": True, "false": False}.get(text.lower(), text)
@@ -160,7 +160,7 @@ def from_text(name: str, default: Any, metadata: Any, text: str) -> Any:
 
 
 def check_namespace(namespace: str) -> None:
-    """Raise UserError where ROS would take no node into this namespace."""
+    """Raise UserError if ROS would not accept this namespace."""
     if not re.fullmatch(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", namespace, re.ASCII):
         raise UserError(
             f"namespace must be letters, digits and _ (robot1, fleet/robot1), not {namespace!r}"

@@ -1,4 +1,4 @@
-"""Reading presets: ``config/presets/NAME.yaml``, or another file."""
+"""Reads presets: ``config/presets/NAME.yaml``, or another file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_preset(name: str) -> Preset:
 
 
 def _parts(chosen: dict[str, Any]) -> dict[str, Any]:
-    """YAML's lists and mappings as the preset's own types; raises TypeError."""
+    """Convert YAML's lists and mappings to the preset's types; raises TypeError."""
     parts = dict(chosen)
     if "drafter" not in parts or "summary" not in parts:
         raise TypeError("it needs the fields drafter and summary")

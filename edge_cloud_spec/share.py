@@ -1,4 +1,4 @@
-"""Finds what of the package is installed: the files that are not code, and the lab."""
+"""Finds the installed parts of the package: files that are not code, and the lab."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LAB = f"{_PACKAGE}.lab"
 
 
 def share() -> Path:
-    """The folder that holds `config/` and `launch/`: the checkout, or `share/edge_cloud_spec`.
+    """The folder with `config/` and `launch/`: the checkout, or `share/edge_cloud_spec`.
 
     A checkout comes first, so that an edited preset is used at once; then the ament prefixes (a
-    sourced colcon workspace), then the Python environment (`pip install .`). Raises UserError where
+    sourced colcon workspace), then the Python environment (`pip install .`). Raises UserError if
     none of them has the files.
     """
     code = Path(__file__).parent
@@ -44,7 +44,8 @@ def share() -> Path:
 
 
 def rules_text() -> str:
-    """The system text on the action language, for models other than the embedded pair."""
+    """The system text that explains the action language, for models other than the embedded
+    pair."""
     return (share() / "config" / "rules.txt").read_text(encoding="utf-8")
 
 
@@ -54,7 +55,7 @@ def config_names(kind: str) -> tuple[str, ...]:
 
 
 def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
-    """The path and the fields of a packaged file, or of another YAML file; raises UserError."""
+    """The path and the fields of a packaged file, or of a given YAML file; raises UserError."""
     path = Path(name) if name.endswith(".yaml") else share() / f"config/{kind}s/{name}.yaml"
     if not path.is_file():
         names = ", ".join(config_names(kind))
@@ -71,8 +72,8 @@ def read_config(kind: str, name: str) -> tuple[Path, dict[Any, Any]]:
 
 
 class _Plain(yaml.SafeLoader):
-    """Without aliases, a few lines of which say more than a memory holds, or keys that come twice,
-    of which the last would count."""
+    """A YAML loader without aliases (a few lines could expand beyond memory) and without duplicate
+    keys (only the last would count)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -87,9 +88,10 @@ class _Plain(yaml.SafeLoader):
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """A file's bytes. Raises OSError, and ValueError where it is no file or has more than so many.
+    """A file's bytes. Raises OSError, or ValueError if it is no regular file or longer than
+    ``most``.
 
-    A pipe would be waited for, and has nothing for who looks a second time.
+    A pipe would block, and could not be read twice.
     """
     if path.exists() and not path.is_file():
         raise ValueError("it is no file")
@@ -101,9 +103,9 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def read_yaml(path: Path, most: int = 2**18) -> Any:
-    """The content of a YAML file of at most so many bytes, fit to be shown to people.
+    """The content of a YAML file of at most ``most`` bytes, safe to print.
 
-    Raises OSError where there is no such file, ValueError for any other.
+    Raises OSError if there is no such file, ValueError for an invalid one.
     """
     text = read_file(path, most).decode("utf-8-sig")
     try:
@@ -115,13 +117,13 @@ def read_yaml(path: Path, most: int = 2**18) -> Any:
 
 
 def has_lab() -> bool:
-    """Whether the package was installed with its lab; on a robot it may not be."""
+    """Whether the lab is installed; on a robot it may not be."""
     found = find_spec(_LAB)
     return found is not None and found.origin is not None  # an empty folder has none
 
 
 def check_lab(instead: str = "") -> None:
-    """Raise UserError where the lab is missing, which says what to do ``instead``."""
+    """Raise UserError if the lab is missing; ``instead`` says what else the user can do."""
     if not has_lab():
         raise UserError(
             "the simulator, the demo, the benches and the training are not installed here: "
@@ -131,6 +133,6 @@ def check_lab(instead: str = "") -> None:
 
 
 def lab(module: str) -> ModuleType:
-    """A module of the lab, which the rest of the package never imports; raises UserError."""
+    """Import a module of the lab, which the rest of the package never imports; raises UserError."""
     check_lab()
     return importlib.import_module(f"{_LAB}.{module}")

@@ -1,4 +1,4 @@
-"""Signals that end a run, with its processes cleaned up."""
+"""Handles signals that end a run, so that its processes are cleaned up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that no process is left running.
+    """A context in which SIGTERM and SIGHUP act as Ctrl-C, so that no process is left running.
 
-    SIGINT is set too, because a shell has its background jobs ignore it. A repeat, of an impatient
-    person or of ``timeout``, which signals twice, does not interrupt the cleaning up.
+    SIGINT is set too, because shells make background jobs ignore it. A repeated signal, of an
+    impatient person or of ``timeout``, which signals twice, does not interrupt the cleanup.
     """
     last = -math.inf
 
@@ -35,9 +35,9 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_as_event() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set an event, for a loop that ends between two steps, never within one.
+    """A context in which SIGINT and SIGTERM set an event, for a loop that ends between two steps.
 
-    Ask it with ``is_set`` alone: a handler runs in the thread that would wait.
+    Only poll it with ``is_set``: the handler runs in the thread that would wait.
     """
     came = threading.Event()
     with _handled(lambda number, frame: came.set()):

@@ -1,4 +1,4 @@
-"""What keeps a log readable, and its reader's pipe from filling: so many lines a second."""
+"""Limits the lines of a log per second, so that it stays readable and its pipe does not fill."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LONGEST_S = 60.0
 
 
 class Throttle:
-    """At most ``most`` lines of a kind a second; the next line counts those left out.
+    """At most ``most`` lines of a kind per second; the next line counts those left out.
 
-    While a kind goes on its second becomes two, four and so on, up to ``longest_s``.
+    While a kind continues, its period doubles, up to ``longest_s``.
     """
 
     def __init__(self, most: int = 1, longest_s: float = EVERY_S) -> None:
@@ -23,9 +23,10 @@ class Throttle:
         self._kinds: LruCache[Hashable, tuple[float, int, int, float]] = LruCache(MAX_KINDS)
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """How many lines were left out since the last one; None: leave out this one, too.
+        """Whether to write this line: how many were left out since the last one; None: leave it
+        out.
 
-        ``now`` in steady seconds.
+        ``now`` is monotonic, s.
         """
         begun, written, left_out, every_s = self._kinds.get(kind, (-math.inf, 0, 0, EVERY_S))
         if now - begun >= every_s:
@@ -40,5 +41,5 @@ class Throttle:
 
 
 def with_more(text: str, left_out: int) -> str:
-    """The line, and how many it stands for."""
+    """The line, with the number of similar lines left out."""
     return f"{text} ({left_out} more of these)" if left_out else text

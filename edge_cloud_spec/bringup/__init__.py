@@ -1,1 +1,1 @@
-"""The node graph, defined once, and started as processes where ROS's launch does not do it."""
+"""Defines the node graph, and starts it as processes where ROS's launch is not used."""

@@ -1,4 +1,4 @@
-"""What follows when a process of the graph ends by itself: it is respawned, or all ends."""
+"""Decides what follows when a process of the graph ends by itself: a respawn, or the end of all."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SETTLED_S = 60.0
 class Role(Enum):
     """What the end of a process means for the launch.
 
-    The navigator is NEEDED: it alone knows that an e_stop or ``stop`` holds the robot, and a new
-    one could have missed it. So its end is the end of all, and a person starts again. RESPAWNED
-    ones keep nothing that would matter for safety. A window that its user closes is OPTIONAL.
+    The navigator is NEEDED: it alone knows that an e_stop or ``stop`` holds the robot, and a
+    restarted one could have missed it. So its end ends all, and a person starts again. RESPAWNED
+    processes keep no safety-relevant state. A window that its user closes is OPTIONAL.
     """
 
     NEEDED = "needed"
@@ -30,7 +30,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Respawn:
-    """Start it again after so many seconds, and say why."""
+    """Start the process again after ``delay_s`` seconds, and log why."""
 
     delay_s: float
     why: str
@@ -38,7 +38,7 @@ class Respawn:
 
 @dataclass(frozen=True)
 class EndAll:
-    """End all processes, with a status that is not 0 and this sentence last."""
+    """End all processes with a non-zero status, and log this sentence last."""
 
     why: str
 
@@ -52,10 +52,10 @@ class ExitRules:
     def on_exit(
         self, name: str, role: Role, status: int, lived_s: float, said: Iterable[str]
     ) -> Respawn | EndAll | None:
-        """``status``: negative for a signal; ``said``: the lines of its output, newest last.
+        """What follows an exit; None: nothing. ``said``: the process's output, newest line last.
 
-        A status of 2 says that the process cannot start with what it was given, so that another
-        start would not help. A process that is wanted and ends with 0 was ended by somebody.
+        ``status``: negative for a signal; 2 means that the process cannot start with its settings,
+        so it is not restarted. A status of 0 means that somebody ended the process.
         """
         text = f"{name} ended ({exit_text(status)})"
         if status >= 0:
@@ -74,10 +74,7 @@ class ExitRules:
 
 
 def exit_text(status: int) -> str:
-    """``exit status 2`` or ``killed by SIGTERM``.
-
-    After a signal the process's last words are not taken for the cause.
-    """
+    """``exit status 2`` or ``killed by SIGTERM``."""
     if status >= 0:
         return f"exit status {status}"
     number = signal.Signals(-status)
@@ -85,7 +82,7 @@ def exit_text(status: int) -> str:
 
 
 def last_words(lines: Iterable[str]) -> str:
-    """The last line that names an error, else the last one."""
+    """The last line that mentions an error, else the last line."""
     said = [line.strip() for line in lines if line.strip()]
     errors = [line for line in said if "error" in line.lower()]
     return (errors or said or ["no output"])[-1]

@@ -1,6 +1,6 @@
-"""The node graph, defined once: what `ros2 launch` and `edge-cloud-spec demo` both start.
+"""The node graph, defined once for `ros2 launch` and `edge-cloud-spec demo`.
 
-Pure data; neither rclpy nor launch is imported, so both can be missing.
+Pure data; imports neither rclpy nor launch, as both may be missing.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ PARAMETERS = "ros__parameters"
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """What a user chooses when the graph is started; the launch arguments and the demo's options.
+    """What a user chooses when starting the graph: launch arguments, and options of the demo.
 
-    What is given here goes before the parameter file; what is not is read there. For programs
-    alone: ``local_address``, where a verifier is started here, and ``base``, which one drives in
-    the simulated room (``lab.sim.bases``). Raises UserError.
+    These values override the parameter file; what is not given comes from the file. For programs
+    only: ``local_address``, the address of a verifier started here, and ``base``, the simulated
+    base (``lab.sim.bases``). Raises UserError.
     """
 
     cloud: str = described(
@@ -167,12 +167,12 @@ class GraphSettings:
 
     @property
     def simulated(self) -> bool:
-        """Whether the simulator stands for the robot."""
+        """Whether the simulator replaces the robot."""
         return self.sim != "false"
 
     @property
     def renames(self) -> tuple[tuple[str, str], ...]:
-        """Topics of the graph, and those of the robot that take their place."""
+        """Pairs of a topic of the graph and the robot's topic that replaces it."""
         raw = self.camera.removesuffix(COMPRESSED)
         named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA: raw}
         if raw:
@@ -198,7 +198,7 @@ class GraphSettings:
 
     @property
     def dialect_name(self) -> str:
-        """The dialect of drafter, navigator and verifier; empty: nobody names one."""
+        """The dialect of drafter, navigator and verifier; empty: the default."""
         drafter, navigator = (self._in_file(node, "dialect", "") for node in READERS)
         if not self.dialect and drafter and navigator and drafter != navigator:
             raise UserError(
@@ -223,7 +223,7 @@ class GraphSettings:
 
     @property
     def looking(self) -> str:
-        """A sentence on which lidar looks at the way."""
+        """A sentence that says which lidars are used."""
         topics = [
             getattr(self, source) or self._in_file("navigator", f"obstacles.{source}", "")
             for source in SOURCES
@@ -239,7 +239,7 @@ class GraphSettings:
 
     @property
     def parameter_files(self) -> tuple[str, ...]:
-        """That file, and the robot's: what stands in a later one counts."""
+        """The parameter file and the robot's; later ones override earlier ones."""
         return (self.parameter_file, *([self.robot] if self.robot else []))
 
     @cached_property
@@ -248,7 +248,7 @@ class GraphSettings:
         return tuple(ParameterFile.read(Path(file)) for file in self.parameter_files)
 
     def given(self, node: str) -> Mapping[str, Any]:
-        """The files' parameters for a node, by dotted name."""
+        """A node's parameters from the files, by dotted name."""
         name = full_name(self.namespace, node)
         return ChainMap(*(file.of(name) for file in reversed(self.files)))
 
@@ -260,9 +260,9 @@ class GraphSettings:
 class NodeSpec:
     """One process of the graph.
 
-    ``parameters`` go before those of the parameter file. ``arguments`` are plain command line
-    arguments; ``folder`` of our package has the module. ``is_node`` is false for a program that
-    takes no ROS arguments. ``role``: what its own end means for the others.
+    ``parameters`` override those of the parameter file. ``arguments`` are plain command line
+    arguments; ``folder`` of our package contains the module. ``is_node`` is false for a program
+    without ROS arguments. ``role``: what its end means for the others.
     """
 
     executable: str
@@ -278,7 +278,7 @@ class NodeSpec:
 
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
-    """The processes that these settings ask for, in the order in which to start them."""
+    """The processes for these settings, in the order of their start."""
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))
@@ -370,7 +370,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
 
 
 def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
-    """The command line that starts one of our own processes without ROS's launch."""
+    """The command line that starts a process of ours without ROS's launch."""
     argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.executable}", *spec.arguments]
     if not spec.is_node:
         return argv
@@ -388,14 +388,15 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
 
 @dataclass(frozen=True)
 class ParameterFile:
-    """``sections``: the names of nodes as they stand in the file (``/**/drafter``), and values."""
+    """A parameter file; ``sections``: node names as written there (``/**/drafter``), and their
+    values."""
 
     path: Path
     sections: tuple[tuple[str, Mapping[str, Any]], ...]
 
     @classmethod
     def read(cls, path: Path) -> ParameterFile:
-        """Read it; raises UserError where it cannot be read or is no parameter file."""
+        """Read a parameter file; raises UserError if that is impossible or it is none."""
         try:
             content = read_yaml(path)
         except FileNotFoundError:
@@ -409,7 +410,8 @@ class ParameterFile:
         return cls(path, tuple(_sections(content or {}, path)))
 
     def of(self, node: str) -> dict[str, Any]:
-        """The values, by dotted name, for a node of this full name; a later section goes before."""
+        """The values, by dotted name, for a node of this full name; later sections override earlier
+        ones."""
         values: dict[str, Any] = {}
         for name, given in self.sections:
             if _matches(name, node):
@@ -417,9 +419,10 @@ class ParameterFile:
         return values
 
     def check_names(self, names: Sequence[str], namespace: str) -> None:
-        """Raise UserError for a section that is meant for one of these nodes and misses it.
+        """Raise UserError for a section that is probably meant for one of these nodes but does not
+        match it.
 
-        Sections for nodes of other packages are nobody's concern here.
+        Sections for nodes of other packages are ignored.
         """
         for section, _ in self.sections:
             name = section.rpartition("/")[2]
@@ -470,7 +473,7 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _matches(section: str, node: str) -> bool:
-    """Whether rcl gives this section's parameters to the node: ``*`` is one name, ``**`` any."""
+    """Whether rcl applies this section to the node: ``*`` matches one name, ``**`` any number."""
     pattern = ""
     for part in section.strip("/").split("/"):
         pattern += {"**": r"(/\w+)*", "*": r"/\w+"}.get(part, "/" + re.escape(part))

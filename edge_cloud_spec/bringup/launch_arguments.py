@@ -1,4 +1,4 @@
-"""The arguments of the launch file, and what they make of the graph."""
+"""The launch file's arguments, and their conversion to the graph's settings."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ ARGUMENTS = flat_fields(GraphSettings)  # name -> default, metadata
 
 
 def default_text(name: str) -> str:
-    """The default of an argument, as launch takes it."""
+    """The default of an argument as launch's text."""
     default = ARGUMENTS[name][0]
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def refuse_unknown(argv: Iterable[str], included: bool = False) -> None:
-    """Raise UserError for a NAME:=VALUE of the command line that is no argument of ours.
+    """Raise UserError for a NAME:=VALUE on the command line that is no argument of ours.
 
-    Launch ignores what no launch file declares: who writes ``explain:=none`` would drive without
-    it. Where another launch file includes ours, other names may be that one's, unless they nearly
-    are ours.
+    Launch ignores undeclared names: a mistyped ``explain:=none`` would have no effect. If another
+    launch file includes ours, other names may belong to that, unless they are very similar to ours.
     """
     for text in argv:
         name, given, _ = text.partition(":=")
@@ -58,9 +57,9 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
 def installed(
     specs: tuple[NodeSpec, ...], executable: Callable[[str, str], bool | None]
 ) -> tuple[NodeSpec, ...]:
-    """The processes that can be started; raises UserError where one that is needed is missing.
+    """The processes that are installed; raises UserError if one that is needed is not.
 
-    ``executable(package, name)``: whether the package has it, None where there is no such package.
+    ``executable(package, name)``: whether the package has it, None if there is no such package.
     """
     kept = []
     for spec in specs:

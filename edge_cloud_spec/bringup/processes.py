@@ -1,4 +1,4 @@
-"""The processes of a run: started together, checked, and always ended."""
+"""Starts the processes of a run together, monitors them, and always ends them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Program:
 
 
 class Processes:
-    """A context manager that ends all of them on exit. Their output is written to ``logs``.
+    """A context manager that ends all processes on exit. Their output is written to ``logs``.
 
-    Each has a session of its own, so that a Ctrl-C reaches only this process, which ends them in
-    order. If this process is killed before it can, Linux ends them.
+    Each has its own session, so that Ctrl-C reaches only this process, which ends them in order. If
+    this process is killed before, Linux ends them.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Processes:
                 raise UserError(f"{name} ended ({exit_text(status)}): {said}")
 
     def last_error(self, name: str) -> str:
-        """The last line of its output that names an error, else the last one; and its log."""
+        """The last line of a process's output that mentions an error, else the last line; and its
+        log file."""
         log = self._log(name)
         return f"{last_words(log.read_text('utf-8', 'replace').splitlines())} (log: {log})"
 
@@ -99,7 +100,7 @@ class Processes:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind."""
+    """A context that ignores signals, so that a second Ctrl-C leaves no processes behind."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     try:
         before = [signal.signal(number, signal.SIG_IGN) for number in numbers]

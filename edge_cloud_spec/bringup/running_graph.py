@@ -1,4 +1,4 @@
-"""The node graph as processes on this machine: started in a free ROS domain, and ready."""
+"""Runs the node graph as processes on this machine, in a free ROS domain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Parameters = Mapping[str, Mapping[str, Value]]
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Which nodes to start: the graph's settings, more parameters by node, nodes left out."""
+    """The nodes to start: the graph's settings, extra parameters by node, nodes left out."""
 
     settings: GraphSettings
     parameters: Parameters = field(default_factory=dict)
@@ -49,7 +49,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class RunningGraph:
-    """A graph that is up, and the node that observes its topics."""
+    """A running graph, and the node that observes its topics."""
 
     domain: int
     observer: Observer
@@ -64,10 +64,11 @@ def launch_graph(
     on_ready: Callable[[str, float], None] = lambda name, seconds: None,
     timeout: float = STARTUP_TIMEOUT,
 ) -> Iterator[RunningGraph]:
-    """Start the graph, wait until it is up, and end it when the context is left, in any case.
+    """A context in which the graph runs: starts it, waits until it is ready, and ends it in any
+    case.
 
-    ``on_ready`` receives each process's name and the seconds that it took. Raises UserError when
-    one ends by itself or is not up after ``timeout`` seconds.
+    ``on_ready`` gets each process's name and its start-up time, s. Raises UserError if one ends by
+    itself or is not ready after ``timeout`` seconds.
     """
     domain = free_domain()
     environment = {

@@ -1,4 +1,4 @@
-"""The cloud's side: verification of one session, the worker that owns the models, the gRPC service.
+"""The verifier: one robot's session, the thread that owns the models, the gRPC service, fleets.
 
-No ROS here. What a verdict is follows from ``decoding``; when a pass runs is decided here.
+No ROS here. ``decoding`` defines verdicts; this folder decides when passes run.
 """

@@ -1,4 +1,4 @@
-"""``edge-cloud-spec serve``: the verifier with a model, from the command line."""
+"""``edge-cloud-spec serve``: runs the verifier from the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .serving.server import ServerSettings, check_free, serve
 
 log = logging.getLogger(__name__)
 
-ENDED = 1  # exit status of what ran and cannot go on; another start may help
+ENDED = 1  # exit status of a server that cannot continue; a restart may help
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ModelSettings(LoadSettings):
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """A target on a server (extra openai)."""
+    """A target on another server (extra openai)."""
 
     checkpoint: str = described("", "with --target vllm:http://HOST:PORT: its model's directory")
     model: str = described("", "its name there; with --target openai:http://HOST:PORT/v1")
@@ -73,7 +73,7 @@ class FleetSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The options of ``serve``. Raises UserError for some that do not go together."""
+    """The options of ``serve``. Raises UserError for options that exclude each other."""
 
     models: ModelSettings = field(default_factory=ModelSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
@@ -87,7 +87,8 @@ class ServeSettings:
         others = {
             "--drafter": models.drafter,
             "--replicas": fleet.replicas,
-            "--quantize": models.quantize != "none" and not on_vllm,  # there it names the target
+            # With vLLM it is part of the target's name.
+            "--quantize": models.quantize != "none" and not on_vllm,
         }
         wrong = [name for name, given in others.items() if given]
         for good, text in (
@@ -145,9 +146,9 @@ def run_serve(args: argparse.Namespace) -> int:
     if server.token_file:
         read_tokens(
             server.token_file
-        )  # before the models: seconds that a wrong file should not cost
+        )  # before the models are loaded, so that a wrong file costs no time
     load_dialect(settings.models.dialect)
-    check_free(server.address)  # before the models, as well
+    check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:
         return _serve_fleet(settings)
     worker = make_worker(settings)
@@ -163,7 +164,7 @@ def _serve_fleet(settings: ServeSettings) -> int:
 
     fleet, models = settings.fleet, settings.models
     limits = ScalingLimits(fleet.replicas, fleet.max_replicas or fleet.replicas)
-    device, dtype = choose(models.device, models.dtype)  # of this machine, for all replicas
+    device, dtype = choose(models.device, models.dtype)  # this machine's, for all replicas
     gpus = fleet.replica_gpus if device.startswith("cuda") else 0.0
     models = replace(models, device=device, dtype=dtype)
     make = partial(make_worker, replace(settings, models=models))
@@ -175,7 +176,7 @@ def _serve_fleet(settings: ServeSettings) -> int:
 
 
 def make_worker(settings: ServeSettings) -> Worker:
-    """The worker that these options ask for."""
+    """Build the worker and load its models."""
     models = settings.models
     dialect = load_dialect(models.dialect)
     if dialect.several_frames:
@@ -185,15 +186,15 @@ def make_worker(settings: ServeSettings) -> Worker:
         return _make_remote(settings, text, dialect)
     if settings.on_vllm:
         return _make_vllm(settings, text, dialect)
-    from ..models.exits import Exits  # torch: seconds that a wrong option should not cost
+    from ..models.exits import Exits  # imports torch; late, so that a wrong option costs no time
     from ..models.load import load
 
     options = models.load_options
     target = load(models.target, **options)
     drafter = load(models.drafter, **options) if models.drafter else None
     spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
-    for order in ORDERS:  # seconds with a large vocabulary, which no robot should wait for
-        with suppress(UserError):  # a robot that asks for a grammar is told why there is none
+    for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
+        with suppress(UserError):  # reported to robots that ask for a grammar
             target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(models.target) / "exits", target)
     pattern = instruction_pattern(models.target)
@@ -206,7 +207,7 @@ def make_worker(settings: ServeSettings) -> Worker:
 
 
 def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) -> Worker:
-    """The worker of a target behind an API; one that is away now may come."""
+    """Make the worker for a target behind an API, which need not be reachable yet."""
     from ..models.byte_drafter import byte_spec
     from .openai_target import Allowance, OpenAiModels
 
@@ -231,7 +232,7 @@ def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) ->
 
 
 def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> Worker:
-    """The worker of a target on vLLM; UserError where the server is not there, or has another."""
+    """Make the worker for a target on vLLM; UserError: no server, or another model."""
     from ..models.checkpoint import checkpoint_directory, checkpoint_files
     from ..models.processor import Processor
     from .vllm_server import VllmServer
@@ -242,7 +243,7 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     server = VllmServer(url, remote.api_key_file, timeout_s=remote.api_timeout)
     served = server.ask(lambda client: server.served())
     server.model = served.model
-    told = f"{model.dtype}:{model.quantize}"  # as the owner says: the server does not
+    told = f"{model.dtype}:{model.quantize}"  # from the options, as the server does not report it
     identity = f"vllm-{served.version}:{served.model}:{told}"
     processor = Processor(checkpoint_files(checkpoint_directory(remote.checkpoint)), identity)
     spec = processor.spec(system_text, model.max_tokens, dialect.user_text, dialect.identity)

@@ -1,8 +1,8 @@
 """A target behind an OpenAI-compatible API: a session is one streamed chat completion.
 
-What the server has said is judged as the target's own words, byte by byte and greedily, so
-sessions, verdicts and faults are those of any target. Its rows are not known: nothing can be
-drafted for it, and its answers are as exact as that server is.
+The server's text is the target's greedy answer, byte by byte, so sessions, verdicts and faults work
+as with any target. Its logits are unknown: drafts for it cannot be scored, and its answers are only
+as reproducible as the server.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 log = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
-MAX_GRAMMARS = 64  # of which it is remembered that the server refuses them
-MAX_TOKENS = 2**20  # that a request can have cost, whatever the server says
+MAX_GRAMMARS = 64  # remembered refusals of a grammar
+MAX_TOKENS = 2**20  # the most tokens that one request is charged, whatever the server reports
 NO_ROWS = "a target behind an API gives no distributions: take rule greedy"
-TOKEN_PIXELS = 750  # of a picture, about, where the server does not say what it cost
+TOKEN_PIXELS = 750  # pixels per token, an estimate if the server reports no usage
 
 LARK = "%llguidance {{}}\n{}"
-# Where a server takes a grammar, by the option; ``auto`` gives all fields, and none once refused.
+# Fields of a grammar by option; ``auto`` sends all, and none once they are refused.
 STRUCTURED: dict[str, Callable[[str], dict[str, Any]]] = {
     "auto": lambda text: {**STRUCTURED["vllm"](text), **STRUCTURED["llguidance"](text)},
     "vllm": lambda text: {"structured_outputs": {"grammar": text}},
-    "llguidance": lambda text: {"grammar": LARK.format(text)},  # llama-server built with it
+    # For llama-server built with LLGuidance.
+    "llguidance": lambda text: {"grammar": LARK.format(text)},
     "sglang": lambda text: {"ebnf": LARK.format(text)},
     "none": lambda text: {},
 }
 
 
 class Allowance:
-    """Bounds on requests and tokens per hour; 0: none. Belongs to the model's thread."""
+    """Limits requests and tokens per hour; 0: no limit. Belongs to the model's thread."""
 
     def __init__(
         self, requests: int = 0, tokens: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._requests, self._tokens, self._clock = requests, tokens, clock
-        self._asked: deque[list[float]] = deque()  # when, s, and tokens
-        self._closed, self._why = 0.0, ""  # until when it asks to wait, and with which words
+        self._asked: deque[list[float]] = deque()  # time (s) and tokens of each request
+        self._closed, self._why = 0.0, ""  # until when the server asked to wait, and its message
 
     def check(self) -> None:
-        """Raise Unavailable where another request is not allowed now."""
+        """Raise Unavailable if another request is not allowed now."""
         now, asked = self._clock(), self._asked
         while asked and asked[0][0] <= now - HOUR_S:
             asked.popleft()
@@ -77,26 +78,27 @@ class Allowance:
                 )
 
     def spend(self, tokens: int) -> list[float]:
-        """Count a request that may cost so many tokens; set its [1] once they are known."""
+        """Count a request of at most ``tokens`` tokens; set item [1] of the result to the actual
+        number later."""
         self._asked.append([self._clock(), tokens])
         return self._asked[-1]
 
     def close(self, error: Unavailable) -> None:
-        """Send no request before the server's ``Retry-After``."""
+        """Block requests until the time of the server's ``Retry-After``."""
         if (until := self._clock() + error.retry_s) > self._closed:
             self._closed, self._why = until, str(error)
 
 
 class Completion(TargetSession):
-    """One completion: tokens arrive, and are committed."""
+    """One streamed chat completion: tokens arrive, and are committed."""
 
     def __init__(self, models: OpenAiModels, opening: Open, cost: list[float]) -> None:
-        """Sends the request. cost: ``Allowance.spend``'s."""
+        """Sends the request. cost: returned by ``Allowance.spend``."""
         self.awaited_by: HeldSession | None = None
         self._models = models
         self._said: list[int] = []
         self._settled = 0
-        self._ends = False  # it has said so; what it cost may be on its way
+        self._ends = False  # the answer has ended; its usage may follow
         self._cost, self._asked = cost, cost[1]
         self._reply = models.server.begin(partial(models.create, opening), self._on_news)
 
@@ -105,22 +107,23 @@ class Completion(TargetSession):
             self._models.on_news(self.awaited_by)
 
     def commit(self, path: Sequence[int]) -> None:
-        """Settle these nodes of the answer."""
+        """Count these accepted nodes as verified."""
         self._settled += len(path)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Count these tokens as verified: the answer goes on after them."""
+        """Count these tokens as verified; the answer continues after them."""
         self._settled += len(tokens)
 
     def evict(self) -> None:
-        """End the request, which is not needed any more."""
-        with suppress(UserError):  # what it cost may have arrived
+        """Cancel the request."""
+        with suppress(UserError):  # the usage may have arrived
             self.more()
         self._reply.cancel()
 
     def more(self) -> tuple[int, ...]:
-        """The answer's tokens after the settled ones; raises UserError where no more will come."""
-        done = self._reply.done  # asked for first: then all of it is taken
+        """The tokens that arrived after the verified ones; raises UserError if no more will
+        come."""
+        done = self._reply.done  # read first, so that all chunks are taken
         try:
             while chunks := self._reply.take():
                 for chunk in chunks:
@@ -135,7 +138,7 @@ class Completion(TargetSession):
         return tuple(self._said[self._settled :][: MAX_DRAFTED + 1])
 
     def _read(self, chunk: Any) -> None:
-        """Raises UserError, or what Python raises for a chunk that is none."""
+        """Add a chunk's text; raises UserError, or Python's errors for a malformed chunk."""
         for text, ends, delta in said_in(chunk):
             self._said += text
             if delta.get("tool_calls") or delta.get("refusal"):
@@ -157,7 +160,7 @@ class Completion(TargetSession):
 
 
 class OpenAiModels(ModelRunner):
-    """The models of a verifier whose target is behind an API: it runs none itself."""
+    """A ``ModelRunner`` for a target behind an API; it runs no model itself."""
 
     def __init__(
         self,
@@ -169,10 +172,10 @@ class OpenAiModels(ModelRunner):
         """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
         super().__init__(ByteDrafter(), spec, CLAUSES)
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
-        self._form: dict[str, int] = {}  # that the server takes, where not the first, by grammar
+        self._form: dict[str, int] = {}  # index of the accepted form, by grammar; 0 by default
 
     def check(self, opening: Open) -> None:
-        """Raise UserError where only a verifier with a checkpoint could serve this."""
+        """Raise UserError for a request that needs a target with a checkpoint."""
         for wrong, text in (
             (
                 opening.tokenizer_digest not in (b"", BYTES_DIGEST),
@@ -194,7 +197,7 @@ class OpenAiModels(ModelRunner):
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """The request, which is sent at once."""
+        """Send the request at once."""
         if opening.verified:
             raise UserError(
                 "a target behind an API cannot go on with an answer that another verifier, or an "
@@ -211,23 +214,25 @@ class OpenAiModels(ModelRunner):
         return Completion(self, opening, cost)
 
     def actions(self) -> list[tuple[int, ...]]:
-        """None: nothing is scored ahead."""
+        """Empty: an API's target scores nothing in advance."""
         return []
 
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        """For each session what has been said since its last verdict, or NotArrived."""
+        """For each session the tokens received since its last verdict, or NotArrived."""
         return [self._forward(session) for session in batch]
 
     def _forward(self, session: HeldSession) -> SaidTokens | Exception:
         completion = session.target
         assert isinstance(completion, Completion)
-        completion.awaited_by = session  # before it is looked at: what arrives from now on is news
+        # Set first, so that chunks arriving from now on are reported.
+        completion.awaited_by = session
         try:
             said = completion.more()
         except UserError as error:
-            if isinstance(error, Unavailable) and error.retry_s > RETRY_S:  # so it said itself
+            # The server asked for it.
+            if isinstance(error, Unavailable) and error.retry_s > RETRY_S:
                 self.allowance.close(error)
             return error
         if not said:
@@ -236,7 +241,7 @@ class OpenAiModels(ModelRunner):
         return SaidTokens(said, NO_ROWS)
 
     async def create(self, opening: Open) -> Any:
-        """The stream of this request's answer, without the fields that the server refuses."""
+        """Start the streamed completion, without optional fields that the server refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
         messages = chat_messages(request_of(opening), self.spec)
@@ -256,7 +261,7 @@ class OpenAiModels(ModelRunner):
                 break
             except (BadRequestError, UnprocessableEntityError):
                 if number == len(forms) - 1:
-                    raise  # for another reason, perhaps: nothing is remembered
+                    raise  # maybe for another reason, so nothing is remembered
         if number > first:
             left_out = ", ".join(sorted(forms[first].keys() - forms[number].keys()))
             log.warning("%s refuses %s: left out from now on", self.server.url, left_out)

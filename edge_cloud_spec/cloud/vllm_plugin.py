@@ -1,9 +1,9 @@
-"""Rule ``coupled`` in vLLM: a logits processor, which runs in vLLM's own processes.
+"""The rule ``coupled`` in vLLM: a logits processor, which runs in vLLM's processes.
 
-Beside vLLM: ``pip install --no-deps edge-cloud-spec``, and ``vllm serve --logits-processors
-edge_cloud_spec.cloud.vllm_plugin:Coupled``. Of a request with ``extra_args: {"coupled": ...}`` the
-token of the rule becomes the row's only one, so that vLLM's greedy sampler says it. Other requests
-are left as they are.
+Install it beside vLLM: ``pip install --no-deps edge-cloud-spec``, and ``vllm serve
+--logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled``. For a request with ``extra_args:
+{"coupled": ...}`` it leaves only the logit of the token that the rule chooses, so that vLLM's
+greedy sampler takes it. Other requests are unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..decoding.target_rows import LogitRows
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a request asks for; ``said``: its own tokens so far, as vLLM appends them."""
+    """The coupled sampling of one request; ``said``: its tokens so far, a list that vLLM appends
+    to."""
 
     policy: SamplingPolicy
     position: int
@@ -30,9 +31,10 @@ class Wanted:
 
 
 def wanted_of(params: Any, said: list[int]) -> Wanted | None:
-    """A request's coupled sampling; None where it asks for none.
+    """Parse a request's coupled sampling; None if it asks for none.
 
-    Raises ValueError, TypeError or KeyError for parameters that cannot be used.
+    said: the request's generated tokens, a list that vLLM appends to. Raises ValueError, TypeError
+    or KeyError for invalid parameters.
     """
     asked = (params.extra_args or {}).get("coupled")
     if asked is None:
@@ -44,31 +46,32 @@ def wanted_of(params: Any, said: list[int]) -> Wanted | None:
 
 
 class Coupled(LogitsProcessor):  # type: ignore[misc]
-    """vLLM's interface; a row that is no distribution is left as it is, for vLLM to tell."""
+    """The logits processor; logits that are no distribution are left unchanged, for vLLM to
+    report."""
 
     @classmethod
     def validate_params(cls, params: Any) -> None:
-        """ValueError: refused before it is scheduled."""
+        """Raise ValueError for invalid parameters, before the request is scheduled."""
         try:
             wanted_of(params, [])
         except (KeyError, TypeError) as error:
             raise ValueError(f"extra_args of rule coupled: {error!r}") from None
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
-        self._wanted: dict[int, Wanted] = {}  # by the row of the batch
+        self._wanted: dict[int, Wanted] = {}  # by index in the batch
 
     def is_argmax_invariant(self) -> bool:
-        """No: greedy requests must pass through."""
+        """False: greedy requests must be processed, too."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Requests have come, gone or moved."""
+        """Follow requests that were added, removed or moved in the batch."""
         process_dict_updates(
             self._wanted, batch_update, lambda params, prompt, said: wanted_of(params, said)
         )
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits [requests, V] with one token left in each row that asks for it."""
+        """In logits [requests, V], keep only the chosen token for each coupled request."""
         for index, wanted in self._wanted.items():
             row = logits[index, : wanted.vocabulary].float().cpu().numpy()
             try:

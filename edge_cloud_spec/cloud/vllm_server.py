@@ -1,5 +1,4 @@
-"""A vLLM server as a target's engine: what it is asked over HTTP, and what of its replies is
-believed."""
+"""A client of a vLLM server: its HTTP requests, and the checks of its replies."""
 
 from __future__ import annotations
 
@@ -20,16 +19,17 @@ GENERATE = "/inference/v1/generate"
 
 @dataclass(frozen=True)
 class Served:
-    """A vLLM server's identity, as it reports it."""
+    """A vLLM server's version, model and context length, as it reports them; ``started``: its start
+    time."""
 
     version: str
     model: str
     length: int  # the most tokens of a prompt and its answer
-    started: float = 0.0  # its process, s since the epoch; 0: it does not say
+    started: float = 0.0  # start time of its process, s since the epoch; 0: unknown
 
 
 class VllmServer(OpenAiServer):
-    """``vllm serve --enable-scale-out``: a request is tokens and a picture, a reply is tokens."""
+    """A client of ``vllm serve --enable-scale-out``: sends tokens and a picture, gets tokens."""
 
     def __init__(self, url: str, key_file: str = "", *, timeout_s: float = 30.0) -> None:
         """url: http://HOST:PORT. Otherwise as for any OpenAI-compatible server."""
@@ -37,7 +37,8 @@ class VllmServer(OpenAiServer):
         self._root = url.rstrip("/")
 
     async def generate(self, body: dict[str, Any]) -> VllmReply:
-        """The reply to this body; raises UserError, or what the ``openai`` package raises."""
+        """Send a request with this body; raises UserError, or what the ``openai`` package
+        raises."""
         from openai import NotFoundError
 
         try:
@@ -60,33 +61,33 @@ class VllmServer(OpenAiServer):
         raise UserError(f"{self.url} is no vLLM server with one model: check the address")
 
     async def tokens_of(self, text: str) -> Any:
-        """The server's own tokens of a text."""
+        """The server's tokenization of a text."""
         body = {"prompt": text, "add_special_tokens": False}
         reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
         return reply.get("tokens") if isinstance(reply, dict) else None
 
     async def hits(self) -> float:
-        """How many tokens its prefix cache has served since it started."""
+        """How many tokens the prefix cache has served since the server's start."""
         return await self.metric("vllm:prefix_cache_hits_total")
 
     async def _told(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 
     async def metric(self, name: str) -> float:
-        """The sum of a metric over its labels; 0 where there is none."""
+        """The sum of a Prometheus metric over its labels; 0 if it is missing."""
         told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
         return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", told, re.M)))
 
 
 @dataclass(frozen=True)
 class VllmReply:
-    """A server's reply to one request: any JSON object; each field is checked when it is read."""
+    """A server's reply, any JSON object; each field is checked when it is read."""
 
     content: dict[str, Any]
     url: str
 
     def tokens(self, most: int = 1) -> list[int]:
-        """Its tokens, at least one, each with a number for how likely it is; raises UserError."""
+        """Its tokens, one to ``most``, each with a logprob; raises UserError."""
         match self._choice:
             case {"token_ids": [*tokens], "logprobs": {"content": [*told]}} if (
                 0 < len(tokens) == len(told) <= most
@@ -97,7 +98,7 @@ class VllmReply:
         raise self.nonsense("does not say tokens and how likely they are")
 
     def row(self, vocabulary: int) -> NDArray[np.float32]:
-        """The logits [V] of its one token; raises UserError."""
+        """The logits [V] of its only token; raises UserError."""
         row = np.full(vocabulary, -np.inf, np.float32)
         try:
             (told,) = self._choice["logprobs"]["content"]
@@ -111,12 +112,12 @@ class VllmReply:
         return row
 
     def likeliest_on(self, path: Sequence[int], length: int) -> dict[int, int]:
-        """The likeliest next token after each length of the path, from the scores of a prompt.
+        """The most likely next token after each length of the path, from the prompt's logprobs.
 
-        The path ends the prompt, which has ``length`` tokens.
+        The path is the end of the prompt, which has ``length`` tokens.
 
-        Left out: what the server took from its cache, where V1 gives uninitialised memory for a
-        score, and what is no score of the path's token and of one likeliest token. vLLM 0.32,
+        Positions are left out if the server took them from its cache, where V1 returns
+        uninitialised memory as scores, or if their scores are malformed. vLLM 0.32,
         gpu_model_runner.py, ``_get_prompt_logprobs_dict``.
         """
         match self.content:
@@ -131,7 +132,7 @@ class VllmReply:
         return {}
 
     def nonsense(self, what: str) -> UserError:
-        """The error of a reply that cannot be used."""
+        """The error for an invalid reply."""
         return UserError(f"the vLLM server at {self.url} {what}: see its version and its log")
 
     @property
@@ -150,7 +151,7 @@ def _is_likelihood(told: Any) -> bool:
 
 
 def _likeliest(scores: Any, token: int) -> int | None:
-    """The likeliest token in the scores of a position, if they also name the token there."""
+    """The most likely token in a position's scores, if they are consistent."""
     try:
         said = [
             int(name)

@@ -1,11 +1,11 @@
-"""A target on a vLLM server, whose own engine scores the robots' drafts.
+"""A target on a vLLM server, which scores the robots' drafts.
 
-Each node of a draft is a request for one token, the one after prompt, verified tokens and the path
-to the node. Those of a chain are sent at once: vLLM batches them, and takes what they share from
-its prefix cache, the picture included. Where the server can score a chain as a prompt, a greedy
-chain is one request instead. Of a tree its first path is asked for, then the branch that the
-target's own tokens lead to. Nothing has to be rolled back there, so sessions, rules, verdicts and
-hand-over are those of any target.
+Each node of a draft is a request for one token: the one after prompt, verified tokens and the path
+to the node. A chain's requests are sent at once: vLLM batches them, and takes their common prefix
+from its cache, the picture included. If the server can score a chain as a prompt, a greedy chain is
+one request instead. A tree's first path is sent first, then the branch that the target's tokens
+lead to. The server has nothing to roll back, so sessions, rules, verdicts and hand-over work as
+with any target.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_d
 from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
 
-MAX_ROW = 8192  # tokens of a vocabulary of which whole rows are asked for: JSON, 80 bytes a token
-MAX_ALLOWED = 1024  # ids that a request names at once; with more the free choice is asked for first
-RUN = 4  # tokens of a request where the target goes on by itself
-QUIET_S = 1.0  # without a reply, in which a server may have been started again: none is faster
-# How vLLM refuses a picture's name that it has forgotten, and one where it keeps no pictures.
+# Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.
+MAX_ROW = 8192
+MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
+RUN = 4  # tokens per request while the target generates without drafts
+QUIET_S = 1.0  # silence in which a server may have been restarted
+# vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
 FORGOTTEN = ("Cache miss", "Failed to apply")
-PROBE_SEEDS = 8  # of samples of one place at a high temperature: one token for all is no sampling
+# Samples of one position at a high temperature; if all are equal, it does not sample.
+PROBE_SEEDS = 8
 PROBE_TEMPERATURE = 100.0
-SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"  # of which both must have the same tokens
+# The probe text, which both tokenizers must tokenize alike.
+SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,27 +59,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a draft: the path to it, and the tokens [V] that a grammar lets follow."""
+    """A node of a draft: the path to it, and the mask [V] of tokens that a grammar allows after
+    it."""
 
     path: tuple[int, ...] = ()
     allowed: Allowed | None = None
 
 
 class VllmSession(TargetSession):
-    """One decode's tokens; the server keeps the rest."""
+    """The verified tokens of one decode; the server keeps everything else."""
 
     def __init__(
         self, opening: Open, prompt: Prompt, image_id: int, salt: str, *, probes: bool = False
     ) -> None:
-        """salt: of what only this robot's credential may find in the server's caches. probes: it
-        finds out what the server is."""
+        """salt: separates the server's caches by credential. probes: this session probes the
+        server."""
         self.opening, self.prompt, self.probes = opening, prompt, probes
         ids = prompt.input_ids
         # The server takes one image token for each whole picture.
         rest = [np.arange(start + 1, end) for start, end in picture_spans(ids, image_id)]
         self.prompt_ids: list[int] = np.delete(ids, np.concatenate(rest)).tolist()
         self.tokens = opening.verified
-        # What of the server's caches this session may find: the same credential's alone.
+        # Restricts the session to cache entries of the same credential.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
         # A name is all that its cache goes by: it must not fit a picture of another size.
         self.pictures = [
@@ -88,7 +92,7 @@ class VllmSession(TargetSession):
         self.first: Future[Any] = Future()
 
     def commit(self, path: Sequence[int]) -> None:
-        """Make these nodes of the last draft part of the verified prefix."""
+        """Append these nodes of the last draft to the verified prefix."""
         self.tokens += tuple(self.judged.tokens[node] for node in path)
         self.judged = Draft(())
 
@@ -97,13 +101,13 @@ class VllmSession(TargetSession):
         self.tokens += tuple(tokens)
 
     def evict(self) -> None:
-        """Cancel the open requests: the server stops."""
+        """Cancel the open requests, so that the server stops."""
         self.first.cancel()
         if self._round is not None:
             self._round[1].cancel()
 
     def score(self, draft: Draft, begin: Callable[[], Future[list[Any]]]) -> list[Any] | None:
-        """The replies for a draft's nodes, the prefix first; None while they are under way."""
+        """The replies for the prefix and a draft's nodes; None until all have arrived."""
         if self._round is None or self._round[0] is not draft:
             self._round = (draft, begin())
         replies = self._round[1]
@@ -114,7 +118,7 @@ class VllmSession(TargetSession):
 
 
 class VllmModels(ModelRunner):
-    """The models of a verifier whose target is on a vLLM server: it runs a processor only."""
+    """A ``ModelRunner`` for a target on vLLM; it runs a processor only."""
 
     def __init__(
         self,
@@ -124,18 +128,18 @@ class VllmModels(ModelRunner):
         server: VllmServer,
         served: Served,
     ) -> None:
-        """served: what the server said that it is; ``probe`` before it is used."""
+        """served: the server's identity as it reported it; call ``probe`` before use."""
         super().__init__(target, spec, dialect)
         self.target, self.server, self._served = target, server, served
-        self._heard_s = 0.0  # when it last replied, by the steady clock
+        self._heard_s = 0.0  # last reply, monotonic time, s
         self._looking = asyncio.Lock()
-        self._samples = False  # whether the server decides by ``coupled`` (see ``vllm_plugin``)
-        self._chains = False  # whether it scores a chain as a prompt
-        self.rows = spec.vocabulary <= MAX_ROW  # whole rows can be had
+        self._samples = False  # whether the server implements ``coupled`` (see ``vllm_plugin``)
+        self._chains = False  # whether the server can score a chain as a prompt
+        self.rows = spec.vocabulary <= MAX_ROW  # whether whole distributions can be requested
         target.crop(spec.vocabulary)
 
     def check(self, opening: Open) -> None:
-        """Raise UserError where this server cannot serve the request."""
+        """Raise UserError if this server cannot serve the request."""
         if opening.rule == "rejection" and not self.rows:
             raise UserError(
                 f"this verifier's target is on vLLM, which tells whole distributions of at most "
@@ -149,7 +153,7 @@ class VllmModels(ModelRunner):
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """The prompt is sent at once: the server reads it while the robot drafts."""
+        """Send the prompt at once: the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
         session = VllmSession(opening, prompt, self.target.image_id, credential)
         session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
@@ -158,7 +162,7 @@ class VllmModels(ModelRunner):
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        """For each session its rows, or NotArrived until the server has sent them all."""
+        """For each session its logits, or NotArrived until the server has sent them all."""
         return [self._forward(session) for session in batch]
 
     def _forward(self, held: HeldSession) -> TargetRows | Exception:
@@ -170,7 +174,7 @@ class VllmModels(ModelRunner):
             return error
         if replies is None:
             return NotArrived()
-        if len(replies) > len(due.draft) + 1:  # it went on by itself
+        if len(replies) > len(due.draft) + 1:  # the server generated beyond the draft
             due.draft, due.source = Draft(tuple(replies[:-1])), "target"
             session.judged = due.draft
         elif self._wants_rows(held.opening):
@@ -192,13 +196,14 @@ class VllmModels(ModelRunner):
         return replies
 
     async def _score(self, session: VllmSession, draft: Draft, nodes: Sequence[Node]) -> list[Any]:
-        """The replies for these nodes, the prefix first; None for one to which no reply leads.
+        """The replies for these nodes, the prefix first; None for nodes off the target's path.
 
-        Raises UserError or what is translated.
+        Raises UserError, or errors of the ``openai`` package.
         """
-        first = await asyncio.wrap_future(session.first)  # in whose cache others find the prompt
+        # First, so that the other requests find the prompt in its cache.
+        first = await asyncio.wrap_future(session.first)
         policy = session.opening.policy
-        free: dict[tuple[int, ...], Any] = {}  # what follows these paths, but for a grammar
+        free: dict[tuple[int, ...], Any] = {}  # results after these paths, without the grammar
         if not session.tokens and (nodes[0].allowed is None or not self._cuts(policy)):
             free[()] = first
         if self._wants_rows(session.opening):
@@ -207,7 +212,7 @@ class VllmModels(ModelRunner):
         at: int | None = -1
         while at is not None:
             if at not in said:
-                line = [at]  # down to a leaf, of what was proposed first
+                line = [at]  # down to a leaf, the first proposed child each time
                 while nodes[at + 1].path not in free and (below := [*draft.children(line[-1])]):
                     line.append(below[0])
                 if len(line) > 1 and self._chains and policy.temperature == 0:
@@ -220,7 +225,7 @@ class VllmModels(ModelRunner):
         return [said.get(node) for node in range(-1, len(draft))]
 
     async def _run(self, session: VllmSession) -> list[Any]:
-        """The target's next tokens, where it goes on without drafts; one request for a few."""
+        """The target's next tokens without drafts; one request for several."""
         first = await asyncio.wrap_future(session.first)
         if not session.tokens or self._wants_rows(session.opening):
             return [first if not session.tokens else await self.ask(session, Node())]
@@ -236,14 +241,15 @@ class VllmModels(ModelRunner):
     async def _chain(
         self, session: VllmSession, path: tuple[int, ...]
     ) -> dict[tuple[int, ...], int]:
-        """The likeliest token after each node of a path where the server says it; one request."""
+        """The most likely token after each node of a path, by one request, as far as the server
+        scores it."""
         from openai import BadRequestError
 
         asked = {"logprobs": 0, "prompt_logprobs": 1, "skip_reading_prefix_cache": False}
         try:
             reply = await self._reply(session, path, asked)
             [last] = reply.tokens()
-        except (BadRequestError, UserError):  # such as a score that is no number: NaN is no JSON
+        except (BadRequestError, UserError):  # for example a NaN score, which JSON does not have
             return {}
         length = len(session.prompt.input_ids) + len(session.tokens) + len(path)
         found = {path[:at]: token for at, token in reply.likeliest_on(path, length).items()}
@@ -257,9 +263,9 @@ class VllmModels(ModelRunner):
         *,
         with_picture: bool = False,
     ) -> Any:
-        """Ask for what follows a node: its logits where the rule needs them, else the token.
+        """Ask for the logits after a node if the rule needs them, else for the token.
 
-        free: that, where it is known but for a grammar.
+        free: that result without the grammar, if it is known already.
         """
         if self._wants_rows(session.opening):
             if free is None:
@@ -274,7 +280,7 @@ class VllmModels(ModelRunner):
         few = allowed is not None and (len(allowed) <= MAX_ALLOWED or self._cuts(policy))
         if free is None and not few:
             free = await self._token(session, node.path, policy, None, with_picture)
-        # What wins of all tokens wins of those that are allowed, too, if it is one of them.
+        # The winner among all tokens also wins among the allowed ones, if it is one of them.
         is_known = free is not None and free < self.spec.vocabulary
         if is_known and (node.allowed is None or node.allowed[free]):
             return free
@@ -302,7 +308,7 @@ class VllmModels(ModelRunner):
     def _rule(
         self, session: VllmSession, path: tuple[int, ...], policy: SamplingPolicy
     ) -> dict[str, Any]:
-        """The parameters of a request for the token of this policy after a path."""
+        """The request's sampling parameters for this policy after a path."""
         if policy.temperature == 0:
             return {"logprobs": 0}
         coupled = {
@@ -325,9 +331,10 @@ class VllmModels(ModelRunner):
         everything: bool = False,
         **more: Any,
     ) -> VllmReply:
-        """The reply to one request, with the newest picture or, where the server has it, its name.
+        """The reply to one request, with the newest picture or, if the server has it, its name.
 
-        It has the earlier pictures of a conversation; what it has forgotten it gets again.
+        Earlier pictures of a conversation are sent by name; those that the server has forgotten are
+        sent again.
         """
         from openai import BadRequestError
 
@@ -365,11 +372,11 @@ class VllmModels(ModelRunner):
         return reply
 
     async def _look_again(self) -> None:
-        """Probe a server that was started again, which may be another, or without our logits
-        processor; raises UserError where it cannot go on for the one that was there."""
+        """Probe a restarted server, which may have another model or lack our logits processor;
+        raises UserError if it cannot replace the earlier one."""
         async with self._looking:
             if time.monotonic() - self._heard_s <= QUIET_S:
-                return  # another request has looked
+                return  # another request has probed already
             served = await self.server.served()
             if replace(served, started=self._served.started) != self._served:
                 raise UserError(
@@ -383,14 +390,15 @@ class VllmModels(ModelRunner):
 
     @staticmethod
     def _cuts(policy: SamplingPolicy) -> bool:
-        """Whether unlikely tokens are cut off: after a grammar, which changes what is left."""
+        """Whether top-k or top-p apply. A grammar is applied before them, and changes their
+        result."""
         return policy.temperature > 0 and (policy.top_k > 0 or policy.top_p < 1)
 
     def _wants_rows(self, opening: Open) -> bool:
         return opening.rule == "rejection" or (opening.policy.temperature > 0 and not self._samples)
 
     def _picture(self, image: PromptImage) -> str:
-        """The picture at the size at which the target sees it, without loss, as a URL."""
+        """The picture at the target's size, losslessly encoded as a URL."""
         ours = self.target.preprocessing
         pixels = picture_of(image.pixels(), image.grid, ours.spec, ours.mean, ours.std)
         png = io.BytesIO()
@@ -406,9 +414,9 @@ class VllmModels(ModelRunner):
             )
 
     def probe(self) -> None:
-        """Try the server on a known request, and find out whether it decides by ``coupled``.
+        """Try a known request, and find out whether the server implements ``coupled``.
 
-        UserError: it does not take our requests, or has another model than our checkpoint.
+        UserError: it rejects our requests, or serves another model than our checkpoint.
         """
         self.server.ask(lambda client: self._probe())
 
@@ -421,7 +429,7 @@ class VllmModels(ModelRunner):
         ours = self.target.tokenizer.encode(SPOKEN, add_special_tokens=False)
         if (theirs := await self.server.tokens_of(SPOKEN)) != ours:
             raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
-        # A name of its own, so that nothing of an earlier probe is found.
+        # A new name, so that no earlier probe is in the cache.
         salt, image_id = secrets.token_hex(8), self.target.image_id
         session = VllmSession(opening, prompt, image_id, salt, probes=True)
         reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
@@ -471,7 +479,7 @@ class VllmModels(ModelRunner):
 
 
 async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run these and return their results; when one fails, cancel the others."""
+    """Await all and return their results; if one fails, cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     try:
         return await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
-"""``edge-cloud-spec commission``: what a base, its odometry and its camera really do, measured.
+"""``edge-cloud-spec commission``: measures what a base, its odometry and its camera really do.
 
-``trials`` decides what to drive, without ROS, clock or thread; ``figures`` and ``camera`` make
-figures of what was recorded then, or is in a bag; ``report`` says what they mean and writes
-``robot.yaml`` and a page. ROS and the terminal are in ``robot``.
+``trials`` decides what to drive, without ROS, clock or thread; ``figures`` and ``camera`` compute
+figures from a recording or a bag; ``report`` interprets them and writes ``robot.yaml`` and a page.
+ROS and the terminal are in ``robot``.
 """

@@ -1,4 +1,4 @@
-"""A recording from a bag of a drive."""
+"""Reads the recording of a drive from a bag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENCE = 0.3  # s without commands, after which it is told nothing
 
 
 def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = "") -> Recording:
-    """The recording of a drive from a bag, topics found by their types. Raises UserError."""
+    """The recording of a drive from a bag; topics are found by their types. Raises UserError."""
     bag, recording = Bag(path), Recording()
     odom, camera, cmd_vel = (
         topic_of(bag.topics, given, kinds, option).lstrip("/")

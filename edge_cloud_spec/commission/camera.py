@@ -1,6 +1,7 @@
-"""The camera while the base turns: by what it lags behind odometry, and how much it blurs.
+"""Measures the camera while the base turns: its lag behind odometry, and its blur.
 
-Pictures move sideways as the base turns; the lag is the one under which that fits odometry best.
+Pictures shift sideways as the base turns; the lag is the delay at which the shift fits odometry
+best.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ STANDS, TURNS = 0.05, 0.3  # rad/s at most, and at least
 
 @dataclass(frozen=True)
 class Frame:
-    """The kept figures of a picture; ``taken``: its stamp, ``came``: its arrival, ROS time in s.
+    """Features of a picture; ``taken``: its stamp, ``came``: its arrival, ROS time in s.
 
-    ``columns``: the mean brightness of each of ``WIDE``. ``sharpness``: its edges across over those
-    along, which a turn of the camera blurs first, whatever is seen.
+    ``columns``: the mean brightness of each of ``WIDE`` columns. ``sharpness``: horizontal over
+    vertical edges; a turn of the camera blurs the former first, whatever the scene.
     """
 
     taken: float
@@ -40,7 +41,7 @@ class Frame:
 
 
 def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
-    """The frame of a JPEG or PNG; raises UserError."""
+    """The features of a JPEG or PNG; raises UserError."""
     try:
         grey = Image.open(io.BytesIO(jpeg)).convert("L")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
@@ -52,8 +53,8 @@ def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
 
 
 class Lags(NamedTuple):
-    """The lag of pictures, s: the best and its correlation, of LAGS each and its correlation; the
-    least and the most of the whole time and its thirds, as far as it can be told in these."""
+    """The lag of pictures, s: the best one and its correlation; all LAGS with their correlations;
+    and the least and most over the whole time and its thirds, if these allow a measurement."""
 
     lag: float
     fit: float
@@ -63,9 +64,9 @@ class Lags(NamedTuple):
 
 
 def lags_of(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Lags:
-    """The lag; ``at``, ``yaw``: odometry's, s and rad, unwrapped.
+    """The lag between frames and odometry; ``at``: times, s, ``yaw``: rad, unwrapped.
 
-    Raises UserError where none can be told.
+    Raises UserError if it cannot be determined.
     """
     fits = _fits(frames, at, yaw)
     lags = [float(LAGS[np.argmax(fits)])]
@@ -78,7 +79,8 @@ def lags_of(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Lags:
 
 
 def _fits(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """How pictures fit odometry under each of LAGS; raises UserError where none is believed."""
+    """The correlation of pictures with odometry at each of LAGS; raises UserError if all are too
+    low."""
     if len(frames) < FEWEST or len(at) < FEWEST:
         raise UserError("there are too few pictures or too little odometry: record 20 seconds")
     if np.abs(np.diff(yaw)).sum() < TURNED:
@@ -101,7 +103,8 @@ def _fits(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> np.ndarra
 def blur_of(
     frames: Sequence[Frame], lag: float, at: np.ndarray, yaw: np.ndarray
 ) -> tuple[float, float] | None:
-    """Sharpness turning over standing, and the rad/s of it; None where it did not do both."""
+    """Sharpness when turning over that when standing, and the turning speed, rad/s; None without
+    both."""
     taken = np.array([frame.taken for frame in frames]) - lag
     sharp = np.array([frame.sharpness for frame in frames])
     rate = np.abs(np.interp(taken + 0.05, at, yaw) - np.interp(taken - 0.05, at, yaw)) / 0.1
@@ -113,8 +116,8 @@ def blur_of(
 
 
 def _moved(columns: np.ndarray) -> np.ndarray:
-    """Columns by which each picture but the first [n, WIDE] has moved to the right: the robot has
-    turned to the left."""
+    """By how many columns each picture after the first [n, WIDE] has shifted to the right, as when
+    the robot turns to the left."""
     before, after, shifts = columns[:-1], columns[1:], range(-FARTHEST, FARTHEST + 1)
     errors = [
         np.square(after[:, max(0, s) : WIDE + min(0, s)] - before[:, max(0, -s) : WIDE - max(0, s)])

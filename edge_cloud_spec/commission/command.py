@@ -1,4 +1,4 @@
-"""The command ``commission``: its options, and what is measured and written."""
+"""The command ``commission``: its options, measurements and files."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_commission(args: argparse.Namespace) -> int:
-    """Drive and measure, or read a bag; 0 where nothing was refused, 1 otherwise.
+    """Drive and measure, or read a bag; returns 0 if nothing was refused, else 1.
 
-    Raises UserError where nothing could be measured.
+    Raises UserError if nothing could be measured.
     """
     settings = from_options(Settings(), args)
     page = args.out.with_suffix(".html")
@@ -86,7 +86,8 @@ def _drive(args: argparse.Namespace, settings: Settings) -> tuple[Recording, str
 
 
 def main() -> int:
-    """``ros2 run edge_cloud_spec commission``, whose ``--ros-args`` rename topics, too."""
+    """Entry point of ``ros2 run edge_cloud_spec commission``, whose ``--ros-args`` may rename
+    topics."""
     parser = argparse.ArgumentParser(
         prog="commission", description="Measures a base, its odometry and its camera."
     )

@@ -1,9 +1,9 @@
-"""Figures of a base from what was commanded and what odometry told: pure functions.
+"""Computes figures of a base from commands and odometry: pure functions.
 
-A *run* is a command from standing to standing along one axis. All figures are of areas, which noise
-and a gait's sway hardly change: a base with a lag covers later what was commanded, so the seconds
-that it is behind are its response, and what it covers after the command's end, over its speed, its
-braking.
+A *run* is a command from standing to standing along one axis. All figures are based on areas, which
+noise and a gait's sway hardly change: a base with a lag covers what was commanded later, so the
+seconds that it is behind are its response time; what it covers after the command's end, divided by
+its speed, is its braking time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
 
 @dataclass
 class Recording:
-    """The commands, poses and pictures of a drive; only ever added to.
+    """The commands, poses and pictures of a drive; only ever appended to.
 
-    ``commands``: since when (steady s), m/s, rad/s; SILENT where nothing was sent. ``poses``: when
-    it came, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s. ``metre``:
-    what a tape measured of a way, and odometry of the same, m. ``zeroed``: when a run was ended by
-    zero commands only. ``looks``: from which frame and pose on it turned for the camera.
+    ``commands``: since when (monotonic s), m/s, rad/s; SILENT while nothing was sent. ``poses``:
+    time of arrival, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s.
+    ``metre``: a distance by tape and by odometry, m. ``zeroed``: when a run was ended by zero
+    commands only. ``looks``: the first frame and pose of the turns for the camera.
     """
 
     commands: list[tuple[float, float, float]] = field(default_factory=list)
@@ -56,15 +56,16 @@ class Recording:
     looks: tuple[int, int] = (0, 0)
 
     def command(self, now: float, speed: float, turn: float) -> None:
-        """Note a command, in force from now on."""
+        """Record a command, in force from now on."""
         last = self.commands[-1][1:] if self.commands else ()
         if last != (speed, turn) and not (math.isnan(speed) and last and math.isnan(last[0])):
             self.commands.append((now, speed, turn))
 
 
 class Steady(NamedTuple):
-    """Of a held command: the speed that came of it, m/s or rad/s; over what was commanded; by how
-    much it was behind, and rolled on after its end, m or rad; ``sure``: s that it was steady."""
+    """The steady part of a held command: actual speed, m/s or rad/s; its ratio to the commanded
+    speed; how far it was behind, and how far it rolled on afterwards, m or rad; ``sure``: its
+    duration, s."""
 
     speed: float
     ratio: float
@@ -75,11 +76,12 @@ class Steady(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A command along one axis and what came of it, in its direction: m or rad, s.
+    """A command along one axis and the motion that followed, positive in its direction: m or rad,
+    s.
 
-    ``times``, ``covered``: odometry's, from ``begin`` to ``rest``, when the next began. ``speed``
-    is the last that was commanded, for ``held`` s; ``silent``: since when nothing was sent.
-    ``drift``: of the base when it is told to stand.
+    ``times``, ``covered``: odometry's, from ``begin`` to ``rest``, when the next run began.
+    ``speed``: the last commanded, for ``held`` s; ``silent``: since when nothing was sent.
+    ``drift``: the base's speed when commanded to stand.
     """
 
     axis: int
@@ -96,39 +98,39 @@ class Run:
     covered: np.ndarray
 
     def at(self, time: float | np.ndarray) -> Any:
-        """The way covered by this time, m or rad."""
+        """The distance covered at this time, m or rad."""
         return np.interp(time, self.times, self.covered)
 
     @property
     def executed(self) -> np.ndarray:
-        """The way that a run covered, less the drift since the command's end, m or rad."""
+        """The distance covered over time, without drift since the command's end, m or rad."""
         return self.covered - self.drift * np.maximum(0.0, self.times - self.end)
 
     @property
     def stands(self) -> float:
-        """The way covered when the base stood, m or rad."""
+        """The distance covered when the base stood again, m or rad."""
         since = min(self.rest - LATE, self.times[-1])  # the last it told, where odometry paused
         return float(np.mean(self.executed[self.times >= since]))
 
     @property
     def farthest(self) -> float:
-        """How far it got after the command's end, if only for a moment."""
+        """The largest distance reached after the command's end, even briefly; m or rad."""
         return float(np.max(self.executed[self.times >= self.end]))
 
     @property
     def took(self) -> float:
-        """Seconds from the command's end until it stood."""
+        """Seconds from the command's end until the base stood."""
         away = np.abs(self.executed - self.stands) > NEAR[self.axis]
         return float(max([0.0, *(self.times[away] - self.end)]))
 
     @property
     def moves(self) -> bool:
-        """Whether the base covered about as much as was commanded."""
+        """Whether the base covered about as much as commanded."""
         return self.stands >= MOVED * self.commanded
 
     @property
     def steady(self) -> Steady | None:
-        """The steady part of a held command; None where none was held."""
+        """The steady part of a held command; None if there is none."""
         since = self.end - self.held + SETTLE
         window = (self.times >= since) & (self.times <= self.end)
         if self.held < HELD or window.sum() < 5 or math.isfinite(self.silent):
@@ -141,11 +143,11 @@ class Run:
 
 @dataclass(frozen=True)
 class AxisFigures:
-    """How a base follows commands along one axis; m or rad, s; None: not known.
+    """How a base follows commands along one axis; m or rad, s; None: unknown.
 
-    ``slowest`` as of ``nav.motion.Axis``; ``ratio``: steady speed over commanded; ``executed``: of
-    what was commanded, once it stands, median and least and most; ``stopping``: by commanded speed,
-    how far it went on at most after a command's end, and for how long.
+    ``slowest`` as in ``nav.motion.Axis``; ``ratio``: steady speed over commanded; ``executed``: the
+    share of the commanded distance, once it stands: median, least, most; ``stopping``: for each
+    commanded speed the farthest distance and the longest time after a command's end.
     """
 
     runs: tuple[Run, ...] = ()
@@ -160,7 +162,7 @@ class AxisFigures:
 
 
 def runs_of(recording: Recording) -> list[Run]:
-    """All runs, in order."""
+    """All runs of a recording, in order."""
     groups, poses, drift = _groups(recording), np.array(recording.poses), drift_of(recording)
     found: list[Run] = []
     stood = math.inf
@@ -173,12 +175,12 @@ def runs_of(recording: Recording) -> list[Run]:
 
 
 def is_still(speed: float, turn: float) -> bool:
-    """Whether this command (m/s, rad/s) tells a base to stand."""
+    """Whether this command (m/s, rad/s) means standing."""
     return abs(speed) < NONE[MOVE] and abs(turn) < NONE[TURN]
 
 
 def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
-    """Commands that follow each other, and whether they tell it to stand.
+    """Groups of consecutive commands, each with whether it commands standing.
 
     [n, 4]: since and until when, m/s, rad/s.
     """
@@ -193,7 +195,7 @@ def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
 def _run(
     group: np.ndarray, rest: float, poses: np.ndarray, drift: tuple[float, float, float]
 ) -> list[Run]:
-    """The run that a group is; none where it is along both axes, to and fro or without odometry."""
+    """The run of a group of commands; None if it has both axes, both directions or no odometry."""
     sent = group[~np.isnan(group[:, 2])]
     most = np.abs(sent[:, 2:]).max(axis=0)
     axis = MOVE if most[MOVE] >= NONE[MOVE] and most[TURN] <= ASIDE[TURN] else TURN
@@ -223,7 +225,7 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 
 def drift_of(recording: Recording) -> tuple[float, float, float] | None:
-    """(m/s ahead, rad/s to the left, m/s over ground) of a base that is told to stand."""
+    """(m/s ahead, rad/s to the left, m/s over ground) of a base that is commanded to stand."""
     sums = np.zeros(4)
     for stands, group in _groups(recording):
         times, x, y, yaw = np.array(recording.poses).T
@@ -238,7 +240,7 @@ def drift_of(recording: Recording) -> tuple[float, float, float] | None:
 
 
 def axis_figures(recording: Recording, axis: int) -> AxisFigures:
-    """The figures of one axis, as far as they are in it."""
+    """The figures of one axis, as far as the recording has them."""
     runs = tuple(run for run in runs_of(recording) if run.axis == axis)
     drifts = drift_of(recording)
     heard = [run for run in runs if math.isinf(run.silent)]
@@ -270,13 +272,13 @@ def axis_figures(recording: Recording, axis: int) -> AxisFigures:
 
 
 def near(ratios: Sequence[tuple[float, float]], speed: float) -> float:
-    """The ratio of the speeds that are nearest to this one; 1 where none is known."""
+    """The mean ratio at the known speeds nearest to this one; 1 if none is known."""
     least = min((abs(at - speed) for at, _ in ratios), default=0.0)
     return float(np.mean([r for at, r in ratios if abs(at - speed) <= least + 0.01] or [1.0]))
 
 
 def slowest_of(runs: Sequence[Run], axis: int) -> float | None:
-    """The slowest speed from which on it moves; 0 where it moves at LOWEST; None: not tried."""
+    """The slowest speed that moves the base; 0 if even LOWEST does; None: not tried."""
     shares: dict[tuple[float, float], list[float]] = {}
     for run in runs:
         if run.held > max(1.0, 0.9 * (run.end - run.begin)):
@@ -290,7 +292,7 @@ def slowest_of(runs: Sequence[Run], axis: int) -> float | None:
 
 
 def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | None:
-    """Seconds after its last command at which a base stops by itself; infinite: it does not."""
+    """After how many seconds without commands the base stops by itself; infinite: never."""
     found = []
     for run in runs_of(recording):
         before = (run.times >= run.begin + SETTLE) & (run.times <= run.silent)
@@ -308,18 +310,19 @@ def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | Non
 
 
 def obeys_zero(recording: Recording) -> float | None:
-    """Seconds until it stood after zero commands without more."""
+    """Seconds until the base stood after nothing but zero commands; None: not tried."""
     return next((run.took for run in runs_of(recording) if run.end == recording.zeroed), None)
 
 
 def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
-    """When it was, as the navigator has it (stamps and their least latency, s), and its yaw."""
+    """Odometry's times, as the navigator dates them (stamp plus least latency, s), and its yaw,
+    rad."""
     stamps, came = np.array(recording.stamps).T
     return stamps + (came - stamps).min(), np.array(recording.poses)[:, 3]
 
 
 def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
-    """Messages a second, by their stamps."""
+    """Messages per second, by their stamps."""
     known = np.unique(times)
     return float((len(known) - 1) / np.ptp(known)) if len(known) > 3 else None
 
@@ -330,7 +333,7 @@ def median(values: Sequence[float] | np.ndarray) -> float | None:
 
 
 def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:
-    """Of a line through the origin: what is seconds or a ratio at any speed. Fast and long runs
-    count most, of which noise and sway are the least part."""
+    """The slope of a line through the origin, for figures in seconds or ratios. Fast and long runs
+    have the most weight, as noise and sway affect them least."""
     x, y, sure = np.array(points).reshape(-1, 3).T
     return float(x @ (y * sure**2) / (x @ (x * sure**2))) if len(x) else None

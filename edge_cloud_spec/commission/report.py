@@ -1,4 +1,5 @@
-"""What figures mean: parameters of the robot, what is refused, what is not known, and a page."""
+"""Interprets figures: the robot's parameters, what is refused, what is unknown, and an HTML
+page."""
 
 from __future__ import annotations
 
@@ -46,10 +47,10 @@ NOT_MEASURED = (
 
 @dataclass
 class Report:
-    """``lines``: (what, value) to read; ``missing``: what is not known. ``parameters`` by node.
+    """``lines``: (what, value) to read; ``missing``: unknown figures; ``parameters`` by node.
 
-    Sentences: ``refused`` is what nobody should drive with, ``slower`` which speeds are refused,
-    ``stands`` why it must stand to decide.
+    Sentences: ``refused``: what makes the robot unfit to drive, ``slower``: which speeds are
+    refused, ``stands``: why it must stand while deciding.
     """
 
     axes: tuple[AxisFigures, AxisFigures]
@@ -62,9 +63,10 @@ class Report:
     lags: Lags | None = None
 
     def tell(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
-        """A figure (a number or some) in these words, or that it is not known.
+        """Add a figure (one number or several) formatted by ``text``; None: add it to the unknown
+        ones.
 
-        ``each``: how many of the text's unit are one of the figure's.
+        ``each``: how many of the text's unit one of the figure's is.
         """
         if value is None:
             self.missing.append(what)
@@ -87,7 +89,7 @@ class Report:
 
 
 def report_of(recording: Recording, settings: Settings) -> Report:
-    """The report of a recording, even of one that ended early."""
+    """The report of a recording, even of an incomplete one."""
     report = Report((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
     _tell_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
@@ -98,7 +100,7 @@ def report_of(recording: Recording, settings: Settings) -> Report:
 
 
 def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> None:
-    """``each``: how many of the unit are a metre, or a radian."""
+    """Report an axis. ``each``: how many of the unit are a metre, or a radian."""
     found = report.axes[axis]
     for what, value, text, scale in (
         ("dead band", found.slowest, unit + "/s" if found.slowest else "none", each),
@@ -187,7 +189,7 @@ def _tell_camera(report: Report, recording: Recording) -> None:
 
 
 def _parameters(report: Report, settings: Settings) -> dict[str, Any]:
-    """Of navigator and drafter, by node; may add to what is refused."""
+    """The parameters of navigator and drafter, by node; may add to ``refused``."""
     moves = report.axes[MOVE]
     move, turn = (_axis(found) for found in report.axes)
     limits = {
@@ -220,7 +222,7 @@ def _parameters(report: Report, settings: Settings) -> dict[str, Any]:
 
 
 def _axis(found: AxisFigures) -> dict[str, float]:
-    """The fields of ``Axis`` that are known, in their ranges."""
+    """The known fields of ``Axis``, limited to their ranges."""
     known = {item.name: item.metadata["range"] for item in fields(Axis)}
     return {
         name: float(f"{min(most, max(least, value)):.3f}")
@@ -230,7 +232,7 @@ def _axis(found: AxisFigures) -> dict[str, float]:
 
 
 def tried_within(moves: AxisFigures, settings: Settings) -> float:
-    """The fastest speed, of those that were tried and between them, from which it stood in time."""
+    """The fastest tried speed, or one between, from which the base stopped within the limit."""
     if not moves.stopping:
         return settings.speed
     speeds, ways, _ = np.array(moves.stopping).T
@@ -239,7 +241,7 @@ def tried_within(moves: AxisFigures, settings: Settings) -> float:
 
 
 def write_parameters(report: Report, path: Path) -> Path:
-    """``robot.yaml``, whole or not at all; where something is refused, under a name that says so.
+    """Write ``robot.yaml`` atomically; if something is refused, under a name that says so.
 
     Raises UserError.
     """
@@ -252,7 +254,7 @@ def write_parameters(report: Report, path: Path) -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file with this text, or as it was; raises UserError."""
+    """Replace a file's text atomically; raises UserError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(text, "utf-8")
@@ -277,7 +279,7 @@ Curve = tuple[str, Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
 
 
 def page_of(report: Report, title: str) -> str:
-    """A page that needs nothing else: figures, what is refused, curves."""
+    """A self-contained page: figures, refusals, curves."""
     rows = "".join(f"<tr><td>{_text(a)}<td>{_text(b)}" for a, b in report.lines)
     missing = "".join(f"<li>{_text(one)}" for one in [*report.missing, *NOT_MEASURED])
     charts = [
@@ -308,7 +310,7 @@ def _text(text: str) -> str:
 
 
 def _speeds(runs: Sequence[Run]) -> list[Curve]:
-    """Executed speed over time of the fastest that were held, and in grey what was commanded."""
+    """A chart of the fastest held speeds over time, with the commanded ones in grey."""
     held = [run for run in runs if run.held >= 1.0]
     speeds = sorted({round(run.speed, 2) for run in held})[-4:]
     commanded: list[Curve] = []
@@ -325,7 +327,8 @@ def _speeds(runs: Sequence[Run]) -> list[Curve]:
 
 
 def _shares(runs: Sequence[Run]) -> list[Curve]:
-    """For the chart: a short stroke per run, at its speed, with executed over commanded way."""
+    """Data for the chart of executed over commanded distance: a short stroke per run, at its
+    speed."""
     most = max((run.speed for run in runs), default=1.0)
     strokes: list[Curve] = [
         (
@@ -339,7 +342,7 @@ def _shares(runs: Sequence[Run]) -> list[Curve]:
 
 
 def _chart(title: str, curves: Sequence[Curve]) -> str:
-    """An SVG of the curves and, in words, what it spans; empty where there is nothing to draw."""
+    """An SVG of the curves, with their ranges in words; empty without data."""
     if len(curves) < 2:
         return ""
     xs, ys = (np.concatenate([np.asarray(curve[i], float) for curve in curves]) for i in (1, 2))

@@ -1,5 +1,5 @@
-"""The robot under trial and the person at the terminal: topics and answers as events, commands as
-its driver takes them."""
+"""The robot under test and the person at the terminal: converts topics and answers to events, and
+sends commands to the driver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GRACE_S = 0.3  # s after a command that this program did not renew, until it is 
 
 
 class Robot:
-    """A ``trials.Robot``. Raises UserError where it must not be driven.
+    """A ``trials.Robot``. Raises UserError if it must not be driven.
 
     ``interrupted`` is set when the program must end.
     """

@@ -1,7 +1,7 @@
-"""What is driven, in which order, and what ends it at once: without ROS, clock or thread.
+"""Decides what is driven, in which order, and what ends it at once: without ROS, clock or thread.
 
-The trials are functions that call each other. Each waits, a period at a time, for what ``Robot``
-hears; whatever goes wrong meanwhile raises ``Stop``, and the base is told to stand.
+The trials are functions that call each other. Each waits, one period at a time, for the events of
+``Robot``; a fault meanwhile raises ``Stop``, and the base is commanded to stand.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ Pose = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Settings(Bounded):
-    """Highest speeds, and the way within which it must stand. Raises ValueError naming a field."""
+    """Highest speeds, and the distance within which it must stop. Raises ValueError naming a
+    field."""
 
     speed: float = bounded(0.6, 0.1, 1.5, "m/s at most")
     turn_speed: float = bounded(1.2, 0.2, 2.5, "rad/s at most")
@@ -64,37 +65,38 @@ class Settings(Bounded):
 
 
 class Robot(Protocol):
-    """The robot under trial, and the person beside it."""
+    """The interface to the robot under test, and to the person beside it."""
 
     def command(self, velocity: Velocity) -> None:
         """Move at ``velocity`` for a period."""
 
     def stop(self, repeat: int) -> None:
-        """Send one message of a stop, the ``repeat``-th."""
+        """Send the ``repeat``-th message of a stop."""
 
     def keep_silent(self, seconds: float) -> None:
-        """Publish no command for ``seconds``, not even a stop."""
+        """Publish no command for ``seconds``, not even zeros."""
 
     def say(self, text: str) -> None:
-        """Tell the person."""
+        """Print a text for the person."""
 
     def ask(self, text: str) -> None:
-        """Ask the person; the answer comes as an ``Instruction``."""
+        """Print a question; the answer comes as an ``Instruction`` event."""
 
     def period(self) -> Iterable[tuple[float, Event]]:
-        """What comes within the next period, and when (steady s); the last is a ``Tick``."""
+        """The events of the next period, each with its time (monotonic s); the last is a
+        ``Tick``."""
 
 
 class Stop(Exception):
-    """Why the trials cannot go on."""
+    """Ends the trials; the text says why."""
 
 
 class Paused(Stop):
-    """Odometry did not go on for GAP, and does now: the trial is to be repeated."""
+    """Odometry was interrupted for GAP and is back; the trial must be repeated."""
 
 
 class Commission:
-    """The trials of one base; ``recording`` holds the measurements, also of a stopped trial."""
+    """The trials of one base; ``recording`` has the measurements, even of an aborted trial."""
 
     def __init__(self, robot: Robot, settings: Settings) -> None:
         self.robot, self.settings, self.recording = robot, settings, Recording()
@@ -107,7 +109,8 @@ class Commission:
         self._answer: str | None = None
 
     def run(self) -> str:
-        """Make all trials; returns, with the base told to stand, why they ended too early."""
+        """Run all trials; returns why they ended early (empty: they did not), with the base
+        standing."""
         trials: tuple[tuple[str, Callable[[], None]], ...] = (
             (
                 "Stand at the e_stop, with 2 m free around the robot. First it stands for 8 s.",
@@ -145,7 +148,7 @@ class Commission:
         return ""
 
     def _attempt(self, text: str, trial: Callable[[], None]) -> None:
-        """Make this trial from about the start, and return there; again where odometry paused."""
+        """Run a trial from near the start, and return there; repeat it if odometry paused."""
         for again in range(TRIES):
             try:
                 if again:
@@ -169,9 +172,9 @@ class Commission:
     # A period
 
     def _wait(self) -> None:
-        """Hear what comes within a period; raises Stop where it ends the trials.
+        """Handle the events of one period; raises Stop if they end the trials.
 
-        Where odometry pauses, the base is told to stand until it goes on; then Paused is raised.
+        If odometry pauses, the base is commanded to stand until it is back; then Paused is raised.
         """
         self._hear()
         paused = self._gap > GAP
@@ -185,7 +188,7 @@ class Commission:
 
     @property
     def _gap(self) -> float:
-        """Seconds since odometry went on; 0 before its first message."""
+        """Seconds since odometry's last new message; 0 before the first."""
         return self._now - self._came if self.recording.poses else 0.0
 
     def _hear(self) -> None:
@@ -223,14 +226,14 @@ class Commission:
             raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}")
 
     def _periods(self, seconds: float) -> Iterator[float]:
-        """For so long: the caller's turn, which gets the seconds until then, and a period."""
+        """Yield the elapsed seconds each period, for ``seconds``; waits a period after each."""
         begun = self._now
         while self._now < begun + seconds:
             yield self._now - begun
             self._wait()
 
     def _hold(self, seconds: float, velocity: Velocity) -> None:
-        """Command this for so long."""
+        """Command this velocity for ``seconds``."""
         for _ in self._periods(seconds):
             self._send(velocity)
 
@@ -240,7 +243,7 @@ class Commission:
         self.robot.command(velocity)
 
     def _halt(self, seconds: float) -> None:
-        """Send a stop, then nothing, for so long."""
+        """Send a stop, then nothing, for ``seconds``."""
         for _ in self._periods(seconds):
             if self._stops < REPEATS:
                 self._send_stop()
@@ -251,7 +254,7 @@ class Commission:
         self.recording.command(self._now, 0.0, 0.0)
 
     def _ask(self, text: str) -> str:
-        """The answer, for which it stands and waits."""
+        """Ask the person, while the base stands; returns the answer."""
         self._answer = None
         self.robot.ask(text)
         while self._answer is None:
@@ -271,7 +274,7 @@ class Commission:
         raise Stop("there was no yes or no")
 
     def _since(self, before: Pose) -> tuple[float, float, float]:
-        """The way since a pose: m ahead, rad to the left, m aside."""
+        """The distance moved since a pose: m ahead, rad to the left, m aside."""
         (_, x0, y0, yaw0), (_, x, y, yaw) = before, self.recording.poses[-1]
         cos, sin, dx, dy = math.cos(yaw0), math.sin(yaw0), x - x0, y - y0
         return cos * dx + sin * dy, yaw - yaw0, cos * dy - sin * dx
@@ -296,7 +299,7 @@ class Commission:
             self._halt(2 * PERIOD)
 
     def _drive(self, axis: int, speed: float, seconds: float) -> None:
-        """One command; then a stop, and until it stands."""
+        """Command one velocity, then stop, and wait until the base stands."""
         before, sign, begun = self.recording.poses[-1], math.copysign(1.0, speed), self._now
         velocity = Velocity(speed) if axis == MOVE else Velocity(wz=speed)
         for _ in self._periods(seconds):
@@ -306,7 +309,7 @@ class Commission:
         self._rest()
 
     def _check(self, axis: int, made: float, speed: float, seconds: float) -> None:
-        """Raise Stop where the base does not do as it is commanded; m or rad."""
+        """Raise Stop if the base does not follow its commands; m or rad."""
         commanded, drifts = speed * seconds, abs(self._drift[axis]) * seconds
         due = speed * (seconds - STARTS)
         for is_wrong, why in (
@@ -328,11 +331,11 @@ class Commission:
                 raise Stop(why)
 
     def _easy(self, axis: int, speed: float) -> float:
-        """This speed, or more where the base would hardly follow it."""
+        """This speed, raised if the base would hardly follow it."""
         return max(speed, 1.5 * self._slowest[axis])
 
     def _home(self) -> None:
-        """Back to about where it began, by its own commands and no further than odometry has it."""
+        """Drive back to near the start, bounded by commands and by odometry."""
         for _ in range(3):
             ahead, turned, aside = self._since(self.recording.poses[0])
             far, turned = math.hypot(ahead, aside), wrap(turned)
@@ -388,7 +391,7 @@ class Commission:
         self.robot.say(f"  it follows from {high:.2g} {RATES[axis]} on")
 
     def _follows(self, axis: int, speed: float) -> bool:
-        """Whether the base moves at this speed, to and fro."""
+        """Whether the base moves at this speed, in both directions."""
         for sign in (1, -1):
             self._drive(axis, sign * speed, PULSE)
         last = [run for run in runs_of(self.recording) if run.axis == axis][-2:]

@@ -1,8 +1,8 @@
-"""The acceptance rules: which path of a draft the target keeps, and the token after it.
+"""The acceptance rules: which path of a draft the target accepts, and the token after it.
 
-Words: a drafted token is *accepted* when the rule lets it stand; the *recovered* token replaces
-the first rejected one; the *bonus* token follows a draft that was accepted whole. A verdict is
-*open* when it has neither: all is accepted, and the draft goes on.
+A drafted token is *accepted* if the rule keeps it; the *recovered* token replaces the first
+rejected one; the *bonus* token follows a draft that is accepted whole. A verdict is *open* if it
+has neither: all is accepted, and another draft continues there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .token_distribution import TokenDistribution
 class Acceptance:
     """Indices of the accepted nodes, root to leaf, and the recovered or bonus token after them.
 
-    Without a token the verdict is open, or ``rejected`` is P at the first rejected place, where
-    the robot resamples.
+    ``token`` is None if the verdict is open, or if the robot resamples: then ``rejected`` is P at
+    the first rejected position.
     """
 
     path: tuple[int, ...]
@@ -34,11 +34,11 @@ class Acceptance:
 def follow(
     draft: Draft, target_token: Callable[[int], int], open_at: int | None = None
 ) -> Acceptance:
-    """Greedy and coupled: walk down the draft along the target's own tokens.
+    """Greedy and coupled: walk down the draft along the target's tokens.
 
-    ``target_token(node)`` is the target's token after this node (-1: after the prefix). The
-    output is the target's own, whatever was drafted. The draft goes on
-    after the leaf ``open_at``, so that gets no bonus.
+    ``target_token(node)`` is the target's token after this node (-1: after the prefix). The output
+    does not depend on the draft. Another draft continues after the leaf ``open_at``, so the verdict
+    has no bonus token there.
     """
     path: list[int] = []
     node = -1
@@ -65,15 +65,15 @@ def rejection(
 ) -> Acceptance:
     """Speculative sampling of a chain or a tree (Leviathan et al. 2023; MCVeri, TSLT algorithm 5).
 
-    A candidate x stands with probability min(1, P(x) / Q(x)); with each that does not, P becomes
-    norm(max(0, P - Q)) for the next one, and in the end for the recovered token. Drawn without
-    ``replacement``, a rejected candidate leaves Q, too. ``target_row(node)`` is P after this node;
-    ``position`` is that of the first drafted token in the answer.
+    A candidate x is accepted with probability min(1, P(x) / Q(x)); after each rejection P becomes
+    norm(max(0, P - Q)) for the next candidate, and at last for the recovered token. Drawn without
+    ``replacement``, a rejected candidate is also removed from Q. ``target_row(node)`` is P after
+    this node; ``position`` is that of the first drafted token in the answer.
 
-    Where none of the drawn candidates stands, x is drawn from what is left of P, and the child that
-    was not drawn and equals it is followed. Such are looked-up nodes, and all of a draft with
-    neither rows nor values. A draft with values only is judged, and resampled by the robot (DSSD
-    algorithm 2). (DSSD and TSLT print the ratio upside down.)
+    If no drawn candidate is accepted, x is drawn from what is left of P, and an undrawn child with
+    token x is followed. Lookup nodes are undrawn, and so is all of a draft with neither rows nor
+    values. A draft with values only is judged here, and resampled by the robot (DSSD algorithm 2).
+    (DSSD and TSLT print the ratio upside down.)
     """
     path: list[int] = []
     node = -1
@@ -120,7 +120,7 @@ def accept(
     replacement: bool = True,
     open_at: int | None = None,
 ) -> Acceptance:
-    """Apply the rule to a draft and the target's rows after its prefix and its nodes."""
+    """Apply the rule to a draft and the target's logits after its prefix and its nodes."""
     if rule == "rejection":
         return rejection(
             draft,

@@ -1,9 +1,9 @@
-"""The rate of a shape and a pipeline under measured costs: the cost model of ``auto``.
+"""The cost model of ``auto``: tokens per second of a shape and a pipeline under measured costs.
 
-A draft model with calibrated probabilities grows the same tree every time. So one growth over rows
-with the measured acceptance of its first and second choice gives the tokens of a round and the
-probability of each of its ends. The time of a round follows from when the draft for its actual end
-reaches the cloud: before the pass ends (the cloud continues at once), or after it.
+A draft model with calibrated probabilities grows the same tree every time. So growing one tree,
+with the measured acceptance of first and second choices as probabilities, gives a round's expected
+tokens and the probability of each of its ends. The round's duration depends on when the next draft
+reaches the cloud: before the current pass ends (the cloud continues at once), or after it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .propose import Growth, ProposalConfig
 from .random_source import SeededRandomSource
 from .shape import Shape
 
-Share = tuple[float, bool]  # probability of an end of a round, and whether its bonus is missing
+Share = tuple[float, bool]  # probability of a round's end, and whether its bonus token is missing
 
-EXIT_DEPTH = 0.3  # share of a pass after which an exit has predicted its verdict; assumed
-STEPS = 40  # to which shares are rounded, in 0 to 1
-CHAIN_STEPS = 24  # after which a Markov chain of rounds is stationary
+EXIT_DEPTH = 0.3  # share of a pass at which an exit has predicted the verdict; assumed
+STEPS = 40  # probabilities are rounded to 1 / STEPS
+CHAIN_STEPS = 24  # steps after which the Markov chain of rounds counts as stationary
 INSTANT = 1e-9  # seconds
-TIME_STEP = 0.1  # relative change of a time that counts as another one
-_VOCABULARY = 12  # tokens of the rows that a profile is grown over
+TIME_STEP = 0.1  # relative change of a time that matters
+_VOCABULARY = 12  # tokens of the logits that a profile is grown over
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured times in seconds and shares from 0 to 1.
+    """Measured times in seconds and probabilities, 0 to 1.
 
     ``draft``: a pass of the draft model over this many nodes. ``verify``: a pass of the target over
-    this many drafted tokens; ``generate``: over none. ``one_way``: the link. ``acceptance``: share
-    of first choices that are right; ``runner_up``: share of second choices, where the first is
-    wrong. ``exits``: share of rounds that an early exit predicts. ``verify_without_exits``: a pass
-    without exits; None if it takes the same.
+    this many drafted tokens; ``generate``: over none. ``one_way``: the link. ``acceptance``: how
+    often a first choice is right; ``runner_up``: how often a second choice is, if the first is
+    wrong. ``exits``: how often an early exit predicts a round's verdict. ``verify_without_exits``:
+    ``verify`` without exits; None if equal.
     """
 
     draft: Callable[[int], float]
@@ -57,18 +57,19 @@ class Costs:
 
 @dataclass(frozen=True)
 class DraftProfile:
-    """A shape under an acceptance: nodes of each pass, tokens of a round, its likely ends."""
+    """A shape under an acceptance: ``rows`` of each draft pass, ``nodes`` and expected ``tokens``
+    of a round, and the probabilities of its ends."""
 
     rows: tuple[int, ...]  # nodes whose logits each pass needs
     nodes: int
     tokens: float
-    leaves: tuple[float, ...]  # probabilities that the verdict ends in each leaf
-    recoveries: tuple[float, ...]  # and in each token that was not drafted
+    leaves: tuple[float, ...]  # probability that the verdict ends in each leaf
+    recoveries: tuple[float, ...]  # probability of each recovered token outside the draft
 
 
 @lru_cache(maxsize=4096)
 def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
-    """The profile of a shape, grown over calibrated probabilities; both shares from 0 to 1."""
+    """The profile of a shape, grown with these probabilities of first and second choices."""
     rest = max(1e-6, (1 - acceptance) * (1 - runner_up)) / (_VOCABULARY - 2)
     beliefs = [
         max(1e-6, acceptance),
@@ -95,10 +96,10 @@ def profile(shape: Shape, acceptance: float, runner_up: float) -> DraftProfile:
 
 
 def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
-    """Tokens per second that this shape and pipeline promise.
+    """The expected tokens per second of this shape and pipeline.
 
-    A draft that the cloud would wait for is sent at ``speculation.cut`` levels, so that rounds
-    differ in depth: they are a Markov chain, whose states are the depths of the verified draft.
+    If the cloud would wait for a draft, it is sent at ``speculation.cut`` levels, so rounds differ
+    in depth: they form a Markov chain whose state is the depth of the verified draft.
     """
     if costs.verify_without_exits is not None and not speculation.exits:
         costs = replace(costs, verify=costs.verify_without_exits)
@@ -111,7 +112,7 @@ def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
     rounds = [_round(shape, depth, least, speculation, costs) for depth in depths]
     shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
     profiles = [_profile_at(shape, depth, costs) for depth in depths]
-    # a verdict that is left open brings no bonus
+    # an open verdict brings no bonus token
     tokens = [each.tokens - speculation.open * each.leaves[0] for each in profiles]
     seconds = [mean for mean, _ in rounds]
     return float(np.dot(shares, tokens) / np.dot(shares, seconds))
@@ -124,18 +125,19 @@ def _profile_at(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
 def _round(
     shape: Shape, depth: int, least: int, speculation: Speculation, costs: Costs
 ) -> tuple[float, dict[int, float]]:
-    """The mean time (s) of a round whose draft has this depth, and the next depth's probabilities.
+    """The mean duration (s) of a round whose draft has this depth, and the next depth's
+    probabilities.
 
     Drafting for the next round begins when this draft is sent, one way before its pass. The next
-    draft is due when that pass ends, or a round trip later if it is not pushed. What is cut before
-    it is due leaves that time to the draft after it, if that one is for a predicted verdict: as
-    many levels more, on average, as the time is long.
+    draft is due when that pass ends, or a round trip later if it is not pushed. Time saved by
+    cutting a draft early goes to the draft after it, if that is for a predicted verdict: it gets as
+    many more levels, on average, as fit into the time.
     """
     drafted, deepest = _profile_at(shape, depth, costs), _profile_at(shape, shape.depth, costs)
     verify, there = costs.verify(drafted.nodes), costs.one_way
     received = verify + 2 * there
     due = verify if speculation.push else received
-    # with few drafts ahead, a verdict has to arrive before the next draft begins
+    # with few drafts ahead, a verdict must arrive before the next draft begins
     begun = max(0.0, 2 * there - (speculation.ahead - 1) * verify) if speculation.push else 0.0
     missed = received + sum(costs.draft(rows) for rows in deepest.rows[:least])
     predictions = _predicted(drafted, speculation, costs)
@@ -143,7 +145,7 @@ def _round(
     levels = list(accumulate(costs.draft(at_once * rows) for rows in deepest.rows))
     seek = costs.draft(at_once)
     exits = costs.exits if speculation.exits else 0.0
-    predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # half of a pass is under way
+    predicted = EXIT_DEPTH * verify + 2 * there + seek / 2  # on average half of a pass has passed
     left = 1 - sum(share for share, _ in predictions)
     begins = [(left * exits, predicted), (left * (1 - exits), received)]
     for place, (share, bonus) in enumerate(predictions):
@@ -173,7 +175,7 @@ def _predicted(drafted: DraftProfile, speculation: Speculation, costs: Costs) ->
 def _likely(
     drafted: DraftProfile, speculation: Speculation, acceptance: float, runner_up: float
 ) -> tuple[Share, ...]:
-    """The predicted ends of a round, the likeliest first."""
+    """The predicted ends of a round, most likely first."""
     found: list[Share] = []
     if speculation.open:
         found.append((drafted.leaves[0], False))
@@ -188,7 +190,7 @@ def _likely(
 
 
 def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
-    """The stationary shares [n] of a Markov chain; steps[i][j]: probability from i to j."""
+    """The stationary distribution [n] of a Markov chain; steps[i][j]: probability from i to j."""
     matrix = np.array(steps)
     shares: NDArray[np.float64] = np.full(len(steps), 1 / len(steps))
     for _ in range(CHAIN_STEPS):
@@ -198,7 +200,7 @@ def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
 
 
 def signature(costs: Costs) -> tuple[int, ...]:
-    """Equal for costs under which every shape and pipeline has about the same rate."""
+    """A key that is equal for costs under which all plans have about the same rates."""
     sizes = (1, 4, 16)
     without = costs.verify_without_exits or costs.verify
     passes = [*map(costs.draft, sizes), *map(costs.verify, sizes), *map(without, sizes)]
@@ -211,12 +213,12 @@ def signature(costs: Costs) -> tuple[int, ...]:
 
 
 def _coarse(share: float) -> float:
-    """A share rounded to STEPS, so that cached profiles are found again."""
+    """A probability rounded to STEPS, so that profiles can be cached."""
     return round(share * STEPS) / STEPS
 
 
 def specedge_depth(draft: float, rtt: float, verify: float) -> int:
-    """Draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3); in seconds.
+    """The draft depth at which verify = drafting + rtt, at least 1 (SpecEdge sec. 4.3); in seconds.
 
     ``draft``: one pass of the draft model, which makes one level.
     """

@@ -1,4 +1,4 @@
-"""Prefixes of an answer: the digest that names one on robot and cloud, and what two share."""
+"""Digests that identify a prefix of an answer, equally on robot and cloud."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True)
 class PrefixDigest:
-    """How many tokens are verified, and their 64-bit rolling hash seeded with the request."""
+    """The number of verified tokens, and their 64-bit rolling hash, seeded with the request."""
 
     length: int
     hash: int
@@ -23,7 +23,7 @@ class PrefixDigest:
         return self.hash >> 32
 
     def extend(self, tokens: Sequence[int]) -> PrefixDigest:
-        """The digest after these tokens."""
+        """The digest after appending these tokens."""
         rolled = self.hash
         for token in tokens:
             rolled = ((rolled ^ (token + 1)) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
@@ -34,17 +34,17 @@ class PrefixDigest:
 def request_digest(*parts: bytes | str | float) -> PrefixDigest:
     """The digest of the empty prefix of one request.
 
-    ``parts``: everything that defines its answer: nonce, image, prompt, policy and both models'
+    ``parts``: everything that determines the answer: nonce, image, prompt, policy and both models'
     identities.
     """
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()  # numpy's numbers too
+        data = part if isinstance(part, bytes) else str(part).encode()  # also for numpy's numbers
         hashed.update(len(data).to_bytes(8, "little") + data)
     return PrefixDigest(0, int.from_bytes(hashed.digest(), "little"))
 
 
 def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """The length of the common prefix of two sequences."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""A draft: tokens proposed for the positions after a prefix, a chain or a token tree."""
+"""A draft: a chain or tree of tokens, proposed after a prefix."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ class BadDraft(ValueError):
 
 
 MAX_NODES = 1024  # of any draft
-MAX_DRAFTED = 128  # of a preset's draft, and of those that a verifier accepts by default
-MAX_PUSHED = 32  # drafts of one decode that the cloud keeps for predicted prefixes
-MAX_PUSHED_BYTES = 2**24  # of their rows
-SUM_TOLERANCE = 1e-3  # of a row's sum; float32 numbers sum to 1 only up to their rounding
+MAX_DRAFTED = 128  # the largest draft of a preset, and a verifier's default limit
+MAX_PUSHED = 32  # drafts per decode that the cloud stores for predicted prefixes
+MAX_PUSHED_BYTES = 2**24  # of their distributions
+SUM_TOLERANCE = 1e-3  # deviation of a distribution's sum from 1, since float32 rounds
 
 
 @dataclass(frozen=True)
 class Draft(TokenTree):
-    """Proposed tokens, a chain or a tree, and what they were drawn from.
+    """Proposed tokens, a chain or a tree, and the distributions they were drawn from.
 
-    ``rows`` are the distributions Q that children were drawn from, one for each node that has some,
-    in order (the prefix is -1): a chain has one for each token. ``values`` are Q(x) of each token
-    alone (DSSD). Neither is there where the acceptance rule needs none, or where the tokens were
-    not drawn but are the likeliest. The last ``looked_up`` nodes are no model's: they were said
-    before (see ``SuffixIndex``), and have neither.
+    ``rows`` are the distributions Q of the nodes that have drawn children, in order (the prefix is
+    -1): a chain has one per token. ``values`` are Q(x) of each token only (DSSD). Both are None if
+    the acceptance rule needs neither, or if the tokens were not drawn but are the most likely. The
+    last ``looked_up`` nodes come from a lookup (see ``SuffixIndex``), and have neither.
     """
 
     rows: tuple[TokenDistribution, ...] | None = None
@@ -40,12 +39,12 @@ class Draft(TokenTree):
 
     @property
     def drafted(self) -> int:
-        """How many of its nodes, the first ones, are a model's."""
+        """How many nodes, counted from the first, a model drafted."""
         return len(self.tokens) - self.looked_up
 
     @cached_property
     def inner(self) -> tuple[int, ...]:
-        """The nodes that have drafted children, the prefix (-1) first."""
+        """The nodes with drafted children, the prefix (-1) first."""
         return tuple(sorted(set(self.all_parents[: self.drafted])))
 
     def row(self, node: int) -> TokenDistribution:
@@ -55,7 +54,7 @@ class Draft(TokenTree):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its rows."""
+        """Bytes of the distributions in ``rows``."""
         return sum(row.nbytes for row in self.rows or ())
 
     def below(self, tokens: Sequence[int]) -> Draft | None:
@@ -72,7 +71,7 @@ class Draft(TokenTree):
 
 
 def check_draft(draft: Draft, vocabulary: int) -> None:
-    """Refuse what cannot be verified against a vocabulary of this size; raises BadDraft."""
+    """Raise BadDraft if a draft cannot be verified with a vocabulary of this size."""
     if not len(draft):
         raise BadDraft("a draft has at least one token")
     if len(draft) > MAX_NODES:
@@ -88,7 +87,7 @@ def check_draft(draft: Draft, vocabulary: int) -> None:
 
 
 def _check_q(draft: Draft, vocabulary: int) -> None:
-    """The numbers of Q that come with a draft: of the drawn tokens, or rows of it."""
+    """Check the probabilities Q of a draft: of the drawn tokens, or whole distributions."""
     if draft.values is not None:
         if len(draft.values) != draft.drafted:
             raise BadDraft(f"{draft.drafted} tokens but {len(draft.values)} probabilities")
@@ -106,10 +105,10 @@ def _check_q(draft: Draft, vocabulary: int) -> None:
 
 
 def check_distinct(draft: Draft) -> None:
-    """Refuse equal siblings, which cannot be where they were drawn without replacement.
+    """Raise BadDraft for equal siblings, impossible if they were drawn without replacement.
 
-    A second one would be judged by what is left of Q without it: by nothing. A looked-up one may
-    equal a drawn one: it is judged by what is left of P. Raises BadDraft.
+    After the first is rejected, Q has no probability left for the second. A lookup node may equal a
+    drawn one: it is judged by what is left of P.
     """
     drawn = draft.tokens[: draft.drafted]
     if len({(draft.parent(node), token) for node, token in enumerate(drawn)}) < len(drawn):
@@ -126,7 +125,7 @@ def _check_row(row: TokenDistribution, vocabulary: int) -> None:
 def row_error(row: TokenDistribution, vocabulary: int) -> str:
     """Why these are not probabilities over a vocabulary of this size; empty if they are.
 
-    Their sum is not checked: they may be a part of a distribution.
+    Their sum is not checked: they may be part of a distribution.
     """
     size = vocabulary if row.ids is None else len(row.ids)
     if row.probabilities.shape != (size,) or not size:

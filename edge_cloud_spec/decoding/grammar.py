@@ -1,4 +1,4 @@
-"""A grammar of answers: which tokens may follow, before temperature, top-k and top-p.
+"""A grammar of answers: which tokens are allowed next, before temperature, top-k and top-p.
 
 P and Q are both renormalized over the allowed tokens, so that an accepted token is always one of
 them. Greedy is the argmax over them, and coupled the argmax of log P + G over them.
@@ -19,10 +19,11 @@ AllowedAfter = Callable[[int], Allowed]  # after a node of a draft; -1: after th
 
 
 class Grammar(Protocol):
-    """The answers that are allowed: a function of tokens alone, so both sides agree."""
+    """Defines the allowed answers; depends on tokens only, so that both sides agree."""
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """The tokens [V] that may follow these; raises UserError where these are against it."""
+        """A mask bool [V] of the tokens allowed after ``answer``; raises UserError if the answer
+        breaks the grammar."""
 
 
 def masked(logits: NDArray[np.float32], allowed: Allowed) -> NDArray[np.float32]:
@@ -33,7 +34,10 @@ def masked(logits: NDArray[np.float32], allowed: Allowed) -> NDArray[np.float32]
 def allowed_after(
     grammar: Grammar | None, prefix: Sequence[int], draft: Draft
 ) -> AllowedAfter | None:
-    """The tokens allowed after each node of a draft after this prefix, computed on demand."""
+    """A function from a node to the tokens allowed after it, for a draft after this prefix.
+
+    None without a grammar.
+    """
     if grammar is None:
         return None
     verified = tuple(prefix)
@@ -42,7 +46,7 @@ def allowed_after(
 
 
 def forced_token(allowed: Allowed) -> int | None:
-    """The only token that may follow; None where there is a choice."""
+    """The only allowed token; None if there are several."""
     first = int(allowed.argmax())
     return None if allowed[first + 1 :].any() else first
 
@@ -50,7 +54,7 @@ def forced_token(allowed: Allowed) -> int | None:
 def forced_tokens(
     grammar: Grammar, answer: Sequence[int], end_tokens: Sequence[int], most: int
 ) -> tuple[int, ...]:
-    """The tokens, ``most`` of them, that must follow: P of each is 1, whatever the model says."""
+    """The tokens, at most ``most``, that the grammar forces next: P of each is 1."""
     forced: list[int] = []
     while len(forced) < most and not (forced and forced[-1] in end_tokens):
         token = forced_token(grammar.allowed((*answer, *forced)))

@@ -1,14 +1,14 @@
-"""Running means, in which what was observed lately weighs more, and what passes yield by them."""
+"""Running means that weigh recent observations more, and the yield of passes."""
 
 from __future__ import annotations
 
-DECAY = 0.995  # weight of an observation, one observation later
+DECAY = 0.995  # weight of an observation relative to the next one
 
 
 class Mean:
-    """A mean with a prior, which counts for ``weight`` observations.
+    """An exponentially decayed mean with a prior, which counts as ``weight`` observations.
 
-    ``total`` and ``count`` are of the observations alone, without decay.
+    ``total`` and ``count`` are over the observations only, without decay.
     """
 
     def __init__(self, prior: float, weight: float = 0.0, decay: float = DECAY) -> None:
@@ -25,33 +25,33 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """The mean; the prior where there is no weight."""
+        """The mean; the prior before any observation."""
         return self._sum / self._weight if self._weight else self._prior
 
     @property
     def known(self) -> bool:
-        """Whether it has an observation, or a prior with a weight."""
+        """Whether there is an observation, or a prior with a weight."""
         return self._weight > 0
 
 
-PASS_DECAY = 0.99  # weight of a pass, one pass later
-MIN_PASS_S = 1e-4  # of the target
+PASS_DECAY = 0.99  # weight of a pass relative to the next one
+MIN_PASS_S = 1e-4  # of the target, to avoid a division by 0
 
 
 class PassYield:
-    """The yield of the target's passes: tokens, and the seconds that they take."""
+    """The mean yield of the target's passes: tokens per second."""
 
     def __init__(self) -> None:
         self._tokens, self._seconds = Mean(0.0, decay=PASS_DECAY), Mean(0.0, decay=PASS_DECAY)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Add a pass."""
+        """Record a pass that added ``tokens`` tokens in ``seconds``."""
         self._tokens.observe(tokens)
         self._seconds.observe(seconds)
 
     @property
     def count(self) -> int:
-        """The passes so far."""
+        """The number of passes recorded."""
         return self._seconds.count
 
     @property

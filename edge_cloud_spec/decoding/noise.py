@@ -1,7 +1,7 @@
-"""One counter-based random generator for robot and cloud.
+"""A counter-based random generator shared by robot and cloud.
 
-A draw is a hash of (seed of the request, purpose, position, trial, index), so it can be made again
-anywhere, in any order, and no two purposes ever share one. The mixing function is the finalizer of
+A draw is a hash of (seed of the request, purpose, position, trial, index), so it can be repeated
+anywhere, in any order, and no two purposes share one. The mixing function is the finalizer of
 SplitMix64 (Steele, Lea and Flood 2014), applied once per word of the key.
 """
 
@@ -21,15 +21,15 @@ class Purpose(IntEnum):
     ACCEPT = 2
     RESIDUAL = 3
     COUPLED = 4
-    TAIL = 5  # tokens outside the top K that the cloud sends along
-    KEEP = 6  # whether the robot keeps one of them
+    TAIL = 5  # tail tokens outside the top K that the cloud sends
+    KEEP = 6  # whether the robot keeps a tail token
 
 
 _NUMBERS = 32  # bits of a decision's number
 
 
 def decision_seed(seed: int, number: int) -> int:
-    """The seed of a robot's decision of this number, from a seed of its own, both below 2**32.
+    """The seed of a robot's ``number``-th decision, from the robot's ``seed``; both below 2**32.
 
     It has 64 bits and contains both, so no two decisions share a seed. Raises ValueError.
     """
@@ -39,7 +39,7 @@ def decision_seed(seed: int, number: int) -> int:
 
 
 def seed_and_number(seed: int) -> tuple[int, int]:
-    """The seed and number that ``decision_seed`` combined."""
+    """The inverse of ``decision_seed``."""
     return seed >> _NUMBERS, seed & (1 << _NUMBERS) - 1
 
 
@@ -83,21 +83,21 @@ GUMBEL_MAX = 36.75  # above all noise, since u is at most 1 - 2**-53
 
 
 def coupled_key(seed: int, position: int) -> int:
-    """What a token's number is added to, so that its hash is the coupled rule's; 64 bits."""
+    """The 64-bit key to which a token id is added before hashing, under the coupled rule."""
     return int(_key(seed, int(Purpose.COUPLED), position, 0))
 
 
 class GumbelBounds:
-    """Bounds of the coupled rule's noise at one position, for tokens in chunks; cheap.
+    """Cheap upper bounds of the coupled rule's noise at one position, for chunks of tokens.
 
-    u has 52 bits of the hash, of which the last step of the mixing leaves the upper 31 as they are.
-    With c the complement of these 31, 1 - u > c / 2**31, and G = -log(-log u) <= -log(1 - u), so
-    G < LOG_2_31 - log c: infinite for c = 0. In float32 that is right up to 1e-5: c has an error of
-    2**-24 of its size, and the logarithm, at most 21.5, one of 4 units in its last place.
+    u has 52 bits of the hash; the last mixing step leaves its upper 31 unchanged. With c the
+    complement of these 31, 1 - u > c / 2**31, and G = -log(-log u) <= -log(1 - u), so G < LOG_2_31
+    - log c: infinite for c = 0. In float32 that is right up to 1e-5: c has an error of 2**-24 of
+    its size, and the logarithm, at most 21.5, one of 4 units in its last place.
     """
 
     def __init__(self, seed: int, position: int, chunk: int) -> None:
-        """chunk: tokens at a time, at most."""
+        """chunk: the most tokens per call."""
         self._key = np.uint64(coupled_key(seed, position))
         self._words, self._shifted = np.empty((2, chunk), np.uint64)
         self._complement = np.empty(chunk, np.int32)
@@ -106,9 +106,9 @@ class GumbelBounds:
             self._steps = np.arange(chunk, dtype=np.uint64) * _GOLDEN
 
     def logs(self, start: int, count: int) -> NDArray[np.float32]:
-        """log c of so many tokens from ``start`` on, until the next call.
+        """log c, float32 [count], of tokens from ``start`` on; valid until the next call.
 
-        To be called with numpy's warnings of overflow and division ignored.
+        Call it with numpy's overflow and division warnings disabled.
         """
         x, y = self._words[:count], self._shifted[:count]
         np.add(self._steps[:count], (self._key + np.uint64(start)) * _GOLDEN + _GOLDEN, out=x)

@@ -14,10 +14,10 @@ MAX_GRAMMAR = 4096  # characters
 
 @dataclass(frozen=True)
 class SamplingPolicy:
-    """How a distribution is made from logits; temperature 0 is greedy, top_k 0 keeps all.
+    """How logits become a distribution; temperature 0 is greedy, top_k 0 keeps all tokens.
 
-    Before that the tokens that ``grammar`` does not allow are left out (see ``grammar.Grammar``):
-    its text, in the Lark dialect of llguidance; empty: none.
+    ``grammar``: text in llguidance's Lark dialect; tokens that it does not allow are removed first
+    (see ``grammar.Grammar``). Empty: no grammar.
     """
 
     temperature: float = 0.0
@@ -29,7 +29,7 @@ class SamplingPolicy:
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "temperature", float(self.temperature)
-        )  # 0 and 0.0 hash alike then
+        )  # so that 0 and 0.0 give the same hash
         object.__setattr__(self, "top_p", float(self.top_p))
         rules = (
             (
@@ -53,10 +53,10 @@ GREEDY = SamplingPolicy()
 
 
 def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArray[np.float64]:
-    """Logits of the policy's distribution, -inf outside its support; [..., V] to [..., V] float64.
+    """Logits of the policy's distribution, float64 [..., V], -inf outside its support.
 
     At temperature 0 the logits are not divided: only their argmax has a meaning. Raises ValueError
-    where a logit is NaN or the largest is infinite.
+    if a logit is NaN or the largest is infinite.
     """
     scaled = np.asarray(logits, np.float64)
     top = scaled.max(-1, keepdims=True)
@@ -68,15 +68,16 @@ def scaled_logits(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
 
 
 def check_top(top: NDArray[np.floating] | np.floating) -> None:
-    """Raise ValueError where the largest logit of a row is infinite; a NaN anywhere is that one."""
+    """Raise ValueError unless the largest logits are finite; a NaN anywhere makes the largest
+    NaN."""
     if not np.isfinite(top).all():
         raise ValueError("the model's logits hold something that is not a number")
 
 
 def truncated(scaled: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[np.float64]:
-    """Logits [..., V] with -inf outside the ``top_k`` likeliest tokens (0: all; ties stay).
+    """Logits [..., V] with -inf outside the ``top_k`` most likely tokens (0: all; ties stay).
 
-    Also outside the fewest of these that hold ``top_p`` of the probability.
+    Of these, only the smallest set with probability ``top_p`` is kept.
     """
     if 0 < top_k < scaled.shape[-1]:
         smallest = np.partition(scaled, -top_k, axis=-1)[..., -top_k, None]
@@ -92,7 +93,7 @@ def truncated(scaled: NDArray[np.float64], top_k: int, top_p: float) -> NDArray[
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of logits [..., V]; -inf becomes 0."""
+    """Probabilities [..., V] of logits [..., V]; -inf becomes 0."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     normalized: NDArray[np.float64] = weights / weights.sum(-1, keepdims=True)
     return normalized
@@ -102,7 +103,7 @@ RULES = ("greedy", "coupled", "rejection")
 
 
 def check_rule(rule: str, temperature: float) -> None:
-    """Raise UserError for an unknown rule, or one that does not go with this temperature."""
+    """Raise UserError for an unknown rule, or one that excludes this temperature."""
     if rule not in RULES:
         raise UserError(f"rule must be {', '.join(RULES[:-1])} or {RULES[-1]}, not {rule!r}")
     if (rule == "greedy") != (temperature == 0):
@@ -113,5 +114,5 @@ def check_rule(rule: str, temperature: float) -> None:
 
 
 def temperature_of(rule: str, sampling: float) -> float:
-    """The temperature of a decode: 0 under greedy, ``sampling`` under the rules that sample."""
+    """The temperature of a decode: 0 under greedy, else ``sampling``."""
     return 0.0 if rule == "greedy" else sampling

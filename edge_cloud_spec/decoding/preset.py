@@ -1,4 +1,4 @@
-"""Presets: the published systems as choices along the axes of one engine."""
+"""Presets: published systems as configurations of one decoder."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from .split import MAX_TOLD, RESIDUALS, Split
 class Speculation:
     """Which predictions of a verdict a preset drafts for.
 
-    ``all_accepted``: that all of a draft's likeliest path is accepted. ``open``: and that the
-    verdict is then left open, so that the next draft begins right there (PicoSpec); else the
-    likeliest token after it is predicted as the bonus (SpecEdge). ``runners_up``: that the draft's
-    own second choice replaces the first rejected token. ``exits``: what early exits predict (FSD).
+    ``all_accepted``: that the draft's most likely path is accepted whole. ``open``: and that the
+    verdict is open, so that the next draft begins right there (PicoSpec); otherwise with the most
+    likely next token as the bonus (SpecEdge). ``runners_up``: that the draft model's second choice
+    replaces the first rejected token. ``exits``: predictions of early exits (FSD).
 
     ``push``: send a pre-draft as soon as it is finished, so that the cloud continues at once when
-    its prediction comes true. ``ahead``: how many drafts beyond the one being verified; 0 is
-    stop and wait. ``cut``: the levels after which a draft is cut short and sent, if the cloud
-    would wait for more of it (PicoSpec's latency-aware truncation, 3.2); 0 is never. ``width``:
-    nodes in one pass of the draft model. Predictions of a confidence below ``least`` are not
-    worked on.
+    its prediction comes true. ``ahead``: how many drafts beyond the one being verified; 0 is stop
+    and wait. ``cut``: after how many levels a draft is sent unfinished, if the cloud would have to
+    wait (PicoSpec's latency-aware truncation, 3.2); 0: never. ``width``: the most nodes in one pass
+    of the draft model. Predictions with a confidence below ``least`` are ignored.
     """
 
     all_accepted: bool = False
@@ -55,21 +54,21 @@ PAYLOADS = ("ids", "probabilities", "dense", "sparse")
 
 @dataclass(frozen=True)
 class Preset:
-    """One choice of parts, read from ``config/presets/NAME.yaml``.
+    """A configuration of the decoding, read from ``config/presets/NAME.yaml``.
 
     ``drafter`` is where the draft model runs: edge, cloud or none; ``lookup``: there is none, the
-    cloud drafts what was said before. Another drafter's drafts get such branches, too, with the
-    field ``lookup``. The draft's shape is one of ``draft_length`` (a chain), ``expansion``
-    (<k1..kL>) and ``best_first`` (nodes, depth, width).
+    cloud drafts from earlier answers. The field ``lookup`` adds such branches to another drafter's
+    drafts. The draft's shape is one of ``draft_length`` (a chain), ``expansion`` (<k1..kL>) and
+    ``best_first`` (nodes, depth, width).
 
-    Under ``rejection``: ``payload`` is what a draft carries beside its ids (greedy and coupled need
-    nothing): Q(x) of each token (``probabilities``), the ``dense`` rows of Q, ``sparse`` ones cut
-    to ``draft_top_k`` or ``draft_top_p``, or nothing (``ids``: the likeliest tokens, not drawn).
-    Siblings are drawn with or without ``replacement``. ``resample``: cloud or robot, with what the
-    cloud sends for it (see ``Split``).
+    Under ``rejection``: ``payload`` is what a draft carries besides its ids (greedy and coupled
+    need nothing): Q(x) of each token (``probabilities``), ``dense`` distributions Q, ``sparse``
+    ones cut to ``draft_top_k`` or ``draft_top_p``, or nothing (``ids``: the most likely tokens, not
+    drawn). Siblings are drawn with or without ``replacement``. ``resample``: by cloud or robot,
+    with what the cloud sends for it (see ``Split``).
 
-    ``verified``: every emitted token was settled by the target. ``exact``: the emitted tokens have
-    the target's own distribution. Raises UserError where the choices do not go together.
+    ``verified``: the target verifies every emitted token. ``exact``: the emitted tokens have the
+    target's distribution. Raises UserError for inconsistent choices.
     """
 
     name: str
@@ -258,7 +257,7 @@ class Preset:
 
     @property
     def uses_cloud(self) -> bool:
-        """Whether anything is sent to a cloud."""
+        """Whether the preset needs a cloud."""
         return self.verified
 
     @property
@@ -269,9 +268,9 @@ class Preset:
         return Expansion(self.expansion) if self.expansion else chain(self.draft_length)
 
     def in_chains(self) -> Preset:
-        """This preset for a drafter that proposes one next token only.
+        """This preset for a drafter that can propose chains only.
 
-        Raises UserError where the preset drafts trees.
+        Raises UserError if the preset drafts trees.
         """
         if self.shape.is_chain or not self.drafts_on_robot:
             return self
@@ -284,17 +283,17 @@ class Preset:
         return replace(self, best_first=BestFirst(depth, depth, 1))
 
     def payload_of(self, rule: str) -> str:
-        """What a draft carries beside its token ids under this acceptance rule."""
+        """What a draft carries besides its token ids under this acceptance rule."""
         return self.payload if rule == "rejection" and self.drafts_on_robot else "ids"
 
     def split_of(self, rule: str) -> Split | None:
-        """What the cloud sends for the robot to resample from; None where it resamples itself."""
+        """What the cloud sends for the robot to resample from; None if the cloud resamples."""
         if self.payload_of(rule) != "probabilities":
             return None
         return Split(self.residual, self.residual_top_k, self.residual_tail)
 
     def proposal(self, rule: str, policy: SamplingPolicy) -> ProposalConfig:
-        """How the drafter proposes under this rule and policy."""
+        """How the drafter proposes tokens under this rule and policy."""
         return ProposalConfig(
             rule,
             policy,

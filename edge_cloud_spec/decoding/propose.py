@@ -1,4 +1,4 @@
-"""How one draft token, or several candidates for one place, are proposed."""
+"""Proposes draft tokens from the draft model's logits, and grows drafts from them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .token_tree import TokenTree
 class ProposalConfig:
     """How proposals are made: the request's rule and policy, and the preset's choices.
 
-    Under ``rejection`` candidates are ``drawn`` from Q, which is cut to ``top_k`` and ``top_p``
-    before (TSLT), with or without ``replacement``; else they are the likeliest.
+    Under ``rejection`` candidates are ``drawn`` from Q, cut to ``top_k`` and ``top_p`` first
+    (TSLT), with or without ``replacement``; otherwise they are the most likely tokens.
     """
 
     rule: str
@@ -35,7 +35,7 @@ class ProposalConfig:
 
     @property
     def draws(self) -> bool:
-        """Whether candidates are drawn, so that the verdict depends on what from."""
+        """Whether candidates are drawn from Q, so that the verdict depends on Q."""
         return self.rule == "rejection" and self.drawn
 
 
@@ -45,7 +45,7 @@ def coupled_token(logits: NDArray[np.float32], policy: SamplingPolicy, position:
     Robot and cloud share the noise G, keyed by (seed, position, token), so that equal
     distributions give equal tokens (Daliri, Musco and Suresh 2024, drafter-invariant sampling).
     """
-    if policy.temperature == 0:  # what the policy cuts off is never the largest
+    if policy.temperature == 0:  # the policy never cuts off the largest
         best = int(logits.argmax())
         check_top(logits[best])
         return best
@@ -58,9 +58,9 @@ def coupled_token(logits: NDArray[np.float32], policy: SamplingPolicy, position:
 def beliefs(
     logits: NDArray[np.float32], proposal: ProposalConfig, position: int
 ) -> NDArray[np.float64]:
-    """The probability by the draft model that each token [V] is the target's; float64, sums to 1.
+    """The draft model's probability float64 [V] that each token is the target's; sums to 1.
 
-    Under ``coupled`` the noise is known, so what counts is Q weighed with it.
+    Under ``coupled`` the noise is known, so it is Q weighted by the noise.
     """
     policy = proposal.policy
     scaled = scaled_logits(logits, policy)
@@ -71,7 +71,7 @@ def beliefs(
 
 
 def likeliest(probabilities: NDArray[np.float64], count: int) -> tuple[int, ...]:
-    """The ``count`` tokens of the largest probabilities above 0, in falling order."""
+    """The ``count`` tokens with the largest probabilities above 0, in descending order."""
     count = min(count, int(np.count_nonzero(probabilities)))
     if count == 1:
         return (int(probabilities.argmax()),)
@@ -87,9 +87,9 @@ def candidates(
     random_source: RandomSource,
     trial: int = 0,
 ) -> tuple[tuple[int, ...], TokenDistribution | None]:
-    """``count`` tokens for one place, and Q where they were drawn from it (TSLT algorithm 4).
+    """``count`` candidates for one position, and Q if they were drawn from it (TSLT algorithm 4).
 
-    ``trial`` numbers the first of them among all that are drawn for the same position.
+    ``trial`` is the number of draws made before at the same position.
     """
     if not proposal.draws:
         if count == 1 and proposal.rule != "rejection":
@@ -113,12 +113,12 @@ LikelyTokens = tuple[tuple[int, ...], float]  # tokens after a prefix, and how l
 
 @dataclass(frozen=True, eq=False)
 class FinishedDraft:
-    """A draft as it may be sent, and what its own model expects of the verdict.
+    """A draft ready to be sent, and the draft model's expectations of its verdict.
 
-    ``best`` are the tokens of its likeliest path, which ends in the node ``leaf``, and
+    ``best`` are the tokens of its most likely path, which ends in the node ``leaf``, and
     ``second_choices`` the model's second choices along it. ``leaves`` are the paths to its leaves,
-    and ``recoveries`` the other possible ends of the verdict: the tokens of an accepted path and a
-    recovered token that was not proposed there; both with their probabilities, the likeliest first.
+    and ``recoveries`` the verdict's other possible ends: the tokens of an accepted path and a
+    recovered token that was not proposed there. Both carry probabilities, the most likely first.
     """
 
     draft: Draft
@@ -130,13 +130,13 @@ class FinishedDraft:
 
     @property
     def confidence(self) -> float:
-        """How likely all of the likeliest path is accepted; 0 where that was not computed."""
+        """The probability that the most likely path is accepted whole; 0 if unknown."""
         return self.leaves[0][1] if self.leaves else 0.0
 
     def below(self, tokens: Sequence[int]) -> FinishedDraft | None:
         """The draft's subtree below the path ``tokens``; None if it is empty (see ``Draft.below``).
 
-        Its probability is summed over the likeliest ends only: no others are known.
+        Its probability counts the known, most likely ends only.
         """
         draft = self.draft.below(tokens)
         if draft is None:
@@ -162,7 +162,7 @@ class FinishedDraft:
         )
 
 
-NEAR = 3  # tokens beyond the proposed ones that are looked at after each node
+NEAR = 3  # tokens beyond the proposed ones considered after each node
 MAX_ENDS = 16
 
 
@@ -180,19 +180,19 @@ class Growth:
     ) -> None:
         """position: that of the first drafted token in the answer. Nothing follows an end token.
 
-        with_likelihoods: also compute those of the possible verdicts.
+        with_likelihoods: also compute the probabilities of the possible verdicts.
         """
         self._with_likelihoods = with_likelihoods
         self._shape, self._proposal, self._position = shape, proposal, position
         self._ends, self._random_source = frozenset(end_tokens), random_source
         self._frontier: list[int] = [-1]
-        self._open: list[int] = []  # nodes whose children are not known
+        self._open: list[int] = []  # nodes whose children are not grown yet
         self._tree = TokenTree()
         self._rows: list[TokenDistribution] = []
-        self._likelihood: list[float] = []  # cumulative, of each node
-        self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens, likelihoods
+        self._likelihood: list[float] = []  # cumulative probability of each node
+        self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens and likelihoods
         self._level = 0
-        self.allowed: list[Allowed] = []  # by a grammar, after the frontier, where that is known
+        self.allowed: list[Allowed] = []  # by the grammar after each path of the frontier, if known
 
     @property
     def done(self) -> bool:
@@ -201,11 +201,12 @@ class Growth:
 
     @property
     def frontier(self) -> list[PathTokens]:
-        """The paths whose logits the next ``grow`` needs, in this order; (): the prefix's."""
+        """The paths whose logits the next ``grow`` needs, in this order; () is the prefix."""
         return [self._tree.tokens_to(node) for node in self._frontier]
 
     def grow(self, logits: NDArray[np.float32]) -> PathTokens:
-        """The tokens of the next level; ``logits`` [m, V]: after the m paths of the frontier."""
+        """Grow a level and return its tokens. ``logits`` [m, V]: after the m paths of the
+        frontier."""
         if isinstance(self._shape, Expansion):
             found = self._expand(logits, self._shape.sizes[self._level])
         else:
@@ -225,7 +226,7 @@ class Growth:
         return tokens
 
     def finished(self) -> FinishedDraft:
-        """All of it as it is sent: a chain without parents, a best-first tree within its budget."""
+        """The draft so far: a chain without parents, or a best-first tree within its budget."""
         kept, tree = self._kept(), self._tree
         sent = tree.subtree(-1, kept)
         draft = Draft(sent.tokens, sent.parents, tuple(self._rows) or None)
@@ -239,25 +240,27 @@ class Growth:
         return FinishedDraft(draft, best, place, *likeliest_ends)
 
     def _second_choices(self, leaf: int) -> tuple[int, ...]:
-        """The second choice at each place of the path to this node."""
+        """The second choice at each position of the path to this node."""
         tree = self._tree
         nears = ((self._near[tree.parent(n)], tree.tokens[n]) for n in tree.path(leaf))
         return tuple(next((t for t, _ in near if t != token), -1) for near, token in nears)
 
     def likelihoods(self) -> list[float]:
-        """How likely each node of the draft is to be accepted, by the model's own beliefs."""
+        """The probability that each node of the draft is accepted, by the draft model."""
         return [self._likelihood[node] for node in self._kept()]
 
     def _kept(self) -> list[int]:
-        """The nodes within the budget; no node is likelier than its parent, so they are a tree."""
+        """The nodes within the budget; they form a tree, as no node is likelier than its parent."""
         nodes = list(range(len(self._tree)))
         if not isinstance(self._shape, BestFirst) or len(nodes) <= self._shape.nodes:
             return nodes
-        order = np.argsort(-np.array(self._likelihood), kind="stable")  # parents come first
+        # Stable, so that parents come first.
+        order = np.argsort(-np.array(self._likelihood), kind="stable")
         return sorted(order[: self._shape.nodes].tolist())
 
     def _leaves(self, kept: Sequence[int]) -> list[int]:
-        """The likeliest first; the end of the first children, where that is not known."""
+        """The paths to leaves, most likely first; the first path if likelihoods are not
+        computed."""
         if self._likelihood:
             inner = {self._tree.parent(node) for node in kept}
             leaves = [node for node in kept if node not in inner]
@@ -268,7 +271,7 @@ class Growth:
         return [node]
 
     def _recoveries(self, kept: Sequence[int]) -> tuple[LikelyTokens, ...]:
-        """Ends of the verdict where a token is recovered that is not in the draft."""
+        """The verdict's ends in which a token outside the draft is recovered."""
         drafted = {(), *(self._tree.tokens_to(node) for node in kept)}
         ends = ((self._tree.tokens_to(node), near) for node, near in self._near.items())
         found = [
@@ -281,7 +284,7 @@ class Growth:
         return tuple(sorted(found, key=lambda end: -end[1])[:MAX_ENDS])
 
     def _expand(self, logits: NDArray[np.float32], count: int) -> list[tuple[int, int]]:
-        """The next level, as parents and tokens."""
+        """The next level of an expansion, as parents and tokens."""
         at, level = self._position + self._level, list[tuple[int, int]]()
         for i, (node, row) in enumerate(zip(self._frontier, logits, strict=True)):
             found, drawn = candidates(
@@ -295,7 +298,7 @@ class Growth:
         return level
 
     def _best(self, logits: NDArray[np.float32], shape: BestFirst) -> list[tuple[int, int]]:
-        """The next level, as parents and tokens."""
+        """The next level of a best-first tree, as parents and tokens."""
         level: list[tuple[int, int]] = []
         for node, row in zip(self._frontier, logits, strict=True):
             at = self._position + len(self._tree.path(node))
@@ -308,7 +311,7 @@ class Growth:
     def _likely(
         self, node: int, row: NDArray[np.float32], at: int, count: int
     ) -> Callable[[int], float]:
-        """How likely each token is accepted after this node; the likeliest are kept."""
+        """Store the acceptance probabilities of the most likely tokens after this node."""
         before = 1.0 if node < 0 else self._likelihood[node]
         chances = beliefs(row, self._proposal, at)
         near = likeliest(chances, count + NEAR)

@@ -1,4 +1,4 @@
-"""Where random choices come from, so that a test can enumerate every outcome."""
+"""The source of random choices, an interface so that a test can enumerate every outcome."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from .noise import Purpose, uniform
 
-BLOCK = 512  # weights that are summed
+BLOCK = 512  # weights per block
 
 
 class RandomSource(Protocol):
-    """Makes the two kinds of random choice; equal keys give equal choices."""
+    """Makes two kinds of random choice; equal keys give equal choices."""
 
     def accept(self, probability: float, purpose: Purpose, position: int, trial: int = 0) -> bool:
         """True with this probability."""
@@ -39,7 +39,7 @@ class RandomSource(Protocol):
 
 
 class SeededRandomSource:
-    """The source of real runs: each choice is a function of (seed, purpose, position, trial)."""
+    """The source in production: each choice is a function of (seed, purpose, position, trial)."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -50,9 +50,9 @@ class SeededRandomSource:
     def draw(
         self, weights: NDArray[np.floating], purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """The index where one uniform share of the cumulative sum falls.
+        """The index at which a uniform draw falls into the cumulative sum.
 
-        Of a long row blocks are summed first: a cumulative sum of all is 5 times as slow.
+        For long weights the sums of blocks come first: one cumulative sum is 5 times as slow.
         """
         if len(weights) < 2 * BLOCK:
             cumulative = np.cumsum(weights, dtype=np.float64)
@@ -85,7 +85,7 @@ class SeededRandomSource:
 
 
 def block_sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The float64 sums of each ``BLOCK`` weights of [V], and of the rest at the end."""
+    """The float64 sums of each ``BLOCK`` consecutive weights [V]; the last block may be shorter."""
     whole = len(weights) // BLOCK * BLOCK
     sums: NDArray[np.float64] = weights[:whole].reshape(-1, BLOCK).sum(1, dtype=np.float64)
     if whole == len(weights):
@@ -94,8 +94,9 @@ def block_sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _place(cumulative: NDArray[np.float64], point: float) -> int:
-    """The first whose cumulative sum is above ``point``; where rounding left none, the last."""
+    """The first index with a cumulative sum above ``point``; if rounding leaves none, the last."""
     place = int(np.searchsorted(cumulative, point, side="right"))
     if place < len(cumulative):
         return place
-    return int(np.searchsorted(cumulative, cumulative[-1], side="left"))  # that has any weight
+    # The last index with a weight.
+    return int(np.searchsorted(cumulative, cumulative[-1], side="left"))

@@ -1,4 +1,4 @@
-"""The shapes of a draft: a chain, a tree of given expansion, or the likeliest nodes."""
+"""The shapes of a draft: a chain, a tree of given expansion, or a best-first tree."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Expansion:
         return self.max_nodes == self.depth
 
     def within(self, depth: int) -> Expansion:
-        """The same, no deeper than this."""
+        """The same shape, cut to this depth."""
         return Expansion(self.sizes[:depth])
 
 
 @dataclass(frozen=True)
 class BestFirst:
-    """The ``nodes`` of the highest cumulative probability; nothing is drawn (SpecEdge 4.2).
+    """The ``nodes`` nodes of highest cumulative probability; nothing is drawn (SpecEdge 4.2).
 
     They are found in ``depth`` passes over at most ``width`` nodes each (appendix C).
     """
@@ -54,7 +54,7 @@ class BestFirst:
         return self.width == 1
 
     def within(self, depth: int) -> BestFirst:
-        """The same, no deeper than this."""
+        """The same shape, cut to this depth."""
         return replace(self, depth=min(depth, self.depth))
 
 
@@ -62,13 +62,13 @@ Shape = Expansion | BestFirst
 
 
 def chain(length: int) -> Expansion:
-    """One token after another."""
+    """The shape of a chain of ``length`` tokens."""
     return Expansion((1,) * length)
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A draft to be made after ``prefix``: verified tokens, and predicted ones if any."""
+    """A draft to make after ``prefix``: verified tokens, maybe followed by predicted ones."""
 
     prefix: tuple[int, ...]
     shape: Shape

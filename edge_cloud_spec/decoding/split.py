@@ -18,10 +18,10 @@ MAX_TOLD = 4096  # tokens of a residual's top or tail
 
 @dataclass(frozen=True)
 class Split:
-    """What the cloud sends of P at the first rejected place, so that the robot can resample.
+    """What the cloud sends of P at the first rejected position, so that the robot can resample.
 
-    ``dense``: all of it (DSSD). ``top_k``: its largest ``top_k`` values alone (PicoSpec 3.3; the
-    tail is lost, so it is not exact). ``sparse``: those, and ``tail`` tokens drawn from the rest.
+    ``dense``: all of it (DSSD). ``top_k``: its largest ``top_k`` values only (PicoSpec 3.3; it
+    loses the tail, so it is not exact). ``sparse``: those, and ``tail`` tokens drawn from the rest.
     """
 
     residual: str
@@ -31,11 +31,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class SparseResidual:
-    """P in short: its largest values, the mass of the rest, and tokens drawn from the rest.
+    """A short form of P: its largest values, the mass of the rest, and tokens drawn from the rest.
 
-    ``top`` ids [K] ascending with their probabilities; ``tail_mass`` of all others;
-    ``tail_tokens`` [m] drawn from those, each with its own probability. What counts is each
-    number's share of the sum of ``top`` and ``tail_mass``.
+    ``top``: ids [K], ascending, with their probabilities [K]; ``tail_mass``: of all other tokens;
+    ``tail_tokens`` [m]: drawn from those, each with its probability. All numbers are relative to
+    the sum of ``top_probabilities`` and ``tail_mass``.
     """
 
     top: NDArray[np.int64]
@@ -46,7 +46,7 @@ class SparseResidual:
 
 
 def largest(target: TokenDistribution, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The ids, ascending, of P's ``count`` likeliest tokens, and their probabilities."""
+    """The ids, ascending, of P's ``count`` most likely tokens, and their probabilities."""
     places = np.arange(len(target.shares))
     if count < len(places):
         places = np.sort(np.argpartition(target.shares, -count)[-count:])
@@ -57,7 +57,7 @@ def largest(target: TokenDistribution, count: int) -> tuple[NDArray[np.int64], N
 def sparse_residual(
     target: TokenDistribution, split: Split, position: int, random_source: RandomSource
 ) -> SparseResidual:
-    """What the cloud sends of P under ``sparse``."""
+    """The short form of P that the cloud sends under ``sparse``."""
     top, probabilities = largest(target, split.top_k)
     rest = _outside(target, top)
     if not rest.total:
@@ -74,7 +74,7 @@ def residual_error(
     draft: TokenDistribution,
     vocabulary: int,
 ) -> str:
-    """Why this is not the form of P that ``split`` asks for; empty if it is."""
+    """Why a received residual is not in the form that ``split`` asks for; empty if it is."""
     if isinstance(told, SparseResidual) != (split.residual == "sparse"):
         return f"a residual is not of the kind {split.residual}"
     if isinstance(told, SparseResidual):
@@ -91,7 +91,7 @@ def residual_error(
 def fallback_error(
     target: TokenDistribution, told: SparseResidual, draft: TokenDistribution, vocabulary: int
 ) -> str:
-    """Why this cannot be the dense P behind the sparse residual ``told``; empty if it can."""
+    """Why this cannot be the dense P of the sparse residual ``told``; empty if it can."""
     if error := _target_error(target, draft, vocabulary):
         return error
     if abs(target.total - 1) > SUM_TOLERANCE:
@@ -123,16 +123,16 @@ def _sparse_error(
 
 
 def _target_error(target: TokenDistribution, draft: TokenDistribution, vocabulary: int) -> str:
-    """Why these cannot be probabilities of P, beside Q."""
+    """Why this cannot be a distribution P beside Q; empty if it can."""
     size = _size(draft, vocabulary)
-    if target.ids is None and draft.ids is not None:  # then it is P that says the size
+    if target.ids is None and draft.ids is not None:  # then P determines the vocabulary's size
         length = len(target.probabilities)
         size = length if draft.ids[-1] < length <= vocabulary else size
     return row_error(target, size)
 
 
 def _size(draft: TokenDistribution, vocabulary: int) -> int:
-    """How many ids there are: a dense Q has them all."""
+    """The number of ids: for a dense Q all of the vocabulary."""
     return vocabulary if draft.ids is not None else len(draft.probabilities)
 
 
@@ -143,21 +143,21 @@ def resample(
     random_source: RandomSource,
     target: TokenDistribution | None = None,
 ) -> int | None:
-    """The recovered token ~ norm(max(0, P - Q)); None where the tail tokens do not suffice.
+    """The recovered token ~ norm(max(0, P - Q)); None if the tail tokens do not suffice.
 
     Rejection sampling under the envelope {max(0, P - Q) on the top K; the tail's mass}: a token of
-    the top K is final, a tail token t is kept with probability max(0, 1 - Q(t) / P(t)), else all
-    is drawn afresh. Exact for every K, m and Q.
+    the top K is final, a tail token t is kept with probability max(0, 1 - Q(t) / P(t)), else all is
+    drawn again. Exact for every K, m and Q.
 
-    Given the dense ``target`` in the end, it makes the same choices again (the chooser is a
-    function of its keys), and so goes on within the trial that found no tail token: a new trial
-    there would be biased. If that one fails, too, all is drawn afresh from the dense P itself, so
-    that no P and Q can make it go on for ever.
+    When called again with the dense ``target``, it repeats the same choices (they are a function of
+    their keys) and continues within the trial that lacked a tail token: a new trial there would be
+    biased. If that trial fails, too, it draws from the dense P - Q itself, so that it ends for
+    every P and Q.
     """
     total = float(told.top_probabilities.sum(dtype=np.float64)) + told.tail_mass
     above = np.maximum(told.top_probabilities / total - draft.over(told.top), 0.0)
     envelope = np.append(above, told.tail_mass / total)
-    if not envelope.any():  # P and Q are equal up to rounding, as in a residual
+    if not envelope.any():  # P equals Q up to rounding; resample as ``residual`` does
         envelope[:-1] = told.top_probabilities / total
     rest = None if target is None else _outside(target, told.top)
     trial = 0
@@ -184,7 +184,8 @@ def resample(
 def resample_from(
     target: TokenDistribution, draft: TokenDistribution, position: int, random_source: RandomSource
 ) -> int:
-    """The recovered token, drawn from the dense P (DSSD) or its ``top_k`` (PicoSpec)."""
+    """The recovered token, drawn from P's residual: P is dense (DSSD) or its ``top_k``
+    (PicoSpec)."""
     return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position)
 
 

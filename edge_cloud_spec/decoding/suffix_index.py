@@ -1,8 +1,8 @@
-"""Drafts from what was said before: verified answers, by the longest suffixes that read alike.
+"""Drafts from earlier verified answers: what followed the longest matching suffix.
 
-A robot says nearly the same thing frame after frame, so that its earlier answers predict the next
-one without a pass of any model: prompt lookup (Saxena 2023), REST (He et al. 2023, section 3) and
-SuffixDecoding (Oliaro et al. 2025, section 4).
+A robot answers nearly the same frame after frame, so its earlier answers predict the next without a
+pass of a model: prompt lookup (Saxena 2023), REST (He et al. 2023, section 3) and SuffixDecoding
+(Oliaro et al. 2025, section 4).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from zlib import crc32
 from ..lru_cache import LruCache
 from .draft import Draft
 
-BESIDE = (8, 4, 2, 1)  # tokens of a suffix that counts beside what the last answer said there
-ALONE = (4, 2, 1)  # of one that counts by itself
-FOLLOWERS = 4  # different tokens that are kept for each suffix
-MEMORY = 16  # about how many of the newest occurrences of a suffix count
-FORGOTTEN = 0.5  # a token that so few of them are left of, or fewer, is none that followed
-ESCAPE = 2.0  # how many occurrences a shorter suffix weighs as, for each token that followed
-ENOUGH = 0.15  # of the probability, or less, is not worth another suffix
-MAX_PATTERNS = 64  # of which the last answer is kept
-MAX_KEPT = 256  # tokens of an answer, the first ones, and of a prompt: bounds what one costs
+BESIDE = (8, 4, 2, 1)  # suffix lengths, keyed also by what follows in the last answer
+ALONE = (4, 2, 1)  # suffix lengths, keyed by the suffix alone
+FOLLOWERS = 4  # different tokens stored per suffix
+MEMORY = 16  # roughly how many recent occurrences of a suffix count
+FORGOTTEN = 0.5  # a follower with so few remaining occurrences is forgotten
+ESCAPE = 2.0  # occurrences that a shorter suffix weighs, per different follower
+ENOUGH = 0.15  # shorter suffixes are skipped once they have at most this probability
+MAX_PATTERNS = 64  # instruction patterns whose last answer is stored
+MAX_KEPT = 256  # first tokens of an answer or prompt that are used, which bounds the cost
 MAX_TOKEN = 2**31 - 1
 
-# Of a suffix: its hash, what it leaves to shorter ones; its followers, each with its chance.
+# Of a suffix: its hash, the probability left to shorter ones, and followers with probabilities.
 _RECORD = Struct("=qf" + FOLLOWERS * "if")
 BYTES_PER_SUFFIX = _RECORD.size
-_BEGIN = -1  # stands before an answer
+_BEGIN = -1  # marks an answer's beginning
 _LONGEST = max(*BESIDE, *ALONE)
-# The ends of a suffix that it is found by, the most telling one first: length, and which.
+# Keys of a suffix, the most informative first: its length, and whether it is one of ``BESIDE``.
 _ENDS = (*((length, True) for length in BESIDE), *((length, False) for length in ALONE))
 
 
@@ -39,16 +39,16 @@ class SuffixIndex:
     """Counts which tokens followed each suffix of verified answers; at most ``max_suffixes``.
 
     Each suffix keeps the ``FOLLOWERS`` tokens that recently followed it most often. A token that is
-    also in the instruction is stored as its position there, so "no blue box" continues as "no red
-    chair" did. An answer is preceded by the pattern of its instruction. The last answer to each
-    pattern is kept, too: successive frames differ in few words.
+    also in the instruction is stored as its position there, so "no blue box" matches "no red
+    chair". The instruction's pattern precedes each answer. The last answer to each pattern is kept,
+    too: successive frames differ in few words.
 
     All memory is allocated at once, ``BYTES_PER_SUFFIX`` each, except for the last answers to
     ``MAX_PATTERNS`` patterns. A new suffix replaces an older one of the same hash.
     """
 
     def __init__(self, max_suffixes: int) -> None:
-        """Raises ValueError where there is no room for a suffix."""
+        """Raises ValueError if not even one suffix fits."""
         if max_suffixes < 1:
             raise ValueError(f"an index holds at least 1 suffix, not {max_suffixes}")
         self._size = max_suffixes
@@ -57,13 +57,13 @@ class SuffixIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes taken for suffixes, however many there are."""
+        """Bytes allocated for suffixes, used or not."""
         return len(self._records)
 
     def add(self, pattern: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> None:
-        """Keep the first ``MAX_KEPT`` tokens of a verified answer.
+        """Add the first ``MAX_KEPT`` tokens of a verified answer.
 
-        prompt: the instruction's tokens. ValueError: one of those tokens is no token id.
+        prompt: the instruction's tokens. ValueError: an invalid token id.
         """
         tokens = tokens[:MAX_KEPT]
         if any(not 0 <= token <= MAX_TOKEN for token in tokens):
@@ -81,7 +81,7 @@ class SuffixIndex:
         self._last[start] = dict(zip(said[-2:0:-1], said[:1:-1], strict=True))
 
     def _count(self, mark: int, token: int) -> None:
-        """This token followed this suffix."""
+        """Count this token as a follower of this suffix."""
         place = mark % self._size * BYTES_PER_SUFFIX
         found, escape, *known = _RECORD.unpack_from(self._records, place)
         counts: dict[int, float] = {}
@@ -110,9 +110,10 @@ class SuffixIndex:
         depth: int,
         prompt: Sequence[int] = (),
     ) -> Draft:
-        """The likeliest ``nodes`` continuations of an answer, a tree of at most ``depth`` tokens.
+        """The ``nodes`` most likely continuations of an answer, as a tree of at most ``depth``
+        levels.
 
-        The likeliest nodes come first; empty where nothing is known. All are ``looked_up``.
+        The most likely nodes come first; empty if nothing matches. All nodes are ``looked_up``.
         """
         start, places, words = _start(pattern), _places(prompt), prompt[-MAX_KEPT:]
         last = self._last.get(start, {})
@@ -122,7 +123,8 @@ class SuffixIndex:
         tokens: list[int] = []
         parents: list[int] = []
         suffixes = [suffix]  # of the prefix, then of each node
-        waiting: list[tuple[float, int, int, int, int]] = []  # as many as can be chosen, best last
+        # At most as many as can be chosen, the best last.
+        waiting: list[tuple[float, int, int, int, int]] = []
         pushed, node, likely, level = 0, -1, 1.0, 0
         while len(tokens) < nodes:
             if level < depth:
@@ -131,7 +133,7 @@ class SuffixIndex:
                 for token, chance in self._followers(suffix, last, words).items():
                     chance *= likely
                     if chance > least:
-                        pushed -= 1  # of equals, the first one is the best
+                        pushed -= 1  # among equals the first wins
                         insort(waiting, (chance, pushed, node, token, level + 1))
                 del waiting[:-room]
             if not waiting:
@@ -147,10 +149,10 @@ class SuffixIndex:
     def _followers(
         self, suffix: tuple[int, ...], last: dict[int, int], words: Sequence[int]
     ) -> dict[int, float]:
-        """Tokens that followed this suffix, and how likely each is.
+        """The tokens that followed this suffix, with probabilities.
 
-        The longest suffix counts first; what it leaves to others grows with the number of
-        different tokens after it (escape method C of PPM: Moffat 1990).
+        The longest suffix counts first; the probability left for shorter ones grows with the number
+        of different tokens after it (escape method C of PPM: Moffat 1990).
         """
         records, size, unpack = self._records, self._size, _RECORD.unpack_from
         beside = last.get(suffix[-1], -1)
@@ -184,8 +186,8 @@ def _start(pattern: str) -> int:
 
 
 def _places(prompt: Sequence[int]) -> dict[int, int]:
-    """The symbol of each token of a prompt: -3 is the last one's, -4 that of the one before.
+    """The symbol of each prompt token: -3 for the last one, -4 for the one before, and so on.
 
-    Not -2, of which Python's hash is that of -1.
+    -2 is not used, because Python hashes -1 and -2 alike.
     """
     return {token: i - min(len(prompt), MAX_KEPT) - 2 for i, token in enumerate(prompt[-MAX_KEPT:])}

@@ -1,9 +1,9 @@
-"""What an acceptance rule asks of the target's rows: a token, or P as the rule needs it.
+"""The target's logits as acceptance rules use them: a token, or the distribution P.
 
-The rows themselves may stay on another device; numpy's are here. Of a long row the tokens that
-count are found in float32, and what they decide is computed in float64: ``screened_token`` gives
-the token of ``coupled_token``, always, and ``screened_support`` the tokens of ``truncated``, in a
-fraction of the time, as nearly all of a row's tokens are out of the question.
+The interface allows logits on another device; the numpy implementation is here. For a large
+vocabulary, float32 bounds select the few candidate tokens, and float64 decides among them:
+``screened_token`` always returns the token of ``coupled_token``, and ``screened_support`` the
+tokens of ``truncated``, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .propose import coupled_token
 from .random_source import BLOCK, RandomSource, block_sums
 from .token_distribution import TokenDistribution, distribution_of
 
-PART = 32 * BLOCK  # tokens at a time: their numbers stay in a core's own cache
-DEEP = 4  # Qs taken, after which what is left becomes a row: k of them cost k squared
+PART = 32 * BLOCK  # tokens per chunk, which fit a core's cache
+DEEP = 4  # residuals are materialized after so many Qs, as the cost of k of them is quadratic
 
 
 class LongRow(TokenDistribution):
-    """A dense P, float32 [V], with a residual that is computed lazily (``LongResidual``)."""
+    """A dense P, float32 [V], whose residual is computed lazily (``LongResidual``)."""
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:  # type: ignore[override]
-        """norm(max(0, P - Q)), what the recovered token is drawn from."""
+        """The distribution norm(max(0, P - Q)) of the recovered token."""
         left = LongResidual(self, ((draft, self.total / draft.total),))
         return left if left.total else self
 
@@ -56,7 +56,7 @@ class LongResidual:
 
     @cached_property
     def total(self) -> float:
-        """The float64 sum of the numbers."""
+        """The float64 sum of the unnormalized probabilities."""
         return float(self._sums.sum())
 
     def at(self, token: int) -> float:
@@ -64,7 +64,7 @@ class LongResidual:
         return float(self._block(token // BLOCK)[token % BLOCK]) / self.total
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:
-        """norm(max(0, P - Q)), what the recovered token is drawn from."""
+        """The distribution norm(max(0, P - Q)) of the recovered token."""
         taken, factor = self.taken, self.total / 2 / draft.total
         if taken[-1][0] is draft:
             factor += taken[-1][1]
@@ -77,7 +77,7 @@ class LongResidual:
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """A token x with its probability."""
+        """Sample a token."""
         return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
 
     def dense(self) -> TokenDistribution:
@@ -102,12 +102,12 @@ class LongResidual:
             else:
                 first, end = np.searchsorted(draft.ids, (start, start + len(left)))
                 left[draft.ids[first:end] - start] -= draft.probabilities[first:end] * factor
-        left += np.abs(left, out=amount)  # twice the maximum with 0, in half of that one's time
+        left += np.abs(left, out=amount)  # 2 max(0, x) = x + |x|, which is twice as fast
         return left
 
 
 def _workspace(count: int) -> NDArray[np.float64]:
-    """A buffer for the weights of so many tokens, and for what is subtracted from them."""
+    """A buffer for ``size`` weights, and for the Q subtracted from them."""
     return np.empty((2, count))
 
 
@@ -115,15 +115,15 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 MARGIN = 1e-3  # of scores, see ``_loudest_few``
-CHUNK = 8192  # tokens whose words stay in a core's own cache
-MOST = 1e30  # what float32 logits are multiplied by, at most, so that 0 stays 0
-FEW = 8  # noise is computed at once where no more than one in so many tokens can win
+CHUNK = 8192  # tokens per chunk, which fit a core's cache
+MOST = 1e30  # the largest 1 / T in float32
+FEW = 8  # noise is computed at once if at most one token in FEW can win
 UNSURE = 1e-9  # of a probability, whose float64 sum depends on the order
 
 
 def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int:
-    """``coupled_token`` of logits float32 [V]: the same token, whatever they hold."""
-    best = int(logits.argmax())  # a NaN is the largest
+    """The token of ``coupled_token`` for logits float32 [V], computed faster."""
+    best = int(logits.argmax())  # NaN counts as the largest
     check_top(logits[best])
     if policy.temperature == 0:
         return best
@@ -146,9 +146,9 @@ def _scaled(logits: Logits, best: int, ids: Ids | slice, temperature: float) -> 
 def scores_of(
     few: Logits, top: np.float32, ids: Ids, policy: SamplingPolicy, position: int
 ) -> NDArray[np.float64]:
-    """log P + G but for a constant, float64: the very numbers that decide.
+    """log P + G up to a constant, float64: the values compared by ``coupled_token``.
 
-    few: the logits of these ids. top: the row's largest.
+    few: the logits of these ids. top: the largest logit of all.
     """
     with np.errstate(over="ignore"):
         scaled = (few.astype(np.float64) - np.float64(top)) / policy.temperature
@@ -185,7 +185,7 @@ def _loudest_few(logits: Logits, best: int, policy: SamplingPolicy, position: in
     noise = GumbelBounds(policy.seed, position, CHUNK)
     scores = np.empty(CHUNK, np.float32)
     few = []
-    with np.errstate(all="ignore"):  # -inf + inf is NaN, which is not possible
+    with np.errstate(all="ignore"):  # -inf + inf is NaN, which never wins
         for start in range(0, len(logits), CHUNK):
             part = logits[start : start + CHUNK]
             bounds = np.subtract(part, logits[best], out=scores[: len(part)])
@@ -200,15 +200,15 @@ def _loudest_few(logits: Logits, best: int, policy: SamplingPolicy, position: in
 
 
 def screened_support(logits: Logits, policy: SamplingPolicy) -> Ids:
-    """Ascending ids of the tokens that a policy above temperature 0 keeps: those of ``truncated``.
+    """Ascending ids of the tokens that ``truncated`` keeps, for a temperature above 0.
 
-    Logits float32 [V]. Raises ValueError where a logit is NaN or the largest is infinite.
+    Logits float32 [V]. Raises ValueError if a logit is NaN or the largest is infinite.
     """
     best = int(logits.argmax())
     check_top(logits[best])
     temperature, size = policy.temperature, len(logits)
     if 0 < policy.top_k < size:
-        # Scaling is monotone, but may make equal what is less by rounding: 2**-50 is above that.
+        # Scaling is monotone, but may round different values to the same: 2**-50 covers that.
         kth = np.partition(logits, -policy.top_k)[-policy.top_k]
         slack = 2.0**-50 * (abs(float(kth)) + abs(float(logits[best])))
         with np.errstate(over="ignore"):
@@ -223,7 +223,7 @@ def screened_support(logits: Logits, policy: SamplingPolicy) -> Ids:
     if policy.top_p < 1:
         weights = np.exp(scaled)
         total = weights.sum()
-        # Those below have less than 1 - top_p together, so the likelier ones hold top_p.
+        # Tokens below have less than 1 - top_p together, so those above contain top_p.
         likely = weights >= 0.999 * (1 - policy.top_p) * total / len(weights)
         ids, scaled, ranked = ids[likely], scaled[likely], weights[likely] / total
         order = np.argsort(-scaled, kind="stable")
@@ -237,10 +237,11 @@ def screened_support(logits: Logits, policy: SamplingPolicy) -> Ids:
 
 
 def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistribution:
-    """``distribution_of`` logits float32 [V]; its very numbers where the policy cuts tokens off.
+    """``distribution_of`` for logits float32 [V], computed faster; identical if the policy
+    truncates.
 
-    Else they are exponentials in float32, within 1e-5 of their size down to 1e-17. They are P then:
-    what is tested, subtracted, drawn and told is this row.
+    Otherwise float32 exponentials, with a relative error of 1e-5 down to 1e-17. These numbers
+    define P: tests, subtraction, draws and messages all use them.
     """
     best = int(logits.argmax())
     check_top(logits[best])
@@ -261,11 +262,11 @@ def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistri
     return LongRow(weights)
 
 
-SMALL = 4096  # tokens of a vocabulary for which it is quicker to compute all in float64
+SMALL = 4096  # vocabulary size up to which float64 throughout is faster
 
 
 class TargetRow(Protocol):
-    """P after one node, or its residual; the numbers tested, drawn and sent are the same."""
+    """P after one node, or its residual. Tests, draws and messages use the same numbers."""
 
     def at(self, token: int) -> float:
         """The probability of one token."""
@@ -276,46 +277,47 @@ class TargetRow(Protocol):
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """A token x with its probability."""
+        """Sample a token."""
 
     def dense(self) -> TokenDistribution:
         """The whole distribution [V], as split resampling sends it to the robot."""
 
 
 class TargetRows(Protocol):
-    """The target's rows after the prefix (node -1) and after each node of a draft.
+    """The target's logits after the prefix (node -1) and after each node of a draft.
 
-    What is asked of a row that holds NaN or an infinite maximum raises ValueError.
+    Methods raise ValueError for logits with NaN or an infinite maximum.
     """
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        """The target's own token after this node, which stands at this position of the answer."""
+        """The target's token after this node, as sampled at this position of the answer."""
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """P after this node."""
+        """The distribution P after this node."""
 
 
 @dataclass(frozen=True, eq=False)
 class SaidTokens:
-    """``TargetRows`` of a target that says tokens [1 + n] alone (0: after the prefix)."""
+    """``TargetRows`` of a target that returns tokens [1 + n] without logits (0: after the
+    prefix)."""
 
     tokens: Sequence[int]
-    why: str  # there is no more, and what to do
+    why: str  # why there are no distributions, and what to do
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
         return self.tokens[node + 1]
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """Raises UserError."""
+        """Raise UserError: there are no logits."""
         raise UserError(self.why)
 
 
 @dataclass(frozen=True, eq=False)
 class LogitRows:
-    """Rows of logits float32 [1 + n, V] (row 0: after the prefix), in numpy.
+    """Logits float32 [1 + n, V] (0: after the prefix) in numpy.
 
-    Greedy and coupled tokens are those of ``coupled_token``; the rows of P, ``distribution_of`` up
-    to float32's rounding. Only what a rule asks for is computed, of ``allowed`` tokens, too.
+    Greedy and coupled tokens equal those of ``coupled_token``; P equals ``distribution_of`` up to
+    float32's rounding. Only what a rule asks for is computed, restricted to ``allowed`` tokens.
     """
 
     logits: NDArray[np.float32]

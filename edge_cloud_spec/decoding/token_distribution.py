@@ -1,4 +1,4 @@
-"""One distribution over the vocabulary: the very numbers that a token is drawn from."""
+"""A distribution over the vocabulary: the exact numbers that a token is drawn from."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .noise import Purpose
 from .policy import SamplingPolicy, scaled_logits, softmax, truncated
 from .random_source import RandomSource
 
-_CHUNK = 8192  # numbers that stay in a core's own cache
+_CHUNK = 8192  # numbers per chunk, which fit a core's cache
 
 
 @dataclass(frozen=True, eq=False)
 class TokenDistribution:
     """Probabilities [V], or [K] of the ascending token ``ids`` [K] (0 elsewhere).
 
-    What counts is each number's share of their float64 sum: fp32 rows sum to 1 only up to their
-    rounding, and both sides divide alike.
+    The numbers are relative to their float64 sum: float32 probabilities sum to 1 only up to
+    rounding, and both sides normalize alike.
     """
 
     probabilities: NDArray[np.floating]
@@ -28,17 +28,17 @@ class TokenDistribution:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers and the ids."""
+        """Bytes of the probabilities and ids."""
         return self.probabilities.nbytes + (0 if self.ids is None else self.ids.nbytes)
 
     @cached_property
     def total(self) -> float:
-        """The float64 sum of the numbers."""
+        """The float64 sum of the stored numbers."""
         return float(self.probabilities.sum(dtype=np.float64))
 
     @cached_property
     def shares(self) -> NDArray[np.float64]:
-        """The probabilities, float64, of the support's tokens."""
+        """The normalized probabilities, float64, of the support's tokens."""
         shares: NDArray[np.float64] = np.divide(self.probabilities, self.total, dtype=np.float64)
         return shares
 
@@ -52,7 +52,7 @@ class TokenDistribution:
         return float(self.probabilities[place]) / self.total
 
     def over(self, ids: NDArray[np.int64] | None) -> NDArray[np.float64]:
-        """The probabilities of these tokens (None: of a dense row's whole vocabulary)."""
+        """The probabilities of these tokens (None: of the whole vocabulary, if dense)."""
         if self.ids is None:
             return self.shares if ids is None else self.shares[ids]
         if ids is None:
@@ -61,14 +61,14 @@ class TokenDistribution:
         return np.where(self.ids[place] == ids, self.shares[place], 0.0)
 
     def without(self, token: int) -> TokenDistribution:
-        """The distribution of what is left when this token is taken out; may be empty."""
+        """The distribution without this token, unnormalized; may be empty."""
         kept = self.probabilities.copy()
         place = token if self.ids is None else int(np.searchsorted(self.ids, token))
         kept[place] = 0.0
         return TokenDistribution(kept, self.ids)
 
     def residual(self, draft: TokenDistribution) -> TokenDistribution:
-        """norm(max(0, P - Q)), what the recovered token is drawn from (Leviathan et al. 2023).
+        """The distribution norm(max(0, P - Q)) of the recovered token (Leviathan et al. 2023).
 
         ``self`` is P, ``draft`` Q. Returns P if P - Q is nowhere positive (equal up to rounding).
         """
@@ -84,7 +84,7 @@ class TokenDistribution:
         return TokenDistribution(weights, self.ids) if weights.any() else self
 
     def _above(self, draft: TokenDistribution) -> NDArray[np.float64]:
-        """max(0, P - Q) of two dense rows, times the sum of P's numbers."""
+        """max(0, P - Q) of two dense distributions, scaled by P's total."""
         weights: NDArray[np.float64] = np.empty(len(self.probabilities))
         scale = self.total / draft.total
         taken = np.empty(_CHUNK)
@@ -97,13 +97,13 @@ class TokenDistribution:
         return weights
 
     def dense(self) -> TokenDistribution:
-        """Itself: a ``TargetRow`` that is here already."""
+        """Returns itself, as a ``TargetRow`` that is computed already."""
         return self
 
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """A token x with its probability."""
+        """Sample a token."""
         place = random_source.draw(self.probabilities, purpose, position, trial)
         return place if self.ids is None else int(self.ids[place])
 
@@ -111,10 +111,10 @@ class TokenDistribution:
 def distribution_of(
     logits: NDArray[np.float32], policy: SamplingPolicy, top_k: int = 0, top_p: float = 1.0
 ) -> TokenDistribution:
-    """The policy's distribution of logits [V], float32; sparse where something was cut off.
+    """The policy's distribution float32 of logits [V]; sparse if tokens are cut off.
 
-    ``top_k`` and ``top_p`` cut a draft's distribution further, *before* it is sampled from, so
-    that what is sent is what was sampled from (TSLT section 3, sparsify then sample).
+    ``top_k`` and ``top_p`` cut a draft's distribution further, *before* sampling, so that what is
+    sent is what was sampled from (TSLT section 3, sparsify then sample).
     """
     scaled = scaled_logits(logits, policy)
     if policy.temperature == 0:

@@ -1,4 +1,4 @@
-"""A tree of tokens after a prefix: what is proposed, and what a pass of a model scores."""
+"""A tree of tokens after a prefix: a draft, or the nodes that a model's pass scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenTree:
-    """Nodes in the order proposed, each a token after its parent.
+    """A tree of tokens; each node comes after its parent.
 
-    ``parents[i]`` is the index of an earlier node, or -1 for the prefix. A chain has None; parents
-    that form a chain are replaced by None. A peer may have sent it: check it with ``error``.
+    ``parents[i]`` is the index of an earlier node, or -1 for the prefix. For a chain ``parents`` is
+    None; parents that form a chain are replaced by None. A tree from a peer must be checked with
+    ``error``.
     """
 
     tokens: tuple[int, ...] = ()
@@ -30,7 +31,7 @@ class TokenTree:
 
     @property
     def error(self) -> str:
-        """Why these are no tree; empty where they are one."""
+        """Why this is not a valid tree; empty if it is."""
         parents = self.all_parents
         if len(parents) != len(self):
             return f"{len(self)} tokens but {len(parents)} parents"
@@ -41,15 +42,15 @@ class TokenTree:
 
     @cached_property
     def all_parents(self) -> tuple[int, ...]:
-        """The parent of each node, those of a chain, too."""
+        """The parent of each node, also for a chain."""
         return _chain(len(self)) if self.parents is None else self.parents
 
     def parent(self, node: int) -> int:
-        """The node before this one, -1 for the prefix."""
+        """The parent of this node, -1 for the prefix."""
         return self.all_parents[node]
 
     def children(self, node: int) -> Iterator[int]:
-        """The nodes right after this one (-1: after the prefix), in the order proposed."""
+        """The children of this node (-1: of the prefix), in the order proposed."""
         return iter(self._children.get(node, ()))
 
     @cached_property
@@ -61,7 +62,7 @@ class TokenTree:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """The number of tokens on the path to each node, its own among them."""
+        """The depth of each node; children of the prefix have depth 1."""
         depths: list[int] = []
         for parent in self.all_parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
@@ -69,11 +70,11 @@ class TokenTree:
 
     @property
     def depth(self) -> int:
-        """Tokens of the longest path."""
+        """The number of tokens on the longest path."""
         return max(self.depths, default=0)
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the prefix to this one, itself the last; none for the prefix (-1)."""
+        """The nodes from the prefix to this node, inclusive; empty for the prefix (-1)."""
         nodes: list[int] = []
         while node >= 0:
             nodes.append(node)
@@ -85,16 +86,16 @@ class TokenTree:
         return tuple(self.tokens[each] for each in self.path(node))
 
     def path_tokens(self, path: Sequence[int]) -> tuple[int, ...] | None:
-        """The tokens of these nodes, root to leaf; None where they are no path from the prefix."""
+        """The tokens of these nodes, root to leaf; None if they are not a path from the prefix."""
         end = path[-1] if path else -1
         if not -1 <= end < len(self) or self.path(end) != tuple(path):
             return None
         return self.tokens_to(end)
 
     def node_of(self, tokens: Iterable[int]) -> int | None:
-        """The node that a path of tokens from the prefix leads to; None: there is none.
+        """The node at the end of this path of tokens from the prefix; None if there is none.
 
-        Of equal siblings the first one is followed, as every rule does.
+        Among equal siblings the first is followed, as by every rule.
         """
         node = -1
         for token in tokens:
@@ -106,15 +107,16 @@ class TokenTree:
         return node
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> TokenTree:
-        """The tree with more nodes; parents None: a chain after its last. ValueError: see error."""
+        """The tree with more nodes; parents None: a chain after its last node. ValueError: see
+        ``error``."""
         last = len(self) - 1
         more = range(last, last + len(tokens)) if parents is None else parents
         return _checked(TokenTree((*self.tokens, *tokens), (*self.all_parents, *more)))
 
     def subtree(self, root: int, nodes: Sequence[int]) -> TokenTree:
-        """These nodes, in this order, after ``root`` (-1: the prefix).
+        """The tree of these nodes, in this order, below ``root`` (-1: the prefix).
 
-        ValueError: the parent of one of them is neither the root nor before it among them.
+        ValueError: a node's parent is neither the root nor an earlier one of the nodes.
         """
         place = {root: -1, **{node: i for i, node in enumerate(nodes)}}
         if any(self.parent(node) not in place for node in nodes):
@@ -123,7 +125,7 @@ class TokenTree:
         return _checked(TokenTree(tuple(self.tokens[node] for node in nodes), parents))
 
     def descendants(self, root: int) -> tuple[int, ...]:
-        """The nodes below this one (-1: all), in order."""
+        """The nodes below this one (-1: all), in ascending order."""
         below = {root}
         for node in range(root + 1, len(self)):
             if self.parent(node) in below:
@@ -131,10 +133,10 @@ class TokenTree:
         return tuple(sorted(below - {root}))
 
     def mask(self, count: int, start: int, new: int) -> NDArray[np.float32]:
-        """The attention mask of a pass over ``count`` tokens after ``start`` cached ones.
+        """The additive attention mask of a pass over ``count`` tokens after ``start`` cached ones.
 
-        The last ``new`` rows are the last nodes and attend to their paths; the rows before those
-        are causal. 0 where a row attends, else -inf.
+        The last ``new`` tokens are the tree's last nodes and attend to their paths; those before
+        are causal. 0 where a token attends, else -inf.
         """
         total = len(self)
         attends = np.eye(total, dtype=bool)  # [nodes, nodes]

@@ -1,4 +1,4 @@
-"""Tables of transitions as law, as in h11: what is not listed is refused."""
+"""Tables of state transitions; a transition that is not listed is refused, as in h11."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Transitions = Mapping[State, Mapping[Trigger, State]]
 
 
 class OutOfTurn(Exception):
-    """Something happened that the table does not list for this state; the text says what."""
+    """A trigger that the table does not list for the current state; the text says which."""
 
 
 def follow_table(table: Transitions[State, Trigger], state: State, trigger: Trigger) -> State:
-    """The state after this trigger; raises OutOfTurn where the table has none."""
+    """The state after this trigger; raises OutOfTurn if the table lists none."""
     if trigger not in table[state]:
         raise OutOfTurn(f"{trigger.value}, while {state.value}")
     return table[state][trigger]

@@ -1,4 +1,4 @@
-"""The verified answer of one decode as it grows; robot and cloud have one each."""
+"""The verified answer of a decode as it grows; robot and cloud each have one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from .digest import PrefixDigest
 from .draft import Draft
 
-UNBOUNDED = 2**32  # tokens of an answer whose limit nobody said, and ids of an unknown vocabulary
+UNBOUNDED = 2**32  # stands for no length limit, and for an unknown vocabulary
 
 
 class VerifiedAnswer:
     """The verified tokens, the digests of all their prefixes, and where the answer ends.
 
-    At most ``max_tokens`` tokens, which are below ``vocabulary``; nothing follows one of
-    ``end_tokens``. ``resampled`` is the last token if the robot drew it and has not sent it to the
-    cloud yet.
+    It has at most ``max_tokens`` tokens, all below ``vocabulary``; an end token is the last.
+    ``resampled`` is the last token if the robot drew it and has not sent it to the cloud yet.
     """
 
     def __init__(self, limit: int = 0) -> None:
-        """limit: of its tokens, whatever the prompt allows (0: none)."""
+        """limit: the most tokens, whatever the prompt allows (0: no limit)."""
         self.tokens: list[int] = []
         self.resampled: int | None = None
         self.end_tokens: Sequence[int] = ()
         self.max_tokens, self.vocabulary = limit or UNBOUNDED, UNBOUNDED
         self._limit = self.max_tokens
-        self._places: list[PrefixDigest] = []  # digests of all prefixes, by their lengths
+        self._places: list[PrefixDigest] = []  # digests of all prefixes, by length
 
     def begin(
         self,
@@ -34,18 +33,18 @@ class VerifiedAnswer:
         max_tokens: int = UNBOUNDED,
         vocabulary: int = UNBOUNDED,
     ) -> None:
-        """The prompt is known; ``base`` is the digest of the empty answer."""
+        """Set the prompt's limits; ``base`` is the digest of the empty answer."""
         self._places = [base]
         self.end_tokens, self.vocabulary = end_tokens, vocabulary
         self.max_tokens = min(self._limit, max_tokens)
 
     def forget_prompt(self) -> None:
-        """The prompt is replaced: there are no digests until ``begin``."""
+        """Drop the digests, as the prompt is being replaced; ``begin`` sets new ones."""
         self._places = []
 
     @property
     def begun(self) -> bool:
-        """Whether the prompt is known, and so are digests."""
+        """Whether ``begin`` was called, so that digests exist."""
         return bool(self._places)
 
     @property
@@ -55,7 +54,7 @@ class VerifiedAnswer:
 
     @property
     def shared(self) -> PrefixDigest:
-        """The same without a resampled token: the cloud has it, too."""
+        """The digest without a resampled token, which the cloud does not have yet."""
         return self._places[-1 if self.resampled is None else -2]
 
     @property
@@ -65,18 +64,18 @@ class VerifiedAnswer:
 
     @property
     def room(self) -> int:
-        """How many tokens the answer may still get."""
+        """How many more tokens the answer may have."""
         return self.max_tokens - len(self.tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens that were verified."""
+        """Append verified tokens."""
         for token in tokens:
             self._places.append(self.digest.extend((token,)))
         self.tokens += tokens
         self.resampled = None
 
     def resample(self, token: int) -> None:
-        """Append the robot's own token; its next message carries it to the cloud."""
+        """Append a token that the robot drew; its next message carries it to the cloud."""
         self.extend((token,))
         self.resampled = token
 
@@ -89,16 +88,16 @@ class VerifiedAnswer:
         return place.length < len(self._places) and self._places[place.length] == place
 
     def rest_of(self, place: PrefixDigest, draft: Draft) -> Draft | None:
-        """The part of a draft, made at this place of the answer, that follows the answer.
+        """The part of a draft, made at ``place`` in the answer, that follows the answer's end.
 
-        None if there is none, or the answer went elsewhere; see ``Draft.below``.
+        None if it is empty, or the answer differs from the draft; see ``Draft.below``.
         """
         return draft.below(self.tokens[place.length :]) if self.was_at(place) else None
 
     def until_end(
         self, draft: Draft, path: tuple[int, ...], token: int | None
     ) -> tuple[tuple[int, ...], int | None, str]:
-        """An accepted path and the token after it, up to an end token or the length limit.
+        """Cut an accepted path and the token after it at an end token or the length limit.
 
         Returns the path, the token, and how the answer ends there: "end", "length" or empty.
         """

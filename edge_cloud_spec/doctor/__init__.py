@@ -1,4 +1,4 @@
-"""``edge-cloud-spec doctor``: what this machine, a cloud or a running graph has, and what to do.
+"""``edge-cloud-spec doctor``: checks this machine, a cloud or a running graph, and gives advice.
 
-One family of checks a file; each gives ``Health``s. Nothing here changes what it looks at.
+One family of checks per file; each yields ``Health``s. Nothing here changes what it checks.
 """

@@ -1,4 +1,4 @@
-"""The command ``doctor``: its options, its checks in their order, its report."""
+"""The command ``doctor``: its options, the order of its checks, its report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Print every finding; 0 if nothing failed, else 1."""
+    """Print all findings; returns 0 if nothing failed, else 1."""
     findings, checks = [], _checks(args)
     if args.json:
         check_writable(Path(args.json))

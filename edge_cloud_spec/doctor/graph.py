@@ -44,7 +44,7 @@ def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health
 
 
 def robots_in(snapshot: Snapshot) -> list[str]:
-    """The namespaces (without the last slash) that hold a node of ours."""
+    """The namespaces, without the last slash, that contain one of our nodes."""
     ours = {node.rpartition("/") for node in snapshot.nodes}
     return sorted({place for place, _, name in ours if name in NODES})
 
@@ -116,7 +116,7 @@ def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    """Odometry and the base: the topics that the navigator needs others for."""
+    """Check odometry and the base, which the navigator needs from other nodes."""
     navigator = f"{robot}/navigator"
     for end in snapshot.of(navigator, False):
         if end.kind == ODOMETRY and not snapshot.on(end.topic, True):
@@ -131,7 +131,7 @@ def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    """Publishers and subscriptions of one topic that never exchange a message."""
+    """Find publishers and subscriptions of a topic that cannot exchange messages."""
     ours = {f"{robot}/{name}" for name in (*NODES, "monitor", "simulator")}
     wrong = 0
     for subscription in snapshot.endpoints:
@@ -178,7 +178,8 @@ def _speaks(snapshot: Snapshot, node: str) -> Health:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One node's publisher (``publishes``) or subscription; ``node`` and ``topic`` in full."""
+    """One node's publisher (``publishes``) or subscription; ``node`` and ``topic`` are full
+    names."""
 
     node: str
     topic: str
@@ -190,8 +191,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Nodes by full name (twice where there are two of a name), endpoints, and the last status
-    on ``/diagnostics`` under each name."""
+    """A graph's nodes by full name (twice if two share a name), endpoints, and the latest status of
+    each node on ``/diagnostics`` (``said``)."""
 
     nodes: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
@@ -209,7 +210,7 @@ class Snapshot:
 
 
 def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
-    """Why these two never exchange a message; empty where they do."""
+    """Why these two cannot exchange messages; empty if they can."""
     if publisher.kind != subscription.kind:
         return f"it is {publisher.kind} there and {subscription.kind} here"
     wrong = []
@@ -221,7 +222,7 @@ def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
 
 
 def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]:
-    """Findings about the graph of this ROS domain, or about the robot of one namespace."""
+    """Findings about the graph of this ROS domain, or about one namespace's robot."""
     try:
         import rclpy  # noqa: F401
         from diagnostic_msgs.msg import DiagnosticArray  # noqa: F401
@@ -232,7 +233,7 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]
 
 
 def read_graph(seconds: float) -> Snapshot:
-    """Everything that can be heard of the graph in so many seconds."""
+    """A snapshot of the graph, collected for ``seconds``."""
     from diagnostic_msgs.msg import DiagnosticArray
 
     from ..nodes.runtime.node_thread import NodeThread

@@ -1,4 +1,4 @@
-"""What this machine has: Python, libraries, ROS 2, the simulator, cores."""
+"""Checks this machine: Python, libraries, ROS 2, the simulator, cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES = ("numpy", "torch", "transformers", "tokenizers", "grpcio", "protobuf
 
 
 def check_python() -> Health:
-    """The interpreter's version."""
+    """Check the interpreter's version."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
     if OLDEST <= sys.version_info[:2] <= NEWEST:
         return Health(Level.OK, found, check="python")
@@ -31,7 +31,7 @@ def check_python() -> Health:
 
 
 def check_libraries() -> Health:
-    """The Python packages that every part needs."""
+    """Check for the Python packages that every part needs."""
     versions, missing = [], []
     for name in LIBRARIES:
         try:
@@ -59,7 +59,7 @@ IMPORTED = {  # what ROS needs, and what to do where it is missing
 
 
 def check_ros() -> Iterator[Health]:
-    """rclpy, and our messages, which are generated when the package is built."""
+    """Check for rclpy, and for our messages, which are generated when the package is built."""
     distribution = os.environ.get("ROS_DISTRO", "the wheels of this Python environment")
     for check, (module, advice) in IMPORTED.items():
         try:
@@ -72,7 +72,7 @@ def check_ros() -> Iterator[Health]:
 
 
 def check_simulator() -> Health:
-    """MuJoCo, and what the camera is rendered with."""
+    """Check for MuJoCo and its rendering backend."""
     try:
         gl = lab("sim.engine")
     except UserError as error:
@@ -89,7 +89,7 @@ def check_simulator() -> Health:
 
 
 def check_threads() -> Health:
-    """Cores, torch's threads, and an accelerator."""
+    """Report cores, torch's threads, and an accelerator."""
     import torch
 
     cores = len(os.sched_getaffinity(0))
@@ -109,7 +109,7 @@ MODEL_FILES = (  # one of each
 
 
 def check_model(name: str, directory: str) -> Health:
-    """Whether a model directory has its files, and its weights are whole; they are not loaded."""
+    """Check that a model directory is complete; does not load the weights."""
     if directory == BYTES:
         return Health(Level.OK, "bytes: no draft model, for a target behind an API", check=name)
     if directory.startswith(OPENAI):
@@ -149,7 +149,7 @@ def check_model(name: str, directory: str) -> Health:
 
 
 def _open_weights(directory: Path) -> list[Path]:
-    """The files of a model's weights and exits; raises UserError where one is not whole."""
+    """Open a model's weights and exits; raises UserError if a file is incomplete."""
     from safetensors import SafetensorError, safe_open
 
     from ..models.checkpoint import weight_files

@@ -1,7 +1,7 @@
-"""Whether our picture preprocessing gives a model what its own processor would give it.
+"""Checks our picture preprocessing against the model's own processor.
 
-Robot and cloud both use ours, so neither difference makes them disagree; but a model that was
-trained on other numbers answers worse.
+Robot and cloud both use ours, so a difference does not make them disagree; but a model that was
+trained on other values answers worse.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RESIZED = 0.05  # another library's resize; measured: 0.015
 
 @dataclass(frozen=True)
 class Difference:
-    """How two preprocessors differ on a picture of this size; ``largest`` is of equal grids."""
+    """How two preprocessors differ on a picture of this size; ``largest`` is for equal grids
+    only."""
 
     size: tuple[int, int]
     ours: tuple[int, int, int]
@@ -45,7 +46,8 @@ class Difference:
 
 
 def compare(ours: Process, theirs: Process) -> list[Difference]:
-    """Both on one picture of each size; the pictures are smooth with some noise, as a camera's."""
+    """Compare both on one picture of each size; the pictures are smooth with some noise, like a
+    camera's."""
     found = []
     for size in SIZES:
         picture = sample(size)
@@ -57,7 +59,7 @@ def compare(ours: Process, theirs: Process) -> list[Difference]:
 
 
 def sample(size: tuple[int, int]) -> Image.Image:
-    """A picture with edges, gradients and noise; the same one each time."""
+    """A reproducible picture with edges, gradients and noise."""
     wide, high = size
     rng = np.random.default_rng((wide, high))
     across = np.linspace(0, 255, wide)[None, :, None] * np.ones((high, 1, 3))
@@ -67,7 +69,8 @@ def sample(size: tuple[int, int]) -> Image.Image:
 
 
 def judge(check: str, differences: list[Difference], grid_level: Level) -> Health:
-    """The worst difference as a finding; ``grid_level``: how bad another number of patches is."""
+    """The worst difference as a finding; ``grid_level``: the severity of a different number of
+    patches."""
     other = [d for d in differences if d.ours != d.theirs]
     if other:
         advice = (
@@ -85,7 +88,7 @@ def judge(check: str, differences: list[Difference], grid_level: Level) -> Healt
 
 
 def check_pictures(name: str, directory: str) -> Iterator[Health]:
-    """Ours against the checkpoint's own processor, and that behind qwen-vl-utils."""
+    """Compare ours with the checkpoint's own processor, and with qwen-vl-utils before it."""
     try:
         preprocessing = image_preprocessing(directory)
     except UserError:
@@ -110,7 +113,7 @@ def _ours(preprocessing: ImagePreprocessing) -> Process:
 
 
 def own_processor(directory: str) -> Process:
-    """The image processor that the checkpoint names, by transformers."""
+    """The checkpoint's image processor, loaded by transformers."""
     with quiet_libraries():
         from transformers import AutoImageProcessor
 
@@ -125,7 +128,7 @@ def own_processor(directory: str) -> Process:
 
 
 def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
-    """The picture resized by qwen-vl-utils, then given to the processor, as its README has it."""
+    """A processor that first resizes pictures by qwen-vl-utils, as its README shows."""
     fetch_image = importlib.import_module("qwen_vl_utils").fetch_image
     return lambda image: own(fetch_image({"image": image}, image_patch_size=patch_size))
 

@@ -1,4 +1,5 @@
-"""The robot's side of a decode: the decoder loop, the drafter it drives and the link's client end.
+"""The robot's side of a decode: the decoder, its drafts, its planner, and the client of the
+verifier.
 
 No ROS here, and no decoding arithmetic (that is ``decoding``).
 """

@@ -1,4 +1,4 @@
-"""What is asked of the cloud, and what a verdict settles."""
+"""The robot's requests to the cloud, and the tokens that a verdict adds to the answer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..decoding.token_distribution import TokenDistribution
 from ..decoding.verified_answer import VerifiedAnswer
 from ..wire.messages import DraftMessage, Generate, Residual, RowRequest, Verdict
 
-MAX_EARLY = 64  # verdicts that overtook an earlier one
+MAX_EARLY = 64  # stored verdicts that arrived before an earlier one
 
-Prefix = tuple[int, ...]  # verified tokens, and perhaps those that a verdict would add
+Prefix = tuple[int, ...]  # verified tokens, maybe followed by predicted ones
 
 
 def verdict_error(answer: VerifiedAnswer, verdict: Verdict, tokens: Prefix | None) -> str:
-    """Why this verdict cannot come next in the answer; empty if it can.
+    """Why this verdict cannot be next in the answer; empty if it can.
 
-    ``tokens``: what ``settled_by`` returned for it.
+    ``tokens``: the tokens that ``settled_by`` returned for it.
     """
     if tokens is None:
         return "the cloud accepted tokens that were not drafted"
@@ -44,9 +44,8 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
     """The number of tokens that the cloud tested, and the tokens that the verdict adds.
 
     ``draft`` is the robot's draft with the verdict's prefix, if there is one. A verdict either
-    carries its accepted tokens (it is on another draft than the robot's, or is repeated), or the
-    nodes of ``draft`` that were accepted. The tokens are None if it names nodes that ``draft`` does
-    not have.
+    carries its accepted tokens (it is on another draft than the robot's, or is repeated), or names
+    the accepted nodes of ``draft``. The tokens are None if ``draft`` lacks one of these nodes.
     """
     last = () if verdict.token is None else (verdict.token,)
     drafted = 0 if draft is None else len(draft)
@@ -61,16 +60,17 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
 class EarlyVerdicts:
     """Verdicts on pushed drafts that arrived before the verdict on an earlier draft.
 
-    Each is kept by its prefix, until the answer reaches that prefix.
+    Each is stored by its prefix until the answer reaches it.
     """
 
     def __init__(self) -> None:
         self._kept: dict[PrefixDigest, Verdict] = {}
 
     def keep(self, verdict: Verdict, passed: int) -> bool:
-        """Keep a verdict on what follows more tokens than the robot has ``passed``.
+        """Store a verdict whose prefix is longer than the robot's answer; ``passed``: the answer's
+        length.
 
-        False: one is kept for its prefix, or MAX_EARLY are.
+        False: there is one for its prefix already, or MAX_EARLY are stored.
         """
         for old in [old for old in self._kept if old.length < passed]:
             del self._kept[old]
@@ -80,29 +80,30 @@ class EarlyVerdicts:
         return True
 
     def take(self, here: PrefixDigest) -> Verdict | None:
-        """The verdict on what follows ``here``, if it arrived already."""
+        """Remove and return the verdict with prefix ``here``; None if it has not arrived."""
         return self._kept.pop(here, None)
 
 
-# What the cloud is asked for
+# Requests to the cloud
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A rejected place where the robot draws the recovered token (split resampling)."""
+    """A rejected position where the robot draws the recovered token (split resampling): P's
+    ``residual`` and Q."""
 
-    base: PrefixDigest  # of the draft
-    residual: Residual  # what the cloud sent of P
+    base: PrefixDigest  # the draft's prefix
+    residual: Residual  # of P, from the cloud
     row: TokenDistribution  # Q
 
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A request to the cloud that is not answered yet.
+    """A request to the cloud without an answer yet.
 
-    For a draft: ``drawn`` is the draft with the rows of Q that it was drawn from, which may not be
-    sent, and the cloud's pass over it begins at about ``starts`` (s). For a dense row P:
-    ``rejection`` whose short form gave no token.
+    For a draft: ``drawn`` is the draft with its distributions Q, which may not be sent, and the
+    cloud's pass over it begins at about ``starts`` (s). For a request of the dense P:
+    ``rejection``, whose sparse form gave no token.
     """
 
     message: DraftMessage | Generate | RowRequest
@@ -112,11 +113,11 @@ class PendingRequest:
 
     @property
     def draft(self) -> Draft | None:
-        """The draft whose verdict is awaited, as it was sent."""
+        """The draft as it was sent; None for another kind of request."""
         return self.message.draft if isinstance(self.message, DraftMessage) else None
 
     def handed_over(self, here: PrefixDigest) -> PendingRequest:
-        """This request for another verifier, which knows only the prefix ``here``."""
+        """This request for another verifier, which knows the prefix ``here`` only."""
         if isinstance(self.message, DraftMessage):
             return replace(self, message=replace(self.message, resampled=None))
         if self.rejection is not None:
@@ -125,32 +126,36 @@ class PendingRequest:
 
 
 def row_request(rejection: Rejection) -> PendingRequest:
-    """Ask for all of P at a rejected place."""
+    """A request for the dense P at a rejected position."""
     return PendingRequest(RowRequest(rejection.base), rejection=rejection)
 
 
-# Split resampling: the robot draws the recovered token where the cloud rejects
+# Split resampling: the robot draws the recovered token
 
 
 class Resampler:
-    """Draws the recovered token of a rejection, with the request's own randomness."""
+    """Draws the recovered token of a rejection, from the request's seed."""
 
     def __init__(self, split: Split | None, random_source: RandomSource) -> None:
         self._split, self._random_source = split, random_source
 
     def rejection(self, verdict: Verdict, drawn: Draft | None) -> Rejection | None:
-        """The recovered token's distributions: the verdict's residual of P, and the draft's Q."""
+        """The distributions for the recovered token: the verdict's residual of P, and the draft's
+        Q.
+
+        None if the verdict has no residual, or the draft no Q there.
+        """
         path = verdict.path
         if verdict.residual is None or self._split is None:
             return None
         if drawn is None or drawn.rows is None or len(path) == len(drawn):
             return None
         if verdict.tokens and drawn.path_tokens(path) != verdict.tokens:
-            return None  # it is repeated, and on another draft
+            return None  # a repeated verdict on another draft
         return Rejection(verdict.base, verdict.residual, drawn.row(path[-1] if path else -1))
 
     def error(self, verdict: Verdict, drawn: Draft | None, vocabulary: int) -> str:
-        """Why this verdict's residual cannot be one of the draft; else empty."""
+        """Why this verdict's residual does not fit the draft; empty if it does."""
         if verdict.residual is None:
             return ""
         rejection = self.rejection(verdict, drawn)
@@ -162,7 +167,7 @@ class Resampler:
     def draw(
         self, rejection: Rejection, position: int, dense: TokenDistribution | None = None
     ) -> int | None:
-        """The recovered token; None where the short form of P gives none without ``dense``."""
+        """The recovered token; None if the sparse P gives none and ``dense`` is missing."""
         target, row, random_source = rejection.residual, rejection.row, self._random_source
         if isinstance(target, SparseResidual):
             return resample(target, row, position, random_source, dense)
@@ -170,6 +175,6 @@ class Resampler:
 
 
 def dense_row_error(rejection: Rejection, dense: TokenDistribution, vocabulary: int) -> str:
-    """Why this cannot be the P that a rejection awaits; else empty."""
+    """Why this cannot be the dense P of a rejection; empty if it can."""
     assert isinstance(rejection.residual, SparseResidual)
     return fallback_error(dense, rejection.residual, rejection.row, vocabulary)

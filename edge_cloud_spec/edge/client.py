@@ -1,6 +1,6 @@
-"""The verifier's client: streams of bytes that reconnect after a break.
+"""The verifier's client: gRPC streams of bytes that reconnect after a break.
 
-It signs what proves a session to be this robot's.
+It adds the secret that proves a session to be this robot's.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MAX_CHANNELS = 8
 
 
 def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
-    """A channel to the verifier; on the loop that will use it. Raises UserError."""
+    """A channel to the verifier; call this on the loop that will use it. Raises UserError."""
     return _channel(settings.cloud, settings.credentials(), host_of(settings.cloud))
 
 
 def _channel(
     address: str, credentials: grpc.ChannelCredentials | None, name: str
 ) -> grpc.aio.Channel:
-    """A channel to an address whose certificate must be good for ``name``, wherever it is."""
+    """A channel to an address, whose certificate must be valid for ``name``."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
     options: tuple[tuple[str, int | str], ...] = CLIENT_OPTIONS
@@ -52,10 +52,11 @@ def _channel(
 
 
 class SessionKey:
-    """The secret of one decode, added to its messages where they leave for the cloud.
+    """The secret of one decode, added to its messages when they leave for the cloud.
 
-    The first Open carries only its hash, so that whoever sees that message cannot take the session
-    over; a message that continues a session (Resume, or a repeated Open) carries the secret itself.
+    The first Open carries only the secret's hash, so that whoever sees that message cannot take
+    over the session; a message that continues a session (Resume, or a repeated Open) carries the
+    secret.
     """
 
     def __init__(self) -> None:
@@ -63,12 +64,12 @@ class SessionKey:
         self._opened = False
 
     def sign(self, data: bytes) -> bytes:
-        """The bytes of a robot's message as they are sent to the cloud."""
+        """Add the secret or its hash to a serialized message, if its kind needs one."""
         if kind_of(data) not in ("open", "resume"):
             return data
         try:
             message = decode_client(data)
-        except ValueError:  # the cloud reports what is wrong with it
+        except ValueError:  # sent unchanged; the cloud reports the error
             return data
         if isinstance(message, Open):
             secret = self._secret if self._opened else b""
@@ -80,7 +81,7 @@ class SessionKey:
 
 
 class GrpcTransport:
-    """The ``Transport`` of one decode over a gRPC stream of its own."""
+    """The ``Transport`` of one decode over its own gRPC stream."""
 
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
@@ -101,9 +102,9 @@ class GrpcTransport:
 
 
 class VerifierClient:
-    """A channel to the verifier on an asyncio loop in its own thread; many streams may share it.
+    """A channel to the verifier on an asyncio loop in its own thread; shared by many streams.
 
-    Raises UserError for a token, certificate or key that cannot be used.
+    Raises UserError for an invalid token, certificate or key.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -114,7 +115,8 @@ class VerifierClient:
         self._loop = asyncio.new_event_loop()
         self._known = KnownPlace()
         self._channels: dict[str, grpc.aio.Channel] = {}  # by address
-        self._old_channels: list[grpc.aio.Channel] = []  # with streams from before a rotation
+        # For streams from before a change of certificates.
+        self._old_channels: list[grpc.aio.Channel] = []
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._probes: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
@@ -122,7 +124,7 @@ class VerifierClient:
 
     @property
     def clock_offset(self) -> Offset | None:
-        """The cloud's clock less the robot's; None before it was measured. From any thread."""
+        """The cloud's clock minus the robot's; None before it is measured. From any thread."""
         return self._clock.at(time.monotonic())
 
     @property
@@ -144,7 +146,7 @@ class VerifierClient:
         return GrpcTransport(self.open(on_receive))
 
     def probe(self, on_found: Callable[[Health], None]) -> None:
-        """Look whether the verifier serves this robot; calls back in the client's thread."""
+        """Check whether the verifier serves this robot; calls back in the client's thread."""
 
         async def look() -> None:
             try:
@@ -162,7 +164,7 @@ class VerifierClient:
         self.run_soon(start)
 
     def forget_replica(self) -> None:
-        """Let the next stream ask the router again; from any thread."""
+        """Forget the current replica, so that the next stream asks the router; from any thread."""
         self.run_soon(self._known.clear)
 
     def run_soon(self, job: Callable[[], None]) -> None:
@@ -195,13 +197,14 @@ class VerifierClient:
         return channel.stream_stream(METHOD)(metadata=tuple(metadata) or None)
 
     def _open_channel(self, address: str = "") -> grpc.aio.Channel:
-        """The channel to the verifier or a replica; others where certificates were replaced."""
+        """The channel to the verifier or a replica; a new one if certificates were replaced."""
         if self._channels and self._credentials.renew():
             self._old_channels += self._channels.values()
             self._channels.clear()
         address = address or self.settings.cloud
         if address not in self._channels:
-            if len(self._channels) >= MAX_CHANNELS:  # replicas come and go
+            # Replicas come and go, so old channels are closed.
+            if len(self._channels) >= MAX_CHANNELS:
                 self._old_channels.append(self._channels.pop(next(iter(self._channels))))
             name = host_of(self.settings.cloud)
             self._channels[address] = _channel(address, self._credentials.value, name)
@@ -222,6 +225,6 @@ class VerifierClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         for channel in (*self._old_channels, *self._channels.values()):
             await channel.close()
-        remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's tasks of ended calls
         if remaining:
             await asyncio.wait(remaining, timeout=LINGER_S)

@@ -1,4 +1,4 @@
-"""``edge-cloud-spec decode``: decode one request and print its words as they are settled."""
+"""``edge-cloud-spec decode``: decodes one request and prints its words as they are verified."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_decode(args: argparse.Namespace) -> int:
                 end = "\n"
                 print(words, end="", flush=True)
         finally:
-            print(end=end)  # what is said next begins a line
+            print(end=end)  # so that later output begins a new line
     answer = decoder.answer
     assert answer is not None, "the stream came to its end"
     if answer.outcome.stats.failure:
@@ -61,7 +61,7 @@ def run_decode(args: argparse.Namespace) -> int:
 
 
 def figures_of(outcome: Outcome) -> dict[str, float]:
-    """What one decode cost, as printed and as written by ``--json``."""
+    """The figures of one decode, as printed and as written by ``--json``."""
     stats = outcome.stats
     return {
         "tokens": len(outcome.tokens),

@@ -1,7 +1,7 @@
 """The robot's decoder: a state machine without I/O, ``(event, now) -> effects``.
 
-It owns one decode; threads, models, links and clocks are outside it. Here is how a decode opens,
-resumes, goes on at another verifier, and ends; between are its ``rounds`` of drafts and verdicts.
+It owns one decode; threads, models, links and clocks are outside it. This module opens a decode,
+resumes it, moves it to another verifier and ends it; ``rounds`` handles drafts and verdicts.
 """
 
 from __future__ import annotations
@@ -52,17 +52,16 @@ from .measures import DecodeStats, Measures
 from .reply_deadline import ReplyDeadline
 from .rounds import Mode, Rounds
 
-MAX_LOST = 16  # sessions that verifiers gave up or forgot, without a token between
+MAX_LOST = 16  # lost sessions without a new token between, after which the decode ends
 
 
 class EdgeDecoder:
-    """One decode: opens it, keeps a draft in flight, and emits what verdicts settle.
+    """One decode: opens it, keeps a draft in flight, and emits the tokens of verdicts.
 
     ``reply_timeout`` is how long, in seconds, the cloud may take to reply before the decode ends
-    with a timeout; the time of a lost link counts. ``deadline`` is when it times out, or None
-    while no reply is due. Only a reply moves it: neither a link that is restored nor a verifier
-    without room does. Where such a verifier names an earlier time to ask again, ``deadline`` is
-    that time.
+    with a timeout; the time of a lost link counts. ``deadline`` is when that happens; None while no
+    reply is due. Only a reply moves it; a restored link or a refusal does not. After a refusal
+    ``deadline`` is the time of the next attempt, if that is earlier.
     """
 
     def __init__(
@@ -83,12 +82,13 @@ class EdgeDecoder:
         self._history = history
         self._preset = preset
         self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
-        self._handed_over: int | None = None  # tokens verified when it was opened again, if it was
-        self._lost = 0  # sessions that were lost since the last token
-        self._spec: bytes | None = None  # digest of the specification asked for last
-        self._base: PrefixDigest | None = None  # of the empty answer, as the robot has it
-        self._cloud_base: PrefixDigest | None = None  # the same, as the cloud has it
-        self._is_anew = False  # whether a prompt was made before under another specification
+        # Tokens verified when the decode was last opened again, None: never.
+        self._handed_over: int | None = None
+        self._lost = 0  # sessions lost since the last token
+        self._spec: bytes | None = None  # digest of the specification requested last
+        self._base: PrefixDigest | None = None  # digest of the empty answer, by the robot
+        self._cloud_base: PrefixDigest | None = None  # the same, by the cloud
+        self._is_anew = False  # whether an earlier prompt had another specification
         self._rounds = Rounds(
             opening,
             preset,
@@ -101,7 +101,7 @@ class EdgeDecoder:
 
     @property
     def tokens(self) -> list[int]:
-        """The answer's tokens so far."""
+        """The answer's verified tokens."""
         return self._rounds.answer.tokens
 
     @property
@@ -111,19 +111,19 @@ class EdgeDecoder:
 
     @property
     def deadline(self) -> float | None:
-        """When TimePassed is due, s: the decode times out, or is opened again. None: never."""
+        """When ``TimePassed`` is due, s: for the timeout or another attempt. None: never."""
         return self._deadline.next
 
     @property
     def width(self) -> int:
-        """How many nodes the draft model's next pass may compute; 0 to pause it."""
+        """The most nodes in the draft model's next pass; 0 pauses it."""
         return self._rounds.width
 
     def start(self, now: float, known_spec: bytes = b"") -> list[Effect]:
-        """Begin, at ``now`` (s, here and below).
+        """Begin the decode at ``now`` (s, as below).
 
-        ``known_spec``: the cloud's prompt specification, if the robot has it from an earlier
-        decode; then drafting does not wait for the cloud to send it.
+        ``known_spec``: the cloud's prompt specification from an earlier decode, if any; with it the
+        robot need not wait for the cloud before it drafts.
         """
         if not self._preset.uses_cloud:
             return self._prepare(b"")
@@ -133,7 +133,7 @@ class EdgeDecoder:
         return [Send(self._opening), *known]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """The effects that follow from this event; none once the decode is finished."""
+        """Handle an event; returns its effects, none once the decode is finished."""
         if self.finished:
             return []
         try:
@@ -178,12 +178,12 @@ class EdgeDecoder:
         return self._reopen(now) if self._deadline.retries(now) else []
 
     def _on_link_up(self, moved: bool, now: float) -> list[Effect]:
-        """Resume the session, or open it again where there is none or at another verifier."""
+        """Resume the session, or open it again if there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
             return self._reopen_with_history(now)
         if self._deadline.retry_at is not None:
-            return []  # the verifier has no room before then
+            return []  # the verifier has no room before ``retry_at``
         return self._rounds.resume() or self._reopen(now)
 
     def _on_message(self, message: ServerMessage, now: float) -> list[Effect]:
@@ -201,16 +201,16 @@ class EdgeDecoder:
             case Fault(code) if code == UNKNOWN_HISTORY and self._opening.history != self._history:
                 return self._reopen_with_history(now)
             case Fault("unknown_session") if not self._rounds.session:
-                return []  # of a Resume before the Open that is under way
+                return []  # of a Resume sent before the current Open
             case Fault("unknown_session", text):
                 return self._lose_session(text, now)
-            case Fault(code, text):  # must not pass for the end of an answer, whatever its code
+            case Fault(code, text):  # whatever its code, it must not count as the answer's end
                 return self._rounds.close("fault" if code in ("", *ANSWERED) else code, text)
 
-    # The prompt: both sides make it, from the cloud's specification
+    # The prompt: both sides make it from the cloud's specification
 
     def _prepare(self, spec: bytes) -> list[Effect]:
-        """Begin, or begin anew, with this specification; drafts under another are dropped."""
+        """Start or restart with this specification; drafts under another are dropped."""
         self._spec = spec_digest(spec)
         self._base = None
         self._rounds.invalidate()
@@ -240,13 +240,13 @@ class EdgeDecoder:
         advice = "give both the same tokenizer and image processor"
         return self._rounds.close("prompt_mismatch", f"{text}; {advice}")
 
-    # The session: opened, resumed on a new stream, or opened again where it was lost
+    # The session: opened, resumed on a new stream, or opened again after a loss
 
     def _on_opened(self, opened: Opened, now: float) -> list[Effect]:
-        """The cloud has opened the session, or resumed it."""
+        """The cloud has opened or resumed the session."""
         resumed = bool(self._rounds.session)
         if not resumed and (opened.base.length or not opened.protocol):
-            return []  # of a Resume before the Open that is under way
+            return []  # of a Resume sent before the current Open
         if not resumed and opened.protocol != PROTOCOL:
             return self._rounds.close("bad_opened", versions_differ(PROTOCOL, opened.protocol))
         if not opened.session:
@@ -271,11 +271,11 @@ class EdgeDecoder:
         return self._on_first_opened(opened, now)
 
     def _on_first_opened(self, opened: Opened, now: float) -> list[Effect]:
-        """A session is open to a robot that drafts; a verdict may have overtaken this."""
+        """The first session of a robot that drafts is open; a verdict may have arrived before."""
         if opened.spec and self.tokens:
             text = "the cloud said how to prompt after it had answered; update it"
             return self._rounds.close("bad_opened", text)
-        if opened.spec:  # the cloud's specification is not the known one: begin with that
+        if opened.spec:  # the cloud has another specification than expected
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
         if self._spec is None:
@@ -286,9 +286,9 @@ class EdgeDecoder:
         return self._compare_bases()
 
     def _on_reopened(self, opened: Opened, now: float) -> list[Effect]:
-        """A verifier goes on after the answer so far, if it makes the same prompt and took it all.
+        """Continue at a verifier that makes the same prompt and accepted all verified tokens.
 
-        Where another session verified more since that Open, the two would drift apart.
+        If another session has verified more since that Open, the answers would diverge.
         """
         self.stats.resumed += 1
         same = opened.base == (self._cloud_base or self._base)
@@ -303,13 +303,13 @@ class EdgeDecoder:
         return [] if self._preset.drafts_on_robot else self._leave_to_cloud(now)
 
     def _leave_to_cloud(self, now: float) -> list[Effect]:
-        """A robot that does not draft: the server generates, since Open said so, or is asked to."""
+        """For a robot that does not draft: the server generates, as asked by Open or now."""
         if self._opening.generation is not None:
             return self._rounds.follow(now)
         return self._rounds.resend(now)
 
     def _on_refused(self, text: str, retry_after_s: float, now: float) -> list[Effect]:
-        """The verifier has no room: wait as long as it says, if the decode can."""
+        """The verifier has no room: wait as long as it asks for, if the deadline permits."""
         until, end = self._deadline.refused(retry_after_s, now), self._deadline.deadline
         if end is None or until < end:
             return []
@@ -317,7 +317,7 @@ class EdgeDecoder:
         return [close, Finish("overloaded", text, until - now)]
 
     def _lose_session(self, text: str, now: float) -> list[Effect]:
-        """The cloud has another session, or none: open it again, or end where that has no end."""
+        """The cloud lost the session: open it again, unless that happens too often."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         if self._lost > MAX_LOST:
             return self._rounds.close("unknown_session", text)
@@ -329,7 +329,7 @@ class EdgeDecoder:
         return self._reopen(now)
 
     def _reopen(self, now: float) -> list[Effect]:
-        """Open the decode again; where tokens are verified already, it goes on after them."""
+        """Open the decode again, continuing after the tokens that are verified."""
         self._rounds.session = ""
         self._deadline.asked_again()
         self._deadline.owed(now)

@@ -1,4 +1,5 @@
-"""How long and how wide a robot drafts next, and whether at all: fixed, by a rule, or ``auto``."""
+"""Decides the shape of the next draft, or that the server generates: by preset, rule or
+``auto``."""
 
 from __future__ import annotations
 
@@ -14,31 +15,36 @@ from ..decoding.shape import BestFirst, Shape, chain
 from ..options import Bounded, bounded
 from .measures import Measures
 
-# Each constant says what goes wrong without it.
-PROBE = 3  # passes of the server by itself that are measured first: else nothing is known to beat
-REPLAN = (4, 8, 16, 32)  # rounds until the next plan, the last from then on; the first plans know
-# little, and a plan for each round would cost more time than it saves
-TRIED = 16  # rounds before a plan's yield is measured: that of fewer is chance
-GAIN = 1.03  # more that another plan has to promise: else two that are about as good alternate
-PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts for: else the first one decides
-MAX_LOOKAHEAD = 8  # drafts beyond the one that is being verified; the cloud keeps few more
-RECHECK = 100.0  # times what that costs, for which the robot leads before the server is measured
-# again by itself: else what it looks up grows, and nobody knows that it is faster by now
-REST = 2.0  # s of decodes between two times that all promises are worked out, which takes tens of
-# ms: else decodes over a link that changes would do little else
-MAX_KEPT = 32  # costs whose promises are remembered: else memory grows with the robot's days
-QUIETER = 0.8  # share of a pass's time when drafting was given up, at which it is tried again: else
-# a robot that was in a crowd once never drafts again, since it measures no pass over a draft
-PROBED = 8  # nodes of the passes by which exits are compared with none
-HINTS_STAY = 1.03  # times as fast as without hints, for them to go on
-AWAKE_EVERY = 8  # decodes without drafts, of which one reads the prompt: else it never drafts again
-HINTED = 8  # tokens beside hints, before their yield is known
-ANSWER = 32.0  # tokens of an answer, before any was heard: a robot that joins at its end wins none
+# Each comment says what would go wrong without the constant.
+PROBE = 3  # passes of server generation measured first; otherwise there is no baseline to beat
+# Rounds until the next plan, then the last value. Early plans are based on few measurements;
+# planning every round would cost more than it gains.
+REPLAN = (4, 8, 16, 32)
+TRIED = 16  # rounds before a plan's yield is measured; over fewer it is chance
+GAIN = 1.03  # gain that another plan must promise; otherwise two similar plans alternate
+PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts as; otherwise the first one decides
+MAX_LOOKAHEAD = 8  # drafts beyond the one being verified; the cloud stores few more
+# The robot leads for so many times the cost of measuring server generation again; otherwise nobody
+# notices that lookup has made that faster.
+RECHECK = 100.0
+# Seconds of decodes between two computations of all promises, which take tens of ms; otherwise
+# over a changing link there would be time for little else.
+REST = 2.0
+MAX_KEPT = 32  # costs whose promises are cached; otherwise memory grows over days
+# Share of the pass time at which drafting was given up, below which it is tried again; otherwise
+# it never would be, as passes over drafts are not measured meanwhile.
+QUIETER = 0.8
+PROBED = 8  # nodes of the passes by which pass times with and without exits are compared
+HINTS_STAY = 1.03  # hints continue only if generation is this many times faster with them
+# Of so many decodes without drafts one reads the prompt; otherwise the robot never drafts again.
+AWAKE_EVERY = 8
+HINTED = 8  # tokens with hints before their yield counts as known
+ANSWER = 32.0  # assumed tokens of an answer before the first one ends
 
 
 @dataclass(frozen=True)
 class PlannerSettings(Bounded):
-    """What a robot's owner may choose of ``auto``."""
+    """The user's options of ``auto``."""
 
     hints_pay: float = bounded(
         1.1,
@@ -56,7 +62,7 @@ DEFAULTS = PlannerSettings()
 class DraftPlan:
     """Draft in this shape, or let the server generate ``generate`` tokens by itself.
 
-    With a shape, what is drafted beside a server that generates is sent as hints.
+    With both, the drafts are sent as hints to the generating server.
     """
 
     shape: Shape | None
@@ -65,7 +71,7 @@ class DraftPlan:
 
     @property
     def leads(self) -> bool:
-        """Whether the server is to wait for the robot's drafts."""
+        """Whether the server should wait for the robot's drafts."""
         return self.shape is not None and not self.generate
 
 
@@ -73,13 +79,13 @@ Key = tuple[Shape, Speculation]
 
 
 class DraftPlanner:
-    """Decides before each draft. This one takes the preset's own shape and speculation."""
+    """Decides before each draft. This base class takes the preset's shape and speculation."""
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         self._preset, self._measures = preset, measures
 
     def begin(self) -> None:
-        """A decode begins: every decode is like the others, unless a planner says otherwise."""
+        """Called at the start of each decode; does nothing here."""
 
     @property
     def rests(self) -> bool:
@@ -87,23 +93,24 @@ class DraftPlanner:
         return False
 
     def plan(self, now: float, tokens: int, generated: bool = False) -> DraftPlan:
-        """The plan of the next round. ``tokens`` are verified at the time ``now`` (s).
+        """The plan of the next round. ``tokens``: how many are verified at time ``now`` (s).
 
-        generated: the server generated by itself until now.
+        generated: whether the server has been generating.
         """
         preset = self._preset
         return DraftPlan(preset.shape if preset.drafts_on_robot else None, preset.speculation)
 
 
 class DraftsNothing(DraftPlanner):
-    """The draft model has failed: the server generates by itself to the decode's end."""
+    """The planner after the draft model has failed: the server generates to the decode's end."""
 
     def plan(self, now: float, tokens: int, generated: bool = False) -> DraftPlan:
         return DraftPlan(None, STOP_AND_WAIT, REPLAN[-1])
 
 
 class VerifyBoundPlanner(DraftPlanner):
-    """Drafting and round trip together take as long as the target's pass (SpecEdge 4.3)."""
+    """Chooses the depth at which drafting and round trip take as long as the target's pass
+    (SpecEdge 4.3)."""
 
     def plan(self, now: float, tokens: int, generated: bool = False) -> DraftPlan:
         shape, costs = self._preset.shape, self._measures.costs()
@@ -116,24 +123,25 @@ class VerifyBoundPlanner(DraftPlanner):
 
 @dataclass(frozen=True)
 class Observations:
-    """What the planner was told and has measured. Rates in tokens per second, times in s."""
+    """The inputs of ``scored_plans``: measured costs and rates. Rates in tokens per second, times
+    in s."""
 
     costs: Costs
-    promises: Mapping[Key, float]  # rate of each plan by which the robot leads, by the cost model
-    yields: Mapping[Key, float]  # of those that were tried: the share of its promise that it gave
-    usual: float  # the same, assumed of the others
-    generated: float  # rate of the server by itself
-    hinted: float  # the same beside the robot's hints
+    promises: Mapping[Key, float]  # the cost model's rate of each plan that the robot leads
+    yields: Mapping[Key, float]  # measured over promised rate of each plan that was tried
+    usual: float  # the same, assumed for the other plans
+    generated: float  # rate of server generation
+    hinted: float  # the same with the robot's hints
     using: DraftPlan | None
-    left: float  # tokens of an answer that are left when a robot can join the server
+    left: float  # tokens left in an answer when the robot can take the lead
 
 
 def scored_plans(
     seen: Observations, idle: Speculation, settings: PlannerSettings = DEFAULTS
 ) -> list[tuple[float, DraftPlan]]:
-    """Plans with the rates that they are worth: the first of the best is to be taken.
+    """Candidate plans with their expected rates (tokens per second); of equal ones take the first.
 
-    ``idle``: the speculation of a robot that does not draft.
+    ``idle``: the speculation for plans in which the robot does not draft.
     """
     using, costs = seen.using, seen.costs
 
@@ -153,41 +161,41 @@ def scored_plans(
 
 
 def joining_s(costs: Costs, speculation: Speculation) -> float:
-    """Seconds until a server that generates waits for the robot's draft instead.
+    """Seconds from a hint until a generating server waits for the robot's drafts.
 
-    The draft meets a pass that runs already, and may miss the next one.
+    A hint arrives during a pass, and may miss the next one, too.
     """
     waits = 2 * (2 * costs.one_way + speculation.cut * costs.draft(1))
     return waits + min(costs.generate, costs.verify(1))
 
 
 class AutoPlanner(DraftPlanner):
-    """The shape and pipeline with the highest rate by the cost model, or the server by itself.
+    """Chooses the shape and pipeline with the highest rate by the cost model, or server generation.
 
-    What a plan in use yields is measured, and corrects the rate that it is promised; what the
-    server yields by itself is measured without and with the robot's hints. Lasts from decode to
-    decode.
+    The measured rate of the plan in use corrects the model's; server generation is measured with
+    and without the robot's hints. Measurements last from decode to decode.
     """
 
     def __init__(self, preset: Preset, measures: Measures) -> None:
         super().__init__(preset, measures)
         self.settings = DEFAULTS
         self._plan: DraftPlan | None = None
-        self._rounds = 0  # since the plan was made
+        self._rounds = 0  # since the last plan
         self._replans = 0
-        self._verify_was_known = False  # when the plan was made
-        self._gave_up_at = 0.0  # s, the longest pass of the server while drafting did not pay
-        self._last: tuple[float, int] | None = None  # this decode's last round (s), and its tokens
-        self._since = (0.0, 0)  # s that rounds took since the plan was made, and their tokens
-        self._promises: dict[Key, float] = {}  # tokens per second, when the plan was made
-        self._slept = 0  # decodes begun in which the server generated, without hints
-        self._answer = Mean(ANSWER, 1.0)  # tokens of one
-        self._before = Mean(0.0, 1.0)  # of them, before the robot could join the server
-        self._rested = math.inf  # s of decodes since promises were worked out
-        self._led = 0.0  # s of rounds led since the server was measured by itself
+        self._verify_was_known = False  # at the last plan
+        self._gave_up_at = 0.0  # s; the server's longest pass at which drafting did not pay
+        # Time (s) of the decode's last round, and its tokens.
+        self._last: tuple[float, int] | None = None
+        self._since = (0.0, 0)  # seconds and tokens of the rounds since the last plan
+        self._promises: dict[Key, float] = {}  # tokens per second, computed at the last plan
+        self._slept = 0  # consecutive decodes with server generation and no hints
+        self._answer = Mean(ANSWER, 1.0)  # tokens of an answer
+        self._before = Mean(0.0, 1.0)  # of these, the tokens before the robot could take the lead
+        self._rested = math.inf  # s of decodes since promises were computed
+        self._led = 0.0  # s of rounds that the robot led since server generation was measured
 
     def begin(self) -> None:
-        """A decode begins; the time since the last one belongs to no round."""
+        """Start a decode; the time since the last one is not measured."""
         if self._last is not None:
             self._answer.observe(self._last[1])
         self._last = None
@@ -208,7 +216,7 @@ class AutoPlanner(DraftPlanner):
         learned = measures.verify_known and not self._verify_was_known
         if self._plan is None or self._is_due(self._plan) or learned:
             self._correct()
-            # A crowd has left the cloud.
+            # Other robots have left the cloud.
             if measures.server_pass.value < QUIETER * self._gave_up_at:
                 measures.forget_verified()
                 self._gave_up_at = 0.0
@@ -223,7 +231,8 @@ class AutoPlanner(DraftPlanner):
 
     def _best(self) -> DraftPlan:
         idle = self._preset.speculation
-        if self._measures.server_yields[True].count < HINTED:  # tried first: that costs no time
+        # Hints are tried first, as that costs no time.
+        if self._measures.server_yields[True].count < HINTED:
             return DraftPlan(self._preset.shape, idle, generate=HINTED)
         seen = self.observations()
         worth, plan = max(scored_plans(seen, idle, self.settings), key=lambda scored: scored[0])
@@ -239,7 +248,7 @@ class AutoPlanner(DraftPlanner):
         return plan
 
     def observations(self) -> Observations:
-        """What was observed so far, and what is promised from it."""
+        """The measurements so far, and the rates that the cost model derives from them."""
         measures, costs = self._measures, self._measures.costs()
         without, hinted = (measures.server_yields[hints] for hints in (False, True))
         self._promises = self._promised(costs)
@@ -255,7 +264,7 @@ class AutoPlanner(DraftPlanner):
         )
 
     def _count(self, now: float, tokens: int, generated: bool) -> None:
-        """Add a round to those of the plan in use; not where it leads and none was led yet."""
+        """Add a round to the current plan's; skip it if the plan leads but no round was led yet."""
         unled = generated and self._plan is not None and self._plan.leads
         if self._last is not None and not unled:
             (seconds, won), (then, before) = self._since, self._last
@@ -265,13 +274,13 @@ class AutoPlanner(DraftPlanner):
         self._last = (now, tokens)
 
     def _is_due(self, plan: DraftPlan) -> bool:
-        """Whether to plan anew."""
+        """Whether it is time for a new plan."""
         if plan.generate:
             return self._since[1] >= plan.generate
         return self._rounds >= REPLAN[min(self._replans, len(REPLAN) - 1)]
 
     def _correct(self) -> None:
-        """Measure what the plan in use yields, as a share of what it promised."""
+        """Measure the current plan's yield relative to the promised rate."""
         seconds, tokens = self._since
         plan = self._plan
         if plan is None or not plan.leads or self._rounds < TRIED or seconds <= 0:
@@ -284,14 +293,15 @@ class AutoPlanner(DraftPlanner):
 
     @property
     def _usual(self) -> float:
-        """The assumed yield of a plan that was not tried: the mean of all plans, at most 1."""
+        """The assumed relative yield of an untried plan: the mean of all plans, at most 1."""
         yields = self._measures.yields
         return min(1.0, yields[None].value) if None in yields else 1.0
 
     def _promised(self, costs: Costs) -> dict[Key, float]:
-        """Tokens per second of each plan; computed once for costs that are about the same.
+        """The cost model's tokens per second of each plan; cached for similar costs.
 
-        That takes tens of ms, in which a robot drafts nothing: costs may have changed a while ago.
+        The computation takes tens of ms, in which a robot cannot draft, so it may lag behind the
+        costs.
         """
         kept, known = self._measures.promises, (self._preset.speculation, signature(costs))
         if known not in kept and self._promises and self._rested < REST:
@@ -335,14 +345,14 @@ def planner_of(
 
 @lru_cache(maxsize=2)
 def candidate_shapes(chains: bool = False) -> tuple[Shape, ...]:
-    """The shapes that ``auto`` chooses from; where its own shape is a chain, ``chains`` only."""
+    """The shapes that ``auto`` chooses from; ``chains``: only chains."""
     trees = [BestFirst(16, depth, width) for depth in (2, 4, 8) for width in (2, 3, 4)]
     return (*map(chain, (1, 2, 4, 8)), *(() if chains else trees))
 
 
 @lru_cache(maxsize=64)
 def candidate_pipelines(base: Speculation, depth: int) -> tuple[Speculation, ...]:
-    """The pipelines that ``auto`` chooses from."""
+    """The speculations (pass width, cut) that ``auto`` chooses from for a draft of this depth."""
     return tuple(
         replace(base, width=width, cut=cut)
         for width in (4, 16)

@@ -1,8 +1,8 @@
-"""The robot's drafts: those that are wanted, those that are made, and those that are on their way.
+"""The robot's drafts: wanted, finished, and sent.
 
-A prediction is a prefix: the verified tokens and those that a verdict would add. Drafts for all
-predictions are in one cache, whatever predicts: that all tokens are accepted (PicoSpec 3.2,
-SpecEdge 4.2), that a runner-up replaces the first rejected one, or an early exit (FSD 3). The most
+A prediction is a prefix: the verified tokens and those that a verdict may add. It predicts that all
+tokens are accepted (PicoSpec 3.2, SpecEdge 4.2), that a runner-up replaces the first rejected one,
+or what an early exit saw (FSD 3). Drafts after all kinds of predictions share one cache. The most
 confident predictions are drafted for first.
 """
 
@@ -24,15 +24,15 @@ from .answer import PendingRequest, Prefix
 from .events import Work
 from .measures import Measures
 
-MAX_LOOKED_AT = 1000  # predictions; each draft that is finished has many, and so have theirs
+MAX_LOOKED_AT = 1000  # predictions; the tree of predictions after predictions would be endless
 
 
 class Drafts:
-    """The drafts after the verified prefix and after predicted ones: one owner of all of them.
+    """Owns all drafts after the verified prefix and after predicted ones.
 
-    Wanted: ``work`` says what the draft model is to draft. Made: ``add`` and ``keep`` fill the
-    cache, ``after`` looks there. On their way: ``make_request`` makes the draft whose verdict is
-    awaited, ``push`` and ``hint`` make messages for predicted prefixes.
+    Wanted: ``work`` tells the draft model what to draft. Finished: ``add`` and ``keep`` fill the
+    cache, ``after`` reads it. Sent: ``make_request`` makes the draft whose verdict is awaited;
+    ``push`` and ``hint`` make messages for predicted prefixes.
     """
 
     def __init__(
@@ -45,30 +45,32 @@ class Drafts:
         self._working: Work | None = None  # the draft model's last Work
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
         self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
-        self._verified: Prefix = ()  # when drafts were dropped last
+        self._verified: Prefix = ()  # the verified tokens at the last cleanup
         self._made: dict[Prefix, FinishedDraft] = {}
-        self._parts: dict[Prefix, FinishedDraft] = {}  # of unfinished drafts
-        self._bonuses: dict[Prefix, FinishedDraft] = {}  # the likeliest token after a whole path
-        self._predicted: dict[Prefix, float] = {}  # by exits, after the verified prefix
-        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}  # and when they were sent
-        self._hints: set[Prefix] = set()  # prefixes that hints were sent for
+        self._parts: dict[Prefix, FinishedDraft] = {}  # unfinished drafts
+        self._bonuses: dict[Prefix, FinishedDraft] = {}  # the most likely token after a whole path
+        # Prefixes that early exits predict, with confidence.
+        self._predicted: dict[Prefix, float] = {}
+        # With the time of sending.
+        self._pushed: dict[PrefixDigest, tuple[DraftMessage, float]] = {}
+        self._hints: set[Prefix] = set()  # prefixes for which hints were sent
         self._round = 0
 
     def begin(self) -> None:
-        """A prompt is ready: forget drafts under another."""
+        """Forget all drafts, which belong to an earlier prompt."""
         for kept in (self._made, self._parts, self._bonuses, self._predicted):
             kept.clear()
 
     def invalidate(self) -> None:
-        """The prompt is replaced: what is drafted under the one before is not wanted any more."""
+        """The prompt is being replaced: forget the work and the pushed drafts of the old one."""
         self._working = None
         self.forget_pushed()
 
     def drop_unverified(self) -> None:
         """Drop the drafts and predictions that do not extend the verified tokens.
 
-        Of a draft along which the answer went, what is left is kept: a server that generates by
-        itself settles less than was drafted.
+        If the answer follows a draft part of the way, the rest of the draft is kept, as a
+        generating server may add fewer tokens than were drafted.
         """
         self._verified = verified = self._answer.verified
         size = len(verified)
@@ -84,23 +86,23 @@ class Drafts:
     # Wanted
 
     def want(self, shape: Shape | None, speculation: Speculation) -> None:
-        """Set the shape of drafts from now on (None: no drafts), and which verdicts to predict."""
+        """Set the shape of future drafts (None: no drafts), and which verdicts to predict."""
         self.shape, self.speculation = shape, speculation
 
     def predict(self, prefix: Prefix, confidence: float) -> None:
-        """An early exit predicts that the verdict will lead here."""
+        """Record an early exit's prediction that the verdict leads to this prefix."""
         self._predicted[prefix] = confidence
 
     def was_predicted(self, prefix: Prefix) -> bool | None:
-        """Whether an exit predicted that the verdict leads here; None where none predicted."""
+        """Whether an early exit predicted this prefix; None if none predicted any."""
         return prefix in self._predicted if self._predicted else None
 
     def wants(self, branch: Branch) -> bool:
-        """Whether this branch is in the draft model's last Work."""
+        """Whether the draft model was last told to draft this branch."""
         return self._working is not None and branch in self._working.branches
 
     def work(self) -> list[Work]:
-        """The Work for what is wanted now, unless it is the last one."""
+        """The draft model's next Work; empty if it has not changed."""
         branches = self.choose(self.shape) if self.shape is not None else ()
         work = Work(self._answer.verified, branches)
         if work == self._working:
@@ -109,16 +111,17 @@ class Drafts:
         return [work]
 
     def pause(self) -> list[Work]:
-        """Discard unverified drafts and draft nothing until the next verdict.
+        """Discard unverified drafts, and draft nothing until the next verdict; returns the empty
+        Work.
 
-        For when neither side knows the next token yet. Returns the work for the draft model.
+        For when neither side knows the next token yet.
         """
         self.drop_unverified()
         self._working = Work(self._verified, ())
         return [self._working]
 
     def choose(self, shape: Shape) -> tuple[Branch, ...]:
-        """The branches to draft next, the most likely first."""
+        """The branches to draft next, most likely first."""
         size, room = len(self._verified), self._answer.room
         self._seeking.clear()
         branches = []
@@ -141,13 +144,14 @@ class Drafts:
         return tuple(dict.fromkeys(branches))
 
     def is_near(self, prefix: Prefix) -> bool:
-        """Whether the next verdict may lead here."""
+        """Whether the next verdict may lead to this prefix."""
         return prefix in self._near
 
     def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
-        """Confidence, prefix, whether only its bonus token is sought, and verdicts ahead."""
+        """Wanted drafts: confidence, prefix, whether only its bonus token is sought, verdicts
+        ahead."""
         order = count()
-        todo = [(-1.0, next(order), self._verified, 0)]  # a heap, the most confident first
+        todo = [(-1.0, next(order), self._verified, 0)]  # a heap, most confident first
         while todo and next(order) < MAX_LOOKED_AT:
             less, _, prefix, level = heappop(todo)
             confidence = -less
@@ -169,7 +173,8 @@ class Drafts:
     def _predictions(
         self, finished: FinishedDraft, prefix: Prefix
     ) -> Iterator[tuple[float, Prefix, bool]]:
-        """Verdicts that a draft predicts: share, tokens, and whether a bonus is missing."""
+        """The verdicts that a draft predicts: probability, tokens, and whether a bonus is
+        missing."""
         runners_up = self.speculation.runners_up
         if self.speculation.open:
             yield finished.confidence, finished.best, False
@@ -186,10 +191,10 @@ class Drafts:
             for tokens, likelihood in finished.recoveries:
                 yield likelihood, tokens, False
 
-    # Made
+    # Finished
 
     def add(self, branch: Branch, finished: FinishedDraft) -> bool:
-        """A branch is finished. False where it only looked for a bonus token."""
+        """Store a branch's finished draft. False if the branch only looked for a bonus token."""
         if branch in self._seeking:
             self._bonuses[branch.prefix] = finished
             return False
@@ -197,12 +202,12 @@ class Drafts:
         return True
 
     def keep(self, branch: Branch, part: FinishedDraft) -> None:
-        """Keep the part of a branch that is drafted, in case it is sent early."""
+        """Store a branch's unfinished draft, in case it is sent early."""
         if branch not in self._seeking:
             self._parts[branch.prefix] = part
 
     def after(self, prefix: Prefix) -> FinishedDraft | None:
-        """The finished draft after this prefix."""
+        """The finished draft after this prefix, None if there is none."""
         return self._made.get(prefix)
 
     def finish_early(self, prefix: Prefix, levels: int) -> None:
@@ -211,26 +216,28 @@ class Drafts:
         if levels and part is not None and part.draft.depth >= levels:
             self._made.setdefault(prefix, part)
 
-    # On their way
+    # Sent
 
     def forget_pushed(self) -> None:
-        """Which pushed drafts arrived is unknown: send each again when its prefix is verified."""
+        """After a broken link: forget which drafts were pushed, so that they are sent again when
+        due."""
         self._pushed.clear()
         self._hints.clear()
 
     def pushed_at(self, base: PrefixDigest) -> Draft | None:
-        """The draft that was pushed for this prefix, if any: the cloud may judge it unasked."""
+        """The draft pushed for this prefix, if any; the cloud may judge it without another
+        message."""
         pushed = self._pushed.get(base)
         return None if pushed is None else pushed[0].draft
 
     def make_request(
         self, finished: FinishedDraft, now: float, reply_timeout_s: float, exits: bool
     ) -> tuple[PendingRequest, bool]:
-        """The draft after the verified prefix as a request, and whether it is still to be sent.
+        """The draft after the verified prefix as a request, and whether it must still be sent.
 
-        It was sent already where it was pushed. ``now`` in seconds. ``reply_timeout_s``: how long
-        the robot can wait for the verdict, of which the way there and back is not the cloud's.
-        ``exits``: whether the cloud's pass is to predict the verdict.
+        A pushed draft was sent already. ``now`` in seconds. ``reply_timeout_s``: how long the robot
+        can wait for the verdict, including the round trip. ``exits``: whether the cloud's early
+        exits should predict the verdict.
         """
         here = self._answer.digest
         one_way = self._measures.one_way.value
@@ -251,7 +258,8 @@ class Drafts:
     def push(
         self, prefix: Prefix, finished: FinishedDraft, now: float, exits: bool
     ) -> DraftMessage | None:
-        """The draft for a predicted prefix, to be sent; None where the cloud would not keep it."""
+        """The message that pushes a draft for a predicted prefix; None if the cloud would not keep
+        it."""
         if not self._preset.speculation.push or len(self._pushed) >= MAX_PUSHED:
             return None
         message = self._message(prefix, finished, exits)
@@ -262,7 +270,8 @@ class Drafts:
         return message
 
     def hint(self, prefix: Prefix, finished: FinishedDraft) -> DraftMessage | None:
-        """The draft as a hint for a server that generates; None if it has this or enough hints."""
+        """The message that sends a draft as a hint to a generating server; None if it has this or
+        enough."""
         verified = self._answer.verified
         self._hints = {hint for hint in self._hints if hint[: len(verified)] == verified}
         if len(self._hints) >= MAX_PUSHED or prefix in self._hints:
@@ -273,7 +282,7 @@ class Drafts:
     def _message(
         self, prefix: Prefix, finished: FinishedDraft, exits: bool, reply_timeout_s: float = 0.0
     ) -> DraftMessage:
-        """The draft after the verified tokens, or after predicted ones beyond them."""
+        """The message of a draft after the verified tokens, or after predicted ones beyond them."""
         answer, draft = self._answer, finished.draft
         if self._payload == "probabilities":
             values = tuple(draft.row(draft.parent(i)).at(t) for i, t in enumerate(draft.tokens))

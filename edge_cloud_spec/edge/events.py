@@ -1,4 +1,4 @@
-"""The events that an edge decoder handles, the effects that it returns, and how both travel.
+"""The decoder's events and effects, its inbox, and the transport of its messages.
 
 Events from outside arrive in the decode's ``Inbox``; its messages leave through a ``Transport``.
 """
@@ -15,10 +15,10 @@ from ..models.draft_model import Drafted as Drafted
 from ..wire.codec import encode_server
 from ..wire.messages import COMPLETE, ClientMessage, Fault, ServerMessage
 
-CUT = "cut"  # how a decode finishes of which the robot has heard enough
-ANSWERED = (*COMPLETE, CUT)  # how decodes finish that have an answer
-MAX_WAITING = 32 * 2**20  # bytes of the cloud's messages that one decode has not read
-LEAST_BYTES = 4096  # that each of them counts as
+CUT = "cut"  # reason of a decode that the robot ended, having enough of an answer
+ANSWERED = (*COMPLETE, CUT)  # reasons of decodes with an answer
+MAX_WAITING = 32 * 2**20  # unread bytes of the cloud's messages per decode
+LEAST_BYTES = 4096  # the least size counted per message
 FLOODED = Fault(
     "flooded",
     "the cloud sends more than any answer needs; check which program runs at its address",
@@ -27,10 +27,10 @@ FLOODED = Fault(
 
 @dataclass(frozen=True)
 class PromptReady:
-    """The robot has made the prompt. ``digest`` names it, ``spec_digest`` its specification.
+    """The robot has made the prompt. ``digest`` identifies it, ``spec_digest`` its specification.
 
-    Tokens are below ``vocabulary``; the default is all that the wire can name. ``prefilled``: the
-    draft model has read it, too; else ``Prefilled`` is due.
+    Tokens are below ``vocabulary`` (by default, all that fit in 32 bits). ``prefilled``: the draft
+    model has read the prompt; if not, a ``Prefilled`` event follows.
     """
 
     digest: bytes
@@ -43,7 +43,7 @@ class PromptReady:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """The draft model has read the prompt that was made last: it can draft."""
+    """The draft model has read the latest prompt, and can draft."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,26 @@ class LinkUp:
 
 @dataclass(frozen=True)
 class Abort:
-    """The decode is not wanted any more."""
+    """The decode is cancelled; its answer is not wanted."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What is verified is enough of an answer; the rest is not wanted."""
+    """Stop here: the verified tokens are enough of an answer."""
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """The robot itself cannot make a prompt of the request; ``text`` is why."""
+    """The robot cannot make a prompt from the request; ``text`` says why."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class DrafterFailed:
-    """The draft model drafts nothing more for this decode; ``text`` is why."""
+    """The draft model failed for the rest of this decode; ``text`` says why."""
 
     text: str
 
@@ -115,23 +115,24 @@ Event = (
 
 @dataclass(frozen=True)
 class Send:
-    """Send this to the cloud."""
+    """Send a message to the cloud."""
 
     message: ClientMessage
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make the prompt of this specification (empty: the drafter's own), then prefill it."""
+    """Make the prompt by this specification (empty: the drafter's default), then prefill it."""
 
     spec: bytes
 
 
 @dataclass(frozen=True)
 class Work:
-    """Draft these branches in this order, several in a pass; a Drafted event for each and pass.
+    """Draft these branches, in this order, several per pass; a Drafted event follows per branch and
+    pass.
 
-    They replace those of the Work before. ``verified``: the answer so far, which all extend.
+    They replace earlier branches. ``verified``: the answer so far, a prefix of all of them.
     """
 
     verified: tuple[int, ...]
@@ -140,7 +141,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Emit:
-    """Tokens of the answer, settled by a verdict (where ``verified`` is False, by none)."""
+    """New tokens of the answer, from ``position`` on; ``verified`` is False without a cloud."""
 
     position: int
     tokens: tuple[int, ...]
@@ -149,9 +150,9 @@ class Emit:
 
 @dataclass(frozen=True)
 class Finish:
-    """The decode is over: end, length, cut, aborted, or what went wrong.
+    """The decode is over. ``reason``: end, length, cut, aborted, or an error's name.
 
-    ``retry_after_s``: when the cloud may be asked again, where it has no room; else 0.
+    ``retry_after_s``: when a cloud without room may be asked again; else 0.
     """
 
     reason: str
@@ -166,18 +167,19 @@ OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
 
 
 class Inbox(SimpleQueue[Item]):
-    """What arrived for one decode, which reads it in one thread.
+    """The queue of events for one decode, read by one thread.
 
-    A fault takes the place of the message that is too much, and nothing of the cloud comes after.
+    It bounds the cloud's unread bytes: a message beyond becomes a fault, and later ones are
+    dropped.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._arrived = self._read = 0  # bytes, each counted in one thread
+        self._arrived = self._read = 0  # bytes; each counter is written by one thread
         self._is_full = False
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
-        """Add this at the end; messages of the cloud in one thread, the others in any."""
+        """Append an item; the cloud's messages from one thread only, others from any."""
         if isinstance(item, bytes):
             if self._is_full:
                 return
@@ -187,11 +189,11 @@ class Inbox(SimpleQueue[Item]):
         super().put(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
-        """The next one; raises Empty."""
+        """The next item; raises Empty."""
         return self._count(super().get(block, timeout))
 
     def get_nowait(self) -> Item:
-        """The next one; raises Empty."""
+        """The next item; raises Empty."""
         return self._count(super().get_nowait())
 
     def _count(self, item: Item) -> Item:
@@ -201,13 +203,13 @@ class Inbox(SimpleQueue[Item]):
 
 
 class Transport(Protocol):
-    """Where a decode's messages are sent: a gRPC stream, or the topics of the ROS bridge."""
+    """Sends a decode's messages: over a gRPC stream, or the topics of the ROS bridge."""
 
     def send(self, message: ClientMessage) -> int:
-        """Send it; returns the bytes that it takes on the wire."""
+        """Send a message; returns its size in bytes on the wire."""
 
     def close(self) -> None:
-        """Send and receive nothing more."""
+        """Stop sending and receiving."""
 
 
 Connect = Callable[[OnReceive], Transport]  # makes the transport of one decode

@@ -1,4 +1,4 @@
-"""What a robot measures of its decodes: the cost of each round, and means for its planners."""
+"""What a robot measures of its decodes: the cost of each round, and running means for planners."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from ..decoding.mean import MIN_PASS_S, Mean, PassYield
 from ..decoding.propose import FinishedDraft
 from ..wire.messages import Verdict
 
-TIME_DECAY = 0.97  # weight of a time, one observation later
-QUEUE_DECAY = 0.9  # the same, of what others make the cloud do
-VERIFY_SLOPE = 0.015  # of the target's time, for each node beyond the measured ones; assumed
-DRAFT_SLOPE = 0.03  # the same, of the draft model's
-FLAT_NODES = 16  # nodes up to which a pass is assumed to take as long as the largest measured one
-MAX_PASS_NODES = 256  # of a pass; more are taken to cost the same
-FEW_PASSES = 32  # after which what the cloud looks up is judged
-LOOKUP_AGAIN = 16  # decodes after which lookup is tried again where it did not pay
+TIME_DECAY = 0.97  # weight of a time relative to the next observation
+QUEUE_DECAY = 0.9  # the same for waiting because of other robots
+# Relative increase of the target's time per node beyond the measured ones; assumed.
+VERIFY_SLOPE = 0.015
+DRAFT_SLOPE = 0.03  # the same for the draft model
+FLAT_NODES = 16  # nodes beyond the largest measured pass for which the time is assumed constant
+MAX_PASS_NODES = 256  # nodes of a pass; larger passes are assumed to cost the same
+FEW_PASSES = 32  # passes before lookup is judged
+LOOKUP_AGAIN = 16  # decodes until lookup is tried again after it did not pay
 
 
 class PassTimes:
-    """How long a model's pass takes, by the nodes in it."""
+    """The mean duration of a model's pass as a function of its nodes."""
 
     def __init__(self, prior: float, slope: float) -> None:
-        """prior: seconds, before any observation. slope: see VERIFY_SLOPE."""
+        """prior: seconds, before any measurement. slope: see VERIFY_SLOPE."""
         self._prior, self._slope = prior, slope
         self._seen: dict[int, Mean] = {}
         self._table: list[float] | None = None
 
     def observe(self, nodes: int, seconds: float) -> None:
-        """Add the time of a pass over this many nodes."""
+        """Record the duration of a pass over ``nodes`` nodes."""
         self._table = None
         self._seen.setdefault(nodes, Mean(seconds, decay=TIME_DECAY)).observe(seconds)
 
     def forget_drafts(self) -> None:
-        """Forget the passes over nodes: they were measured when the machine was another."""
+        """Forget passes over drafts, as their measurements are outdated."""
         self._table = None
         self._seen = {nodes: mean for nodes, mean in self._seen.items() if not nodes}
 
@@ -51,22 +52,23 @@ class PassTimes:
 
     @property
     def largest(self) -> int:
-        """The most nodes of any measured pass; 0 where there is none."""
+        """The most nodes of any measured pass; 0 if there is none."""
         return max(self._seen, default=0)
 
     @property
     def table(self) -> list[float]:
-        """Seconds of passes over 0 to ``MAX_PASS_NODES`` nodes."""
+        """The expected seconds of passes over 0 to ``MAX_PASS_NODES`` nodes."""
         if self._table is None:
             self._table = self.at(np.arange(MAX_PASS_NODES + 1)).tolist()
         return self._table
 
     def seconds(self, nodes: int) -> float:
-        """Seconds of a pass over this many nodes."""
+        """The expected seconds of a pass over ``nodes`` nodes."""
         return self.table[min(nodes, MAX_PASS_NODES)]
 
     def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
-        """Seconds [n] of passes over these numbers of nodes [n]; more nodes take no less."""
+        """Expected seconds [n] of passes over ``sizes`` [n] nodes; never decreasing in the number
+        of nodes."""
         known = sorted(self._seen)
         if not known:
             return np.full(len(sizes), self._prior)
@@ -77,24 +79,27 @@ class PassTimes:
 
 
 class Measures:
-    """Measures of one draft model, one cloud and the link between; kept from decode to decode."""
+    """Measurements of one draft model, one cloud and the link between; kept across decodes."""
 
     def __init__(self) -> None:
-        self.acceptance = Mean(0.7, 6.0)  # of the draft's first choice
-        self.runner_up = Mean(0.4, 6.0)  # of its second, where the first was wrong
-        self.exits = Mean(0.0, 2.0)  # share of rounds that an exit predicted
-        self.server_pass = Mean(0.1, decay=TIME_DECAY)  # s of a pass, generating
-        self.one_way = Mean(0.02, decay=TIME_DECAY)  # s, of the link
-        self._asked_at = 0.0  # s, when the decode under way was asked for
-        self._opened_s = inf  # from there to ``Opened``, the shortest
-        self.busy = Mean(0.0, decay=QUEUE_DECAY)  # s from a verdict on, of the cloud with others
+        self.acceptance = Mean(0.7, 6.0)  # how often the draft's first choice is right
+        self.runner_up = Mean(0.4, 6.0)  # how often its second choice is, if the first is wrong
+        self.exits = Mean(0.0, 2.0)  # share of rounds predicted by an early exit
+        self.server_pass = Mean(0.1, decay=TIME_DECAY)  # s; a pass of server generation
+        self.one_way = Mean(0.02, decay=TIME_DECAY)  # s; the link
+        self._asked_at = 0.0  # s; when the current decode was requested
+        self._opened_s = inf  # s; the shortest time from the request to ``Opened``
+        # Seconds after a verdict in which the cloud serves others.
+        self.busy = Mean(0.0, decay=QUEUE_DECAY)
         self.yields: dict[Any, Mean] = {}  # by plan: measured over promised tokens per second
-        self.promises: dict[object, dict[Any, float]] = {}  # of plans, by the costs they are for
-        self.planners: dict[object, Any] = {}  # by preset; what they decided lasts, too
-        self.server_yields = {hints: PassYield() for hints in (False, True)}  # generating
-        self.lookup_yields = {nodes: PassYield() for nodes in (False, True)}  # without hints
-        self._without_lookup = 0  # decodes since it was last found to pay
-        # by whether the exits are asked for
+        self.promises: dict[object, dict[Any, float]] = {}  # promised rates of plans, by costs
+        self.planners: dict[object, Any] = {}  # by preset; planners keep what they learned
+        # Server generation, with and without hints.
+        self.server_yields = {hints: PassYield() for hints in (False, True)}
+        # Passes with and without lookup nodes, without hints.
+        self.lookup_yields = {nodes: PassYield() for nodes in (False, True)}
+        self._without_lookup = 0  # decodes since lookup was last found to pay
+        # by whether exits are used
         self._verify = {exits: PassTimes(0.1, VERIFY_SLOPE) for exits in (False, True)}
         self._draft = PassTimes(0.02, DRAFT_SLOPE)
 
@@ -104,29 +109,29 @@ class Measures:
         return any(times.largest for times in self._verify.values())
 
     def forget_verified(self) -> None:
-        """Forget what passes over drafts took, which is to be measured again."""
+        """Forget the durations of passes over drafts."""
         for times in self._verify.values():
             times.forget_drafts()
 
     def drafted(self, nodes: int, seconds: float) -> None:
-        """Add a pass of the draft model over this many nodes."""
+        """Record a pass of the draft model over ``nodes`` nodes."""
         self._draft.observe(nodes, seconds)
 
     def asked(self, now: float) -> None:
-        """A decode is asked for, at ``now`` (s)."""
+        """Record that a decode was requested at ``now`` (s)."""
         self._asked_at = now
 
     def opened(self, now: float) -> None:
-        """The cloud opened it: a round trip or more, which is all that is known of one as long as
-        no verdict was waited for."""
+        """Record the cloud's reply to Open: a first estimate of the round trip, until there is a
+        verdict."""
         self._opened_s = min(self._opened_s, now - self._asked_at)
         if not self.one_way.count:
             self.one_way = Mean(self._opened_s / 2, decay=TIME_DECAY)
 
     def verified(self, nodes: int, seconds: float, link: float | None, exits: bool = False) -> None:
-        """Add a pass of the target over this many drafted tokens; ``exits``: it was asked for them.
+        """Record a pass of the target over ``nodes`` drafted tokens; ``exits``: with early exits.
 
-        ``link``: the round trip, if it is known; in seconds, as the pass.
+        ``seconds``: of the pass. ``link``: the round trip, s, if it is known.
         """
         if link is not None:
             self.one_way.observe(link / 2)
@@ -137,10 +142,11 @@ class Measures:
     def generated(
         self, nodes: int, tokens: int, seconds: float, hints: bool, draft_s: float = 0.0
     ) -> None:
-        """The server, generating, made a pass over this many nodes that it had from elsewhere.
+        """Record a pass of a generating server over ``nodes`` draft nodes; it added ``tokens``
+        tokens.
 
-        It settled ``tokens``. hints: the robot's drafts may have been among the nodes. draft_s:
-        that the cloud's own draft model had needed before; 0: the nodes are none of that.
+        hints: the robot's drafts may have been among the nodes. draft_s: the time of the cloud's
+        draft model before it; 0: that did not draft.
         """
         seconds += draft_s
         self.server_yields[hints].observe(tokens, seconds)
@@ -150,17 +156,18 @@ class Measures:
             self.server_pass.observe(seconds)
 
     def queued(self, turn_s: float, verdict: Verdict, pass_s: float) -> None:
-        """A draft begun after a verdict reached the cloud ``turn_s`` after that was sent.
+        """Estimate how long the cloud is busy with others when a draft arrives ``turn_s`` after a
+        verdict.
 
-        For how long the cloud was busy with others from then on: not at all where the draft waited
-        for less than the draft model's pass ``pass_s``, in which it could not have grown; and for
-        no longer than our own pass, so that who missed one does not draft on until the next.
+        It counts as 0 if the draft waited less than ``pass_s``, a pass of the draft model, in which
+        it could not have grown; and as our own pass at most, so that a robot that missed one does
+        not draft on until the next.
         """
         waited = verdict.queue_s > pass_s
         self.busy.observe(min(turn_s + verdict.queue_s, verdict.verify_s) if waited else 0.0)
 
     def judged(self, draft: FinishedDraft, tokens: tuple[int, ...]) -> None:
-        """A verdict settled these tokens: which of the draft's choices were right."""
+        """Record which of the draft's choices a verdict with these tokens confirmed."""
         along = common_prefix(tokens, draft.best)
         for _ in range(along):
             self.acceptance.observe(1.0)
@@ -170,9 +177,9 @@ class Measures:
                 self.runner_up.observe(float(tokens[along] == draft.second_choices[along]))
 
     def decide_lookup(self) -> bool:
-        """Whether the cloud shall draft from earlier answers in the decode that begins.
+        """Whether the cloud should draft from earlier answers in the next decode.
 
-        False where that was measured to make the server slower; now and then it is tried again.
+        False if that was measured to make the server slower, except for occasional trials.
         """
         without, looked_up = self.lookup_yields[False], self.lookup_yields[True]
         known = without.count >= FEW_PASSES <= looked_up.count
@@ -181,19 +188,20 @@ class Measures:
         return pays or self._without_lookup % LOOKUP_AGAIN == 0
 
     def verify_s(self, nodes: int, exits: bool = False) -> float:
-        """Seconds of a pass of the target over this many drafted tokens."""
+        """The expected seconds of a target's pass over ``nodes`` drafted tokens; ``exits``: with
+        exits."""
         return self._times(exits).seconds(nodes)
 
     def draft_s(self, rows: int) -> float:
-        """Seconds of a pass of the draft model over this many rows."""
+        """The expected seconds of a draft model's pass over ``rows`` tokens."""
         return self._draft.seconds(rows)
 
     def _times(self, exits: bool) -> PassTimes:
-        """Times of passes with or without exits; of the others where none was measured."""
+        """Times of passes with or without exits; the other kind's if this has no measurement."""
         return self._verify[exits if self._verify[exits].known else not exits]
 
     def costs(self) -> Costs:
-        """The measures as the cost model takes them."""
+        """The measurements as input of the cost model."""
         draft = self._draft.table
         verify, without = (self._times(exits).table for exits in (True, False))
         return Costs(
@@ -212,32 +220,32 @@ class Measures:
 class Round:
     """One draft and its verdict; times in seconds."""
 
-    base: int  # verified tokens before it
+    base: int  # verified tokens before the round
     drafted: int
     accepted: int
     emitted: int
-    start: float  # when the drafting began, on the decode's clock
+    start: float  # when drafting began, on the decode's clock
     sent: float
     settled: float
     verify_s: float = 0.0
     queue_s: float = 0.0
     draft_s: float = 0.0  # of the robot's draft model
-    waited: bool = True  # whether its draft was made only after the last verdict
+    waited: bool = True  # whether its draft was not ready at the last verdict
 
     @property
     def link_s(self) -> float:
-        """Waiting that is no model's: codec, hops and the round trip."""
+        """Waiting time outside the models, s: codec, hops and the round trip."""
         return max(0.0, self.settled - self.sent - self.verify_s - self.queue_s)
 
     @property
     def overhead_s(self) -> float:
-        """All of the round that is no model's: also queues, and emitting what was settled last."""
+        """Everything but model time, s: also queues, and emitting the last tokens."""
         return max(0.0, self.settled - self.start - self.draft_s - self.verify_s)
 
 
 @dataclass
 class Stopwatch:
-    """The times of the round under way, in seconds; its verdict makes a ``Round`` of them."""
+    """The times of the current round, s; its verdict turns them into a ``Round``."""
 
     start: float = 0.0
     sent: float = 0.0
@@ -245,26 +253,26 @@ class Stopwatch:
     waited: bool = False
 
     def begin(self, now: float, ready: bool) -> None:
-        """A round begins; ``ready``: its draft is made already."""
+        """Start a round at ``now``; ``ready``: its draft is finished already."""
         self.start, self.draft_s, self.waited = now, 0.0, not ready
 
     def begin_generated(self, now: float) -> None:
-        """A round in which the server generates: it follows the last one without a request."""
+        """Start a round in which the server generates: there is no request."""
         self.start = self.sent = now
         self.waited = False
 
     def drafted(self, seconds: float) -> None:
-        """Add the time (s) of a pass of the draft model in this round."""
+        """Add the time (s) of a draft model's pass to this round."""
         self.draft_s += seconds
 
     def asked(self, now: float) -> None:
-        """The request for the verdict is sent."""
+        """Record when the request was sent."""
         self.sent = now
 
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
     ) -> Round:
-        """The round that this verdict ends."""
+        """The finished round with this verdict."""
         return Round(
             base=base,
             drafted=drafted,
@@ -280,35 +288,36 @@ class Stopwatch:
         )
 
     def link_s(self, verdict: Verdict, settled: float) -> float:
-        """Waiting that is not the target's; a drafter in the cloud is not subtracted."""
+        """Waiting time outside the target, s; includes a drafter in the cloud."""
         return max(0.0, settled - self.sent - verdict.verify_s - verdict.queue_s)
 
 
 @dataclass
 class DecodeStats:
-    """The rounds of one decode and what was dropped; bytes are counted at the codec."""
+    """The rounds of one decode, and what was dropped; bytes are counted at the codec."""
 
     rounds: list[Round] = field(default_factory=list)
     stale: int = 0
-    diverged: int = 0  # verdicts that lead to a prefix where the robot did not arrive
+    diverged: int = 0  # verdicts that led to another prefix than the robot's
     resumed: int = 0
     predictions: int = 0  # of early exits
-    fallbacks: int = 0  # dense rows asked for after a sparse residual ran out
+    fallbacks: int = 0  # dense P requested because a sparse residual did not suffice
     up_bytes: int = 0
     down_bytes: int = 0
-    failure: str = ""  # of the draft model, where the cloud went on alone
+    failure: str = ""  # of the draft model, after which the cloud continued alone
 
     @property
     def drafted(self) -> int:
-        """Drafted tokens of all rounds."""
+        """The number of drafted tokens in all rounds."""
         return sum(r.drafted for r in self.rounds)
 
     @property
     def accepted(self) -> int:
-        """Accepted tokens of all rounds."""
+        """The number of accepted tokens in all rounds."""
         return sum(r.accepted for r in self.rounds)
 
     @property
     def tested(self) -> int:
-        """Drafted tokens that the target judged: the accepted ones and the first rejected one."""
+        """The number of drafted tokens judged: the accepted ones and the first rejected one per
+        round."""
         return sum(r.accepted + (r.accepted < r.drafted) for r in self.rounds)

@@ -36,16 +36,16 @@ from .runner import DecodeRunner, DecodeSettings, Outcome
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MAX_TOKENS = 128  # of an answer, unless another limit is given
-TEMPERATURE = 0.8  # of sampling, unless another one is given
+MAX_TOKENS = 128  # the default length of an answer
+TEMPERATURE = 0.8  # the default for sampling
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one decode answered.
+    """The result of one decode.
 
-    action: as the dialect's grammar reads it, ``move forward small``; empty where it reads none.
-    outcome: its tokens, seconds and figures.
+    action: as parsed by the dialect, such as ``move forward small``; empty if there is none.
+    outcome: tokens, seconds and figures.
     """
 
     text: str
@@ -56,11 +56,11 @@ class Answer:
 class PictureDecoder:
     """Decodes JPEG pictures, one after another, with a drafter here and the verifier at ``cloud``.
 
-    cloud: HOST:PORT, or ``ClientSettings`` where it wants TLS or a token. drafter: a directory, a
-    hub name, a GGUF file, empty: the embedded one; or ``DraftModelSettings``, which say how it is
-    loaded. preset: a name, or the path of a YAML file. rule, temperature, seed, grammar, dialect,
-    order: as the options of ``edge-cloud-spec decode``. A context manager, for the connection.
-    Raises UserError for what cannot be used.
+    cloud: HOST:PORT, or ``ClientSettings`` for TLS or a token. drafter: a directory, a hub name, or
+    a GGUF file (empty: the embedded drafter), or ``DraftModelSettings``, which also say how to load
+    it. preset: a name, or the path of a YAML file. rule, temperature, seed, grammar, dialect,
+    order: as the options of ``edge-cloud-spec decode``. A context manager that closes the
+    connection. Raises UserError for invalid arguments.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class PictureDecoder:
         drafter = DraftModelSettings(path=drafter) if isinstance(drafter, str) else drafter
         self.known = known_instructions(drafter.source)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
-        cloud.check()  # before the model: seconds that a wrong file should not cost
+        cloud.check()  # before the model is loaded, so that a wrong file costs no time
         model, texts = load_drafter(drafter), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
         self.runner = DecodeRunner(model, spec)
         self.client = VerifierClient(cloud)
-        self.answer: Answer | None = None  # of the last decode, where it came to its end
+        self.answer: Answer | None = None  # of the last complete decode
 
     def __enter__(self) -> Self:
         return self
@@ -104,18 +104,19 @@ class PictureDecoder:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.client.close()
 
     def decode(self, jpeg: bytes, instruction: str) -> Answer:
-        """The whole answer; raises UserError where there is none, as where the link is lost."""
+        """The whole answer; raises UserError if there is none, for example because the link is
+        lost."""
         return self._decode(jpeg, instruction, lambda _: None, Inbox())
 
     def stream(self, jpeg: bytes, instruction: str) -> Iterator[str]:
-        """The words as each verdict settles them: nothing that was given is taken back.
+        """Yield words as they are verified; none is taken back.
 
-        Who stops iterating ends the decode. Then ``answer`` has the whole. Raises UserError, after
-        the words that were settled.
+        To stop iterating cancels the decode. Afterwards ``answer`` has the result. Raises UserError
+        after the last verified words.
         """
         words: SimpleQueue[str | None] = SimpleQueue()
         inbox = Inbox()
@@ -138,7 +139,7 @@ class PictureDecoder:
         def on_emit(emit: Emit) -> None:
             on_words(text.add(emit.tokens))
 
-        nonce = secrets.randbits(64)  # no two decodes share their prefix digests
+        nonce = secrets.randbits(64)  # random, so that no two decodes share prefix digests
         connect = self.client.connect
         outcome = self.runner.run(request, self.settings, nonce, connect, on_emit, inbox)
         if not outcome.completed:

@@ -1,6 +1,6 @@
-"""Asking a verifier whether this robot may decode there, without decoding anything.
+"""Asks a verifier whether this robot may decode there, without decoding anything.
 
-Where no connection comes about, ``connection_problem`` says why: gRPC says only that it failed.
+If the connection fails, ``connection_problem`` finds out why: gRPC says only that it failed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..wire.channel import METHOD, SERVICE
 from ..wire.messages import PROTOCOL
 from .link.route import ClientSettings
 
-TIMEOUT_S = 3.0  # of a probe; and for a connection, and again for its handshake
+TIMEOUT_S = 3.0  # of a probe; for connection problems once per connection and once per handshake
 
 SERVING, UNREACHABLE = "serving", "unreachable"
-ROUND_TRIP = "round_trip_ms"  # of a small message, where it serves
+ROUND_TRIP = "round_trip_ms"  # key of a small message's round trip, if the verifier serves
 ADVICE = {
     UNREACHABLE: "start one with edge-cloud-spec serve, and check the address and the firewall",
     "token": "give the robot the verifier's own token (--token-file, parameter token_file)",
@@ -37,7 +37,7 @@ _EXPIRED, _NOT_YET, _WRONG_HOST = {10}, {9}, {62, 64}  # X509_V_ERR codes of Ope
 async def probe(
     channel: grpc.aio.Channel, settings: ClientSettings, timeout: float = TIMEOUT_S
 ) -> Health:
-    """Look whether the verifier behind this channel serves, and takes this robot's token.
+    """Check whether the verifier behind this channel serves, and accepts this robot's token.
 
     A stream is opened with the token and closed at once: no session is made and no model runs.
     Returns OK, or an error whose ``check`` is a key of ``ADVICE`` or ``tls``.
@@ -57,7 +57,7 @@ async def probe(
 
 
 async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -> bool:
-    """Whether it says that it serves; ``wait``: for a connection, if the first attempt fails."""
+    """Whether the health service reports SERVING; ``wait``: wait for a connection."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
     stub = health_pb2_grpc.HealthStub(channel)
     reply = await stub.Check(request, timeout=timeout, wait_for_ready=wait)
@@ -68,7 +68,7 @@ async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float
     token = settings.read_token()
     metadata = (("authorization", f"Bearer {token}"),) if token else None
     begun = time.perf_counter()
-    # Nothing is sent: a write that crosses the server's refusal hides the refusal in gRPC's aio.
+    # Sends nothing: a write that crosses the server's refusal would hide it in gRPC's aio.
     async for _ in channel.stream_stream(METHOD)(iter(()), metadata=metadata, timeout=timeout):
         pass
     round_trip = 1e3 * (time.perf_counter() - begun)
@@ -78,7 +78,7 @@ async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float
 
 
 async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Health | None:
-    """Why; None where the way to the verifier looks good, so that it may work the next time."""
+    """Why the connection failed; None if no cause is found, so that a retry may work."""
     code, address = error.code(), settings.cloud
     if code == grpc.StatusCode.UNAUTHENTICATED:
         given = "the token is refused" if settings.read_token() else "it asks for a token"
@@ -107,7 +107,7 @@ def _state(kind: str, text: str) -> Health:
 def connection_problem(
     address: str, secure: bool, authority: str = "", client: tuple[str, str] | None = None
 ) -> Health | None:
-    """What is wrong with the way to ``address`` (HOST:PORT); None where nothing was found.
+    """Why ``address`` (HOST:PORT) cannot be reached; None if no cause is found.
 
     ``authority`` is a PEM file (empty: the system's), ``client`` the robot's certificate and key.
     It blocks for up to twice ``TIMEOUT_S``.
@@ -158,8 +158,8 @@ def _handshake(
                 return Health(
                     Level.ERROR, "the verifier speaks TLS, the robot not", advice, check="tls"
                 )
-            # Under TLS 1.3 a missing client certificate shows only now, by an alert or, from
-            # gRPC's servers, by the end of a connection on which they would speak first.
+            # Under TLS 1.3 a missing client certificate shows only now: by an alert or, from
+            # gRPC's servers, by the end of a connection on which the server would speak first.
             if not encrypted.recv(1):
                 return _wants_certificate() if client is None else _refused("it hangs up")
     except ssl.SSLCertVerificationError as error:

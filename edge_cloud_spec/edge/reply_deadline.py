@@ -1,36 +1,36 @@
-"""How long the cloud may take to reply, and when to come again to a verifier that has no room."""
+"""The deadline of the cloud's reply, and when to retry a verifier without room."""
 
 from __future__ import annotations
 
 from random import Random
 
-JITTER = 0.25  # of a wait, at most
+JITTER = 0.25  # largest relative addition to a wait
 
 
 def spread(wait_s: float, random: Random) -> float:
-    """This wait (s) or up to ``JITTER`` of it longer: robots that were refused together do not come
-    back together."""
+    """This wait (s) plus a random part of up to ``JITTER``, so that refused robots do not all
+    return at once."""
     return wait_s * (1.0 + JITTER * random.random())
 
 
 class ReplyDeadline:
-    """When the decode times out, and when a verifier without room is to be asked again; both in s.
+    """When the decode times out, and when to retry a verifier without room; both in s.
 
-    ``deadline`` is None while no reply is due; only a reply moves it. ``retry_at`` is None unless
-    the decode is refused: it is set by ``refused`` and cleared by ``asked_again``.
+    ``deadline`` is None while no reply is due; only a reply moves it. ``retry_at`` is set by
+    ``refused`` and cleared by ``asked_again``.
     """
 
     def __init__(self, seconds: float, nonce: int = 0) -> None:
-        """nonce: the decode's, drawn at random."""
+        """nonce: the decode's random number, which seeds the jitter."""
         self.deadline: float | None = None
         self.retry_at: float | None = None
         self._seconds = seconds
         self._random = Random(nonce)
-        self._loss = ""  # why the link was lost last
+        self._loss = ""  # why the link was last lost
 
     @property
     def next(self) -> float | None:
-        """The earlier of ``deadline`` and ``retry_at``, s; None without both."""
+        """The earlier of ``deadline`` and ``retry_at``, s; None if neither is set."""
         times = (self.deadline, self.retry_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -40,25 +40,26 @@ class ReplyDeadline:
             self.deadline = now + self._seconds
 
     def left(self, now: float) -> float:
-        """The time that is left for a reply, s."""
+        """The time left for a reply, s."""
         return self._seconds if self.deadline is None else max(0.0, self.deadline - now)
 
     def answered(self) -> None:
-        """A reply came: no other is due."""
+        """Clear the deadline: a reply came."""
         self.deadline = None
 
     def lost(self, reason: str, now: float) -> None:
-        """The link is lost: a new one is due."""
+        """Record a lost link; starts the deadline unless it runs."""
         self._loss = reason
         self.owed(now)
 
     def refused(self, retry_after_s: float, now: float) -> float:
-        """The verifier has no room for so long; returns ``retry_at``, which is a little later."""
+        """Record that the verifier has no room; returns ``retry_at``, ``retry_after_s`` from now or
+        a bit later."""
         self.retry_at = now + spread(retry_after_s, self._random)
         return self.retry_at
 
     def asked_again(self) -> None:
-        """The decode is opened again: it is not refused any more."""
+        """Clear ``retry_at``: the decode is opened again."""
         self.retry_at = None
 
     def is_over(self, now: float) -> bool:
@@ -66,7 +67,7 @@ class ReplyDeadline:
         return self.deadline is not None and now >= self.deadline
 
     def retries(self, now: float) -> bool:
-        """Whether it is time to ask a verifier again that had no room."""
+        """Whether it is time for another attempt at a verifier that had no room."""
         return self.retry_at is not None and now >= self.retry_at
 
     @property

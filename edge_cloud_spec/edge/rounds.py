@@ -1,8 +1,8 @@
-"""The rounds of one decode once its prompt is ready: who leads, what is sent, what verdicts settle.
+"""The rounds of one decode after its prompt is ready: drafts sent, verdicts handled.
 
-This is the state machine of the robot's decode. ``Mode`` says who leads it, and everything that
-changes the mode is in ``TRANSITIONS``. A verdict's way is ``on_verdict``, from top to bottom: it is
-compared with the open request, measured and settled, and the next draft is sent or made.
+This is the core state machine of the robot's decode. ``Mode`` says who leads it; ``TRANSITIONS``
+lists all changes of the mode. ``on_verdict`` shows the life of a verdict from top to bottom: it is
+compared with the open request, measured and applied, and the next draft is sent or made.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from .events import Drafted, Effect, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
 from .reply_deadline import ReplyDeadline
 
-MAX_DIVERGED = 3  # verdicts of a decode that are on another draft than the robot's
-SAMPLE_EVERY = 4  # tokens that the server generates between two drafts that measure the acceptance
+MAX_DIVERGED = 3  # verdicts on another draft than the robot's, after which the decode ends
+SAMPLE_EVERY = 4  # tokens of server generation between two drafts that measure the acceptance
 SAMPLE_SELDOM = 32  # the same, once MANY_SAMPLES were taken
 MANY_SAMPLES = 64
-UNDER_WAY = 2  # verdicts of what the server generated that may come after a draft was sent
+UNDER_WAY = 2  # verdicts of server generation that may still arrive after a draft was sent
 
 
 class Mode(Enum):
@@ -79,7 +79,7 @@ class Trigger(Enum):
     ROW_RECEIVED = "all of P came"
 
 
-# The next mode. A trigger that is not listed is refused: the cloud, or this program, is wrong.
+# The next mode. A trigger that is not listed is refused.
 TRANSITIONS: Transitions[Mode, Trigger] = {
     Mode.READING: {
         Trigger.PROMPT_READ: Mode.LEADING,
@@ -90,14 +90,15 @@ TRANSITIONS: Transitions[Mode, Trigger] = {
         Trigger.PROMPT_READ: Mode.FOLLOWING,
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.LISTENING,
-        Trigger.DRAFT_JUDGED: Mode.LISTENING,  # whosever it was: it is complete in itself
+        Trigger.DRAFT_JUDGED: Mode.LISTENING,  # whoever drafted: the verdict carries its tokens
         Trigger.OTHER_JUDGED: Mode.LISTENING,
     },
     Mode.FOLLOWING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
         Trigger.DRAFT_SENT: Mode.JOINING,
-        Trigger.DRAFT_JUDGED: Mode.FOLLOWING,  # pushed before, and repeated after a lost link
+        # On an earlier pushed draft, repeated after a lost link.
+        Trigger.DRAFT_JUDGED: Mode.FOLLOWING,
         Trigger.OTHER_JUDGED: Mode.FOLLOWING,
     },
     Mode.JOINING: {
@@ -124,11 +125,12 @@ TRANSITIONS: Transitions[Mode, Trigger] = {
 
 
 class Rounds:
-    """Keeps a draft in flight or lets the server generate; settles the tokens of verdicts.
+    """Keeps a draft in flight or lets the server generate; adds the tokens of verdicts to the
+    answer.
 
-    ``mode`` and ``request``, the one open request to the cloud, are owned here; the verified tokens
-    by ``VerifiedAnswer``, the drafts by ``Drafts``. While no request is open the robot drafts, and
-    no reply is due. Times in seconds.
+    It owns ``mode`` and ``request``, the one open request to the cloud; ``VerifiedAnswer`` owns the
+    verified tokens, ``Drafts`` the drafts. While no request is open the robot drafts, and no reply
+    is due. Times in seconds.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class Rounds:
         self.mode = Mode.READING
         self.request: PendingRequest | None = None
         self.answer = VerifiedAnswer(opening.max_tokens)
-        self.session = ""  # the cloud's name of it; empty until it has opened one
+        self.session = ""  # the cloud's session name; empty before it is opened
         self._preset, self._measures, self._stats = preset, measures, stats
         self._deadline = deadline
         self._drafts = Drafts(self.answer, opening.payload, preset, measures)
@@ -152,14 +154,14 @@ class Rounds:
         self._early_verdicts = EarlyVerdicts()
         self._stopwatch = Stopwatch()
         self._planner = planner_of(preset, measures, planner)
-        self._plan = DraftPlan(None, preset.speculation)  # the last one
-        self._under_way = 0  # verdicts of what the server generated that may still come, if joining
-        self._heard_at = 0.0  # when the server, generating, began its pass, s
-        self._pass_s = 0.0  # of the draft model's last pass
-        self._free_at = 0.0  # when the server has done what it does for others, s
+        self._plan = DraftPlan(None, preset.speculation)  # the latest
+        self._under_way = 0  # verdicts of server generation that may still arrive while joining
+        self._heard_at = 0.0  # when the generating server began its pass, s
+        self._pass_s = 0.0  # duration of the draft model's last pass
+        self._free_at = 0.0  # when the server has finished others' work, s
 
     def _trigger(self, trigger: Trigger) -> None:
-        """Raises OutOfTurn."""
+        """Change the mode by the table; raises OutOfTurn."""
         self.mode = follow_table(TRANSITIONS, self.mode, trigger)
 
     @property
@@ -169,13 +171,13 @@ class Rounds:
 
     @property
     def width(self) -> int:
-        """How many nodes the draft model's next pass may compute; 0 to pause it."""
+        """The most nodes in the draft model's next pass; 0 pauses it."""
         return 0 if self._planner.rests else self._drafts.speculation.width
 
-    # The open request
+    # Open request
 
     def _ask(self, request: PendingRequest, trigger: Trigger, now: float) -> None:
-        """Open this request; its reply is due from ``now`` on."""
+        """Make this the open request; its reply is due from ``now`` on."""
         assert self.request is None, "one request at a time"
         self.request = request
         self._trigger(trigger)
@@ -186,30 +188,31 @@ class Rounds:
         self._deadline.answered()
 
     def pending(self) -> list[Effect]:
-        """The open request, to be sent again."""
+        """The effects that send the open request again."""
         return [] if self.request is None else [Send(self.request.message)]
 
     @property
     def request_follows_open(self) -> bool:
-        """Whether the open request is sent right behind an Open: a robot that drafts does so."""
+        """Whether the open request is sent directly after an Open, as by a robot that drafts."""
         return self.request is not None and self._preset.drafts_on_robot
 
-    # Beginning and end
+    # Start and end
 
     def start(self, now: float) -> None:
-        """The decode is requested."""
+        """Start timing: the decode is requested."""
         self._stopwatch.begin(now, ready=True)
         self._measures.asked(now)
 
     def invalidate(self) -> None:
-        """The prompt is made anew: what was drafted under another is dropped."""
+        """Drop all drafts, because the prompt is being replaced."""
         self._drafts.invalidate()
         self.request = None
         self._trigger(Trigger.PROMPT_REPLACED)
         self.answer.forget_prompt()
 
     def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
-        """The prompt is ready: on the robot, or in the cloud where the robot does not draft."""
+        """Start the answer: the prompt is ready on the robot or, if ``prompt`` is None, in the
+        cloud."""
         if prompt is None:
             self.answer.begin(base)
             return
@@ -217,45 +220,47 @@ class Rounds:
         self._drafts.begin()
 
     def on_prompt_read(self, now: float) -> list[Effect]:
-        """The draft model has read the prompt: begin a round, or draft beside the server."""
+        """The draft model has read the prompt: begin a round, or draft hints for a generating
+        server."""
         is_due = self._preset.drafts_on_robot and self.answer.begun
         if not is_due or Trigger.PROMPT_READ not in TRANSITIONS[self.mode]:
-            return []  # of a prompt that was replaced, or read before
+            return []  # of a replaced prompt, or the prompt was read before
         self._trigger(Trigger.PROMPT_READ)
         return self._draft_beside(now) if self.server_generates else self._draft(now)
 
     def on_drafter_failed(self, text: str, now: float) -> list[Effect]:
-        """The draft model drafts no more: the server goes on by itself, where there is one."""
+        """The draft model failed: the server generates the rest or, without a cloud, the decode
+        ends."""
         if not self._preset.verified:
             return self.close("drafter_failed", text)
         self._stats.failure = text
         self._planner = DraftsNothing(self._preset, self._measures)
         if self.request is not None or not self.answer.begun:
-            return []  # a reply is due, or the prompt, which goes on by itself
+            return []  # a reply or the prompt is due, and the decode goes on by itself
         return self._draft(now)
 
     def follow(self, now: float) -> list[Effect]:
-        """The server generates from its own prefill, as ``Open`` asked: await its verdicts."""
+        """Await the verdicts of a server that generates because ``Open`` asked for it."""
         self._stopwatch.asked(now)
         self.request = None
         self._await_generated(now)
         return self._take_early(now)
 
     def forget_pushed(self) -> None:
-        """The link broke or is a new one: which pushed drafts arrived is unknown."""
+        """After a broken link: it is unknown which pushed drafts arrived."""
         self._drafts.forget_pushed()
 
     def hand_over(self) -> Prefix:
-        """The verified tokens, for another verifier to go on after; it knows of no draft."""
+        """Prepare to continue at another verifier; returns the verified tokens for it."""
         self._drafts.forget_pushed()
         self._early_verdicts = EarlyVerdicts()
-        self.answer.resampled = None  # that verifier takes all tokens from the robot
+        self.answer.resampled = None  # the other verifier gets all tokens anyway
         if self.request is not None:
             self.request = self.request.handed_over(self.answer.digest)
         return self.answer.verified
 
     def resume(self) -> list[Effect]:
-        """Send the verified prefix to the session; nothing before both sides have begun."""
+        """Resume the session from the verified prefix; no effects before both sides have begun."""
         if not (self.session and self.answer.begun):
             return []
         return [Send(Resume(self.session, self.answer.shared))]
@@ -269,14 +274,14 @@ class Rounds:
         return self.pending()
 
     def close(self, reason: str, text: str = "") -> list[Effect]:
-        """End the decode, here and in the cloud."""
+        """End the decode on robot and cloud."""
         close = [Send(Close(self.answer.resampled))] if self._preset.uses_cloud else []
         return [*close, Finish(reason, text)]
 
     # Verdicts
 
     def on_verdict(self, verdict: Verdict, now: float) -> list[Effect]:
-        """The cloud decided on the draft, or on what it generated by itself."""
+        """Handle a verdict on the robot's draft, or on what the server generated."""
         answer, request = self.answer, self.request
         if not answer.is_at(verdict.base) or self.mode is Mode.RESAMPLING:
             if not self._keep_early(verdict):
@@ -285,7 +290,7 @@ class Rounds:
         judged = self._judged
         drafted, tokens = settled_by(verdict, judged)
         if tokens is None and judged is None:
-            return self._on_divergence(now)  # on a draft that we do not remember
+            return self._on_divergence(now)  # on an unknown draft
         drawn = None if request is None else request.drawn
         error = verdict_error(answer, verdict, tokens)
         error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
@@ -310,7 +315,7 @@ class Rounds:
         rejection: Rejection | None,
         now: float,
     ) -> list[Effect]:
-        """What follows a settled verdict: the end, the recovered token, or the next round."""
+        """After a verdict: the end, the recovered token, or the next round."""
         if verdict.finish:
             return self.close(verdict.finish)
         if rejection is not None:
@@ -325,19 +330,21 @@ class Rounds:
 
     @property
     def _judged(self) -> Draft | None:
-        """The draft of ours that the cloud may judge at the verified prefix; None: it has none."""
+        """The robot's draft that the cloud may judge at the verified prefix; None if there is
+        none."""
         awaited = None if self.request is None else self.request.draft
         return self._drafts.pushed_at(self.answer.digest) if awaited is None else awaited
 
     def _take_early(self, now: float) -> list[Effect]:
-        """Go on with the verdict on the verified prefix, if it is here already."""
+        """Handle the verdict on the verified prefix, if it has arrived already."""
         early = self._early_verdicts.take(self.answer.digest)
         if early is None or settled_by(early, self._judged)[1] is None:
             return []
         return self.on_verdict(early, now)
 
     def _keep_early(self, verdict: Verdict) -> bool:
-        """Keep a verdict that overtook the one before it, or ``Opened``; False: it is none."""
+        """Store a verdict that arrived before an earlier one or before ``Opened``; False: it is
+        none."""
         base, passed = verdict.base, len(self.answer.tokens)
         if self.answer.begun and base.length <= passed:
             return False
@@ -345,7 +352,7 @@ class Rounds:
         return known and self._early_verdicts.keep(verdict, passed)
 
     def _on_divergence(self, now: float) -> list[Effect]:
-        """Drop a verdict that leads to another prefix, since it is on another draft; resume."""
+        """Drop a verdict that leads to another prefix, as it is on another draft; resume."""
         self._stats.diverged += 1
         if self._stats.diverged > MAX_DIVERGED:
             text = "the cloud's verdicts are not on what the robot drafted"
@@ -355,7 +362,7 @@ class Rounds:
         return self.resume()
 
     def _measure(self, verdict: Verdict, tokens: Prefix, now: float) -> None:
-        """Measure times, and how much of the draft was right, before the verdict is settled."""
+        """Measure times and acceptance before the verdict is applied."""
         verified, measures, request = self.answer.verified, self._measures, self.request
         draft, seconds = self._drafts.after(verified), verdict.verify_s + verdict.queue_s
         crossed, self._under_way = self._under_way > 0, max(0, self._under_way - 1)
@@ -366,7 +373,7 @@ class Rounds:
             link = self._stopwatch.link_s(verdict, now) if self._stopwatch.waited else None
             if verified:
                 measures.verified(nodes, seconds, link, self._asked_for_exits)
-            elif link is not None:  # the prompt was read in the time of the first verdict
+            elif link is not None:  # the first verdict's time includes the prompt
                 measures.one_way.observe(link / 2)
             if link is not None and nodes:
                 turn_s = self._stopwatch.sent - self._stopwatch.start + link
@@ -384,13 +391,13 @@ class Rounds:
 
     @property
     def _asked_for_exits(self) -> bool:
-        """Whether the cloud's pass over the awaited draft is to predict its verdict."""
+        """Whether the cloud's early exits should predict the awaited verdict."""
         message = None if self.request is None else self.request.message
         asked = isinstance(message, DraftMessage) and not message.without_exits
         return asked and self._preset.speculation.exits
 
     def on_prediction(self, message: Prediction) -> list[Effect]:
-        """An exit's prediction of the verdict: a prefix to draft after, and nothing else."""
+        """Handle an early exit's prediction of the verdict: a prefix to draft after."""
         draft = None if self.request is None else self.request.draft
         if not self.answer.is_at(message.base) or draft is None:
             self._stats.stale += 1
@@ -408,7 +415,7 @@ class Rounds:
     def _resample(
         self, rejection: Rejection, now: float, dense: TokenDistribution | None = None
     ) -> list[Effect]:
-        """Draw the recovered token and continue; or request the dense row P if that is needed."""
+        """Draw the recovered token and continue; or request the dense P if that is needed."""
         answer, position = self.answer, len(self.answer.tokens)
         token = self._resampler.draw(rejection, position, dense)
         if token is None:
@@ -424,7 +431,7 @@ class Rounds:
         return [emit, *self._draft(now)]
 
     def on_row(self, message: RowMessage, now: float) -> list[Effect]:
-        """The dense row P arrived that a resampling needs."""
+        """Handle the dense P that a resampling asked for."""
         rejection = None if self.request is None else self.request.rejection
         if rejection is None or message.base != rejection.base:
             self._stats.stale += 1
@@ -446,7 +453,7 @@ class Rounds:
         return self._plan
 
     def _draft(self, now: float) -> list[Effect]:
-        """Send the draft after the verified tokens, if there is one; draft what the plan wants."""
+        """Send the draft after the verified tokens, if finished; then draft by the plan."""
         plan, verified = self._next_plan(now), self.answer.verified
         self._free_at = now - self._measures.one_way.value + self._measures.busy.value
         if self._is_late(now):
@@ -468,7 +475,7 @@ class Rounds:
         return self.pending() if is_new else []
 
     def on_drafted(self, drafted: Drafted, now: float) -> list[Effect]:
-        """The draft model made a pass over a branch, or has finished it."""
+        """Handle a pass of the draft model over a branch, which may have finished it."""
         drafts, prefix, draft = self._drafts, drafted.branch.prefix, drafted.finished
         if not drafts.wants(drafted.branch) or not self.answer.begun:
             return []
@@ -503,7 +510,7 @@ class Rounds:
         return [emit, *(self._draft(now) if done else [])]
 
     def _sends_early(self, prefix: Prefix, part: FinishedDraft, now: float) -> bool:
-        """Whether to send this part of a draft, since the cloud would wait for the rest."""
+        """Whether to send this unfinished draft, because the cloud would wait for the rest."""
         here = len(prefix) == len(self.answer.tokens)
         if self._plan.leads and self.server_generates:
             return here  # the server goes on meanwhile
@@ -521,7 +528,7 @@ class Rounds:
 
     @property
     def _verdict_due(self) -> float:
-        """When the cloud's pass over the awaited draft should end, s; 0 without one."""
+        """When the cloud's pass over the awaited draft should end, s; 0 if there is none."""
         request, exits = self.request, self._plan.speculation.exits
         if request is None or request.drawn is None:
             return 0.0
@@ -544,7 +551,7 @@ class Rounds:
         if resampled is None:
             request = Generate(here, server_generation(self._preset))
             self._ask(PendingRequest(request), Trigger.SERVER_GENERATES, now)
-        else:  # only a draft brings the cloud the token that the robot drew: here any, as looked up
+        else:  # only a draft carries the resampled token to the cloud, so send any
             message = DraftMessage(here, Draft((resampled,), looked_up=1), 0, resampled)
             self._ask(PendingRequest(message, message.draft, now), Trigger.DRAFT_SENT, now)
 
@@ -557,7 +564,7 @@ class Rounds:
         return self._draft_beside(now) if drafts else []
 
     def _draft_beside(self, now: float) -> list[Effect]:
-        """Draft beside the server: hints, the draft that leads it from then on, or a sample."""
+        """While the server generates: draft hints, the draft that takes the lead, or a sample."""
         plan = self._next_plan(now)
         if plan.shape is None:
             return self._sample_acceptance() or [*self._drafts.work()]
@@ -567,7 +574,8 @@ class Rounds:
     def _send_beside(
         self, prefix: Prefix, draft: FinishedDraft, here: bool, now: float
     ) -> list[Effect]:
-        """Lead with a draft that was finished while the server generates, or hint, or drop it."""
+        """Take the lead with a draft finished while the server generates, send it as a hint, or
+        drop it."""
         if self._plan.leads:
             return self._join(draft, now) if here else []
         if self._plan.shape is None:
@@ -576,14 +584,14 @@ class Rounds:
         return [] if hint is None else [Send(hint)]
 
     def _join(self, draft: FinishedDraft, now: float) -> list[Effect]:
-        """Send the draft from which on the server waits for the robot's drafts."""
+        """Send the draft after which the server waits for the robot's drafts."""
         self.request = None
         self._stopwatch.begin(now, ready=True)
         self._under_way = UNDER_WAY
         return self._send(draft, now)
 
     def _sample_acceptance(self) -> list[Effect]:
-        """Draft now and then while the server generates, to measure the acceptance."""
+        """While the server generates, draft occasionally to measure the acceptance."""
         self._drafts.drop_unverified()
         many = self._measures.acceptance.count >= MANY_SAMPLES
         if len(self.answer.tokens) % (SAMPLE_SELDOM if many else SAMPLE_EVERY):

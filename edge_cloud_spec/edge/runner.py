@@ -1,7 +1,7 @@
-"""Runs decodes: the edge decoder with a draft model, a stream and a clock around it.
+"""Runs decodes: connects the edge decoder to a draft model, a stream and a clock.
 
-One thread runs all of a decode: between two layers of the draft model it reads what arrived, while
-the draft model reads the prompt, too.
+One thread runs a whole decode. It reads arrived messages between two layers of the draft model,
+also during prefill.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ if TYPE_CHECKING:
     from ..lookup import AnswerLookup
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
-OURS = "clauses"  # the dialect that a specification does not name
-OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # reasons that pass by themselves
-LOOKUP_SUFFIXES = 65_536  # of the answers that a robot keeps, by default
-MAX_HEARD = 1024  # messages, before the draft model goes on: a flood does not keep it from its work
-ALL_ROWS = 1 << 30  # a step of as many rows as there are
+OURS = "clauses"  # the dialect of a specification without one
+OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # temporary failures
+LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
+MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
+ALL_ROWS = 1 << 30  # more rows than any prompt has
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
-# tokens verified when it began, and what it added to each branch.
+# tokens verified at its begin, and what it added to each branch.
 OnPass = Callable[[float, float, int, int, Sequence[Drafted]], None]
 
 
 @dataclass(frozen=True)
 class DecodeOptions(Bounded):
-    """What a person may choose of every decode."""
+    """The user's options of a decode."""
 
     preset: str = described("auto", "name of a preset, or the path of its YAML file")
     rule: str = chosen("greedy", RULES, "acceptance rule")
@@ -86,9 +86,9 @@ class DecodeOptions(Bounded):
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What a robot asks of every decode; ``reply_timeout`` (s) is as in ``EdgeDecoder``.
+    """The settings of a decode; ``reply_timeout`` (s) is as in ``EdgeDecoder``.
 
-    ``max_tokens``: 0 leaves the length to the prompt's specification. Raises UserError.
+    ``max_tokens``: 0 means the prompt specification's limit. Raises UserError.
     """
 
     preset: Preset
@@ -104,7 +104,7 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a decode ended, with the answer's tokens and what it cost (seconds on its own clock).
+    """A decode's end: reason, tokens and statistics; ``seconds`` on its own clock.
 
     ``retry_after_s`` is as in ``Finish``.
     """
@@ -118,17 +118,17 @@ class Outcome:
 
     @property
     def completed(self) -> bool:
-        """Whether there is an answer: to its end or limit, or as much of it as was wanted."""
+        """Whether there is an answer: complete, at its limit, or cut on request."""
         return self.reason in ANSWERED
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether the cloud could not be reached, or takes no more: that passes by itself."""
+        """Whether the cloud was unreachable or full, which is temporary."""
         return self.reason in OUT_OF_REACH
 
 
 class DrafterNames(Protocol):
-    """What names a draft model to the cloud."""
+    """The fields that identify a draft model to the cloud."""
 
     identity: str
     tokenizer_digest: bytes
@@ -175,7 +175,7 @@ def opening_of(
 
 @dataclass(frozen=True)
 class PromptPass:
-    """The draft model's pass over a prompt, whose answers end with one of these tokens."""
+    """The draft model's prefill of a prompt, with the end tokens and grammar of its answers."""
 
     prefill: DraftPrefill
     end_ids: tuple[int, ...]
@@ -183,11 +183,11 @@ class PromptPass:
 
 
 class _Interrupted(Exception):
-    """The pass under way is not needed any more."""
+    """The current pass is no longer needed."""
 
 
 class DecodeLoop:
-    """One decode as it runs: its decoder's events are read, its effects are carried out."""
+    """A running decode: reads events for its decoder and performs the decoder's effects."""
 
     def __init__(
         self,
@@ -200,19 +200,19 @@ class DecodeLoop:
         transport: Transport | None,
         on_emit: Callable[[Emit], None],
     ) -> None:
-        """lookup_of: gives what drafts are looked up in, once the cloud's specification is known.
-        transport: None where the decode needs no cloud."""
+        """lookup_of: makes the lookup for drafts, once the cloud's specification is known.
+        transport: None if the decode needs no cloud."""
         self._robot, self._decoder = robot, decoder
         self._request, self._settings, self._lookup_of = request, settings, lookup_of
         self._inbox, self._transport, self._on_emit = inbox, transport, on_emit
         self._prompt: PromptPass | None = None  # under way
         self._session: DraftSession | None = None  # of the drafter
         self._drafter: DraftModel | None = None
-        self._drafted: deque[Event] = deque()  # by the last pass, one for each of its branches
-        self._work: Work | None = None  # for the draft model, when the pass under way has ended
-        self._in_pass: Iterable[Branch] = ()  # what the pass under way is for
+        self._drafted: deque[Event] = deque()  # events of the last pass, one per branch
+        self._work: Work | None = None  # for the draft model, after the current pass
+        self._in_pass: Iterable[Branch] = ()  # branches of the current pass
         self._finish: Finish | None = None
-        self._heard = 0  # messages since the draft model's last pass or layer
+        self._heard = 0  # messages handled since the last pass or layer of the draft model
 
     def to_end(self, known_spec: bytes) -> Finish:
         """Handle events until the decoder is finished."""
@@ -239,7 +239,7 @@ class DecodeLoop:
         self._perform(self._decoder.handle(event, self._robot.clock()))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out the effects, in their order."""
+        """Perform the effects in order."""
         for effect in effects:
             match effect:
                 case Send(message):
@@ -247,7 +247,7 @@ class DecodeLoop:
                         self._decoder.stats.up_bytes += self._transport.send(message)
                 case Prepare(spec):  # the prompt is prefilled from now on, in this thread
                     self._handle(self._prompt_of(spec))
-                case Work():  # when the pass under way has ended
+                case Work():  # takes effect after the current pass
                     self._work = effect
                 case Emit():
                     self._on_emit(effect)
@@ -285,7 +285,7 @@ class DecodeLoop:
         return deadline is not None and self._robot.clock() >= deadline
 
     def _read_late(self) -> TimePassed | None:
-        """Handle the messages that arrived before the deadline: one may be the reply."""
+        """Handle the messages that arrived before the deadline, as one may be the reply."""
         for _ in range(self._inbox.qsize()):
             event = self._read(self._inbox.get_nowait())
             if event is not None:
@@ -295,7 +295,7 @@ class DecodeLoop:
         return TimePassed()
 
     def _arrived(self) -> Item | None:
-        """The next of what arrived; None: nothing, or a pass of the draft model is due."""
+        """The next arrived event; None if there is none, or a draft pass is due."""
         self._robot.on_alive()
         self._heard += 1
         if self._heard <= MAX_HEARD:
@@ -320,7 +320,7 @@ class DecodeLoop:
         return Received(message)
 
     def _draft_once(self, drafter: DraftModel) -> Sequence[Event]:
-        """One pass of the draft model; its time counts for the first branch."""
+        """Run one pass of the draft model; its time is attributed to the first branch."""
         robot = self._robot
         started, verified = robot.clock(), len(self._decoder.tokens)
         width = self._decoder.width
@@ -329,7 +329,7 @@ class DecodeLoop:
             grown = drafter.step(width, self._on_layer)
         except _Interrupted:
             grown = []
-        except (UserError, ValueError) as error:  # of the library, or logits that are no numbers
+        except (UserError, ValueError) as error:  # from the library, or because of NaN logits
             self._drafter = None
             return [DrafterFailed(str(error))]
         self._in_pass = ()
@@ -343,7 +343,7 @@ class DecodeLoop:
         ]
 
     def _on_layer(self, layer: int, hidden: object) -> None:
-        """Between two layers: handle what arrived, and end a pass that is not needed any more."""
+        """Between two layers: handle arrived events, and end a pass that is no longer needed."""
         self._handle_arrived()
         work = self._work
         unneeded = work is not None and not any(branch in work.branches for branch in self._in_pass)
@@ -351,14 +351,14 @@ class DecodeLoop:
             raise _Interrupted
 
     def _handle_arrived(self) -> None:
-        """Handle the messages that are here."""
+        """Handle all events that have arrived."""
         while self._finish is None and (item := self._arrived()) is not None:
             event = self._read(item)
             if event is not None:
                 self._handle(event)
 
     def _prefill_once(self, prompt: PromptPass) -> Event | None:
-        """The vision part, or the rest of the prompt's pass; what arrives meanwhile is handled."""
+        """Run the vision part, or the rest of the prompt's pass, while handling arriving events."""
 
         def on_layer(layer: int, hidden: object) -> None:
             self._handle_arrived()
@@ -409,11 +409,12 @@ class DecodeLoop:
 
 
 class DecodeRunner:
-    """Runs decodes one after another with one draft model; keeps the cloud's prompt specification.
+    """Runs decodes one after another with one draft model; remembers the cloud's prompt
+    specification.
 
-    ``clock`` gives seconds, in virtual time another than the machine's. ``on_pass``, where it is
-    set, is called after each pass of the draft model, ``on_alive`` also while one is waited for.
-    ``measures`` last from decode to decode.
+    ``clock`` returns seconds (real or virtual). ``on_pass``, if set, is called after each pass of
+    the draft model, ``on_alive`` also while waiting for one. ``measures`` last from decode to
+    decode.
     """
 
     def __init__(
@@ -424,8 +425,8 @@ class DecodeRunner:
         lookup_suffixes: int = LOOKUP_SUFFIXES,
         instructions: re.Pattern[str] | None = None,
     ) -> None:
-        """lookup_suffixes: how many suffixes of verified answers are kept for lookups; 0 for none.
-        instructions: those that the draft model was trained on, if it names them."""
+        """lookup_suffixes: how many suffixes of verified answers are kept for lookups; 0: no
+        lookups. instructions: the pattern that the draft model was trained on, if known."""
         self.draft_model = draft_model
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
@@ -449,9 +450,9 @@ class DecodeRunner:
     ) -> Outcome:
         """Decode one request to its end, in the calling thread.
 
-        ``connect`` makes the transport to the cloud, which puts what it receives into the inbox. An
-        Abort or a Cut put there ends the decode. ``on_emit`` is called as soon as tokens are
-        settled.
+        ``connect`` makes the transport to the cloud, which puts received messages into the inbox.
+        An Abort or a Cut put there ends the decode. ``on_emit`` is called as soon as there are new
+        tokens.
         """
         inbox = Inbox() if inbox is None else inbox
         if self.draft_model.chains_only:
@@ -488,17 +489,18 @@ class DecodeRunner:
         return EdgeDecoder(opening, preset, reply_timeout, None, measures, planner, history)
 
     def spec_of(self, data: bytes) -> PromptSpec:
-        """The prompt specification to use: the cloud's, else the drafter's own."""
+        """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
     def dialect_problem(self, data: bytes) -> str:
-        """Why answers under this prompt specification cannot be read; empty where they can.
+        """Why the robot's dialect cannot parse answers under this specification; empty if it can.
 
-        A specification that is damaged is reported later, where the prompt is made.
+        An invalid specification is not reported here, but where the prompt is made.
         """
         with contextlib.suppress(UserError):
             there, here = PromptSpec.from_bytes(data).dialect, self._local_spec.dialect
-            if there.split(" ")[-1] != here.split(" ")[-1]:  # the digests: names may differ
+            # Compares the digests, as names may differ.
+            if there.split(" ")[-1] != here.split(" ")[-1]:
                 return (
                     f"the cloud answers in the dialect {there or OURS} and this robot reads "
                     f"{here or OURS}: give both the same (serve --dialect, and dialect:= or "
@@ -517,14 +519,15 @@ class DecodeRunner:
         return self.spec_of(self._known_spec).history if self._known_spec else NO_HISTORY
 
     def remember(self, spec: bytes) -> None:
-        """Keep the cloud's prompt specification, so that the next decode need not wait for it."""
+        """Remember the cloud's prompt specification, so that the next decode need not wait for
+        it."""
         if spec != self._known_spec:
-            # another target has other answers
+            # another target gives other answers
             self._lookups = self._make_lookups(self.spec_of(spec).vocabulary)
         self._known_spec = spec
 
     def _lookup_of(self, opening: Open) -> AnswerLookup | None:
-        """What a draft for this request may look up: answers that the same target verified."""
+        """The lookup for drafts of this request: earlier answers that the same target verified."""
         if not opening.draft_identity:
             return None
         words = instruction_tokens(self.draft_model, opening.instruction)

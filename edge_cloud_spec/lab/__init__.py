@@ -1,1 +1,1 @@
-"""What measures, simulates and trains: no part of what runs on a robot or beside it."""
+"""Benchmarks, simulation and training; no part of it runs on a robot or its cloud."""

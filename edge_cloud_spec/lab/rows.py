@@ -1,4 +1,4 @@
-"""Figures as flat rows: the options that ask for them, their table, and their JSON."""
+"""Figures as flat rows: command line options, table, and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
 
 
 def print_table(rows: Sequence[Row], columns: Mapping[str, str] | None = None) -> None:
-    """Print rows; columns: the headings, by field, of those to print."""
+    """Print rows as a table; columns: the headings of the fields to print."""
     present = {name: name for row in rows for name in row}
     columns = {name: columns[name] for name in columns if name in present} if columns else present
     body = ([_text(row.get(name, "")) for name in columns] for row in rows)
@@ -39,7 +39,7 @@ def _text(value: object) -> str:
 
 
 def write(path: Path, suite: str, seed: int, rows: Sequence[Row]) -> None:
-    """Write rows as JSON with what they were measured with; raises UserError."""
+    """Write rows as JSON with suite, seed and versions; raises UserError."""
     write_json(path, {"suite": suite, "seed": seed, "versions": _versions(), "rows": rows})
 
 

@@ -6,7 +6,8 @@ anything that knows of a link do not.
 
 from pathlib import Path
 
-BYTES = "bytes"  # names no draft model: a robot that only reads a verifier's words
-OPENAI = "openai:"  # before the address of a server that a model is behind
-VLLM = "vllm:"  # before the address of a vLLM server that scores drafts
+# Model.path of a robot without a draft model, which only decodes the verifier's text.
+BYTES = "bytes"
+OPENAI = "openai:"  # prefix of the URL of an OpenAI-compatible server
+VLLM = "vllm:"  # prefix of the URL of a vLLM server that scores drafts
 EMBEDDED = Path(__file__).parent / "pair"  # the folder of the embedded target and drafter

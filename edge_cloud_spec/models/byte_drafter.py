@@ -1,6 +1,7 @@
-"""The byte vocabulary of targets behind an API: UTF-8 and one token for the end of an answer.
+"""Byte vocabulary for targets behind an API: token ids are UTF-8 bytes, and one more ends the
+answer.
 
-A robot needs no model for it (``model.path: bytes``): it reads the verifier's words and drafts
+A robot with ``model.path: bytes`` needs no model: it decodes the verifier's text and drafts
 nothing.
 """
 
@@ -19,26 +20,27 @@ from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, message
 
 END = 256
 VOCABULARY = 257
-BYTES_A_TOKEN = 4  # about, of English: a limit on tokens is one on so many bytes
+BYTES_A_TOKEN = 4  # approximately, for English text; converts limits in tokens to bytes
 BYTES_DIGEST = hashlib.blake2b(b"UTF-8, 256: end", digest_size=16).digest()
 
 
 class ByteTokenizer:
-    """A tokenizer as ``TextStream`` and ``instruction_tokens`` use one."""
+    """The subset of a tokenizer that ``TextStream`` and ``instruction_tokens`` use."""
 
     def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
         return {"input_ids": list(text.encode())}
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of tokens; bytes that are no UTF-8 (yet) become a replacement character."""
+        """The text of tokens; invalid or incomplete UTF-8 becomes a replacement character."""
         return bytes(token for token in tokens if token < END).decode("utf-8", "replace")
 
 
 def byte_spec(
     system_text: str, max_tokens: int, target: str, user_text: str = USER_TEXT, dialect: str = ""
 ) -> PromptSpec:
-    """A specification for prompts in bytes; max_tokens: a model's, made bytes here."""
-    whole = ImageSpec(1, 1, 1, 1, 1)  # the picture goes as it is, whatever its size
+    """The prompt specification for byte tokens. max_tokens is in a model's tokens, and is
+    converted."""
+    whole = ImageSpec(1, 1, 1, 1, 1)  # the picture is sent unchanged, whatever its size
     room = max_tokens * BYTES_A_TOKEN
     return PromptSpec(
         BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect
@@ -55,7 +57,7 @@ class ByteDrafter:
     chains_only = True
 
     def crop(self, vocabulary: int) -> None:
-        """UserError: the verifier has another vocabulary."""
+        """Raises UserError if the verifier's vocabulary is not the byte vocabulary."""
         if vocabulary != VOCABULARY:
             raise UserError(
                 "the verifier's target has a tokenizer of its own: set model.path to a checkpoint "
@@ -65,7 +67,7 @@ class ByteDrafter:
     def spec(
         self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
     ) -> PromptSpec:
-        """How prompts are made where no cloud says it."""
+        """The prompt specification for a robot without a cloud."""
         return byte_spec(system_text, max_tokens, BYTES, user_text, dialect)
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
@@ -84,11 +86,11 @@ class ByteDrafter:
         """None: nothing is drafted, so no grammar is needed."""
 
     def prefill(self, prompt: Prompt) -> Any:
-        """This drafter itself, whose ``step`` refuses: there is no model."""
+        """Returns this drafter, whose ``step`` raises UserError."""
         return self
 
     def step(self, rows: int, on_layer: object = None) -> bool:
-        """UserError: there is no model."""
+        """Raises UserError: there is no model."""
         raise UserError(
             "a robot without a draft model (model.path: bytes) cannot draft or decide alone: take "
             "preset cloud_ar, or a drafter"

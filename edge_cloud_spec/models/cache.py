@@ -1,7 +1,7 @@
-"""Keys and values of a session: preallocated rows, whose they are, and prefixes that are kept.
+"""KV caches: preallocated buffers with one row per token, and a store of shared prompt prefixes.
 
-A cache is rolled back by lowering a number. Who owns one can do without it, and has it again at its
-next use.
+Rolling a cache back only lowers a count. A session can lose its cache to another one, and computes
+it again at its next pass.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor
 from ..errors import MemoryFull
 from .kv_memory import MB, KvBuffer, KvHolder, KvMemory
 
-STEP = 128  # rows; capacity is a multiple
+STEP = 128  # rows; capacities are multiples of it
 
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """The shape of a model's keys and values for one token."""
+    """The shape of a model's keys and values."""
 
     layers: int
     heads: int
@@ -41,25 +41,26 @@ class CacheLayout:
         return prod((self.layers, 2, self.heads, self.size, self.dtype.itemsize))
 
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
-        """A buffer [layers, 2, heads, rows, size] for at least so many rows; see ``KvMemory``."""
+        """A buffer [layers, 2, heads, n, size] with n >= rows; see ``KvMemory.take``."""
         return memory.take(self, rows, self.row_bytes, self._allocate, evicts=evicts)
 
     def _allocate(self, rows: int) -> Tensor:
         shape = (self.layers, 2, self.heads, rows, self.size)
-        with torch.inference_mode(False):  # it is written by passes and outside of them
+        # The buffer is written inside and outside of inference mode.
+        with torch.inference_mode(False):
             return torch.empty(shape, dtype=self.dtype, device=self.device)
 
 
 class KeyValueCache:
-    """One buffer [layers, 2, kv_heads, capacity, head_dim]; its owner knows which rows are valid.
+    """A buffer [layers, 2, kv_heads, capacity, head_dim], one row per token; its owner knows which
+    are valid.
 
-    transformers' DynamicCache concatenates (copies) all rows at each step and layer; here a step
-    writes its own rows only, and rolling back writes nothing. ``release`` gives the memory back;
-    nothing may use the rows any more.
+    transformers' DynamicCache concatenates (copies) all rows at each step and layer; this one
+    writes only the new rows. After ``release`` no row may be used.
     """
 
     def __init__(self, layout: CacheLayout, rows: int, memory: KvMemory) -> None:
-        """MemoryFull: there is no room for so many rows."""
+        """MemoryFull: there is no memory for so many rows."""
         self._layout, self._memory = layout, memory
         self._holder: KvHolder | None = None
         self._take(rows)
@@ -77,13 +78,13 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
-        """How many rows there is room for."""
+        """The number of rows allocated."""
         return self._buffer.shape[3]
 
     def reserve(self, rows: int, valid: int) -> None:
-        """Make room for `rows` rows in all, keeping the first `valid`; MemoryFull: there is none.
+        """Grow to at least `rows` rows in all, keeping the first `valid`; raises MemoryFull.
 
-        It grows by a quarter at least: by little, since memory is bounded, but not at each step.
+        It grows by a quarter at least, so that not every step copies.
         """
         if rows <= self.capacity:
             return
@@ -93,7 +94,8 @@ class KeyValueCache:
         release()
 
     def gather(self, start: int, rows: Sequence[int]) -> None:
-        """Move `rows` (absolute, in order) to start, start + 1, ...: commit of a path."""
+        """Move `rows` (absolute indices, in order) to start, start + 1, ..., to commit a path of a
+        tree."""
         if list(rows) != list(range(start, start + len(rows))):
             index = torch.tensor(rows, device=self._buffer.device)
             kept = self._buffer.index_select(3, index)
@@ -113,18 +115,18 @@ class KeyValueCache:
         self._memory.touch(self._held)
 
 
-SPARE = 128  # rows that a new cache has room for, beyond those of the prompt and the answer
-UNBOUND = 256 * MB  # of prefixes, where memory has no bound
-SHARE = 4  # else this part of it at most
-FEW = 8  # a smaller part of the prompt is not worth a pass that does not begin at row 0
+SPARE = 128  # extra rows that a new cache has beyond prompt and answer
+UNBOUND = 256 * MB  # limit of kept prefixes if memory is unlimited
+SHARE = 4  # otherwise kept prefixes may use 1 / SHARE of the memory
+FEW = 8  # rows; a shorter part of a prompt is not worth a separate pass
 
 
 @dataclass(frozen=True, eq=False)
 class PromptPart:
-    """The rows from ``start`` to ``end`` of a prompt; ``key`` names all rows up to the end.
+    """The rows ``start`` to ``end`` of a prompt; ``key`` is a hash of all rows before ``end``.
 
-    ``before`` is the key of the part before it. ``text``: its ids [end - start], of which a
-    beginning is worth something; None for a picture.
+    ``before``: the key of the part before. ``text``: the part's ids [end - start], whose beginning
+    can be reused alone; None for a picture.
     """
 
     key: bytes
@@ -137,9 +139,9 @@ class PromptPart:
 def prompt_parts(
     ids: np.ndarray, spans: Sequence[tuple[int, int]], names: Sequence[bytes]
 ) -> list[PromptPart]:
-    """The pictures of a prompt, and the texts before, between and after them.
+    """Split a prompt into its pictures and the texts before, between and after them.
 
-    ids: int64 [n]. spans: start and end of each picture's rows, which ``names`` name.
+    ids: int64 [n]. spans: start and end of each picture's rows. names: identify the pictures.
     """
     parts: list[PromptPart] = []
     key, start = b"", 0
@@ -178,19 +180,19 @@ def _length(part: PromptPart) -> int:
 
 
 class PrefixStore:
-    """Parts of prompts by their keys; those that were not used for longest give way."""
+    """Caches prompt prefixes by key; evicts the least recently used."""
 
     def __init__(self, layout: CacheLayout, memory: KvMemory) -> None:
         self._layout, self._memory = layout, memory
-        self._kept: dict[bytes, _Kept] = {}  # the part used last stands last
+        self._kept: dict[bytes, _Kept] = {}  # least recently used first
 
     def paste(
         self, cache: KeyValueCache, prompt: Sequence[PromptPart], vocabulary: int
     ) -> tuple[int, NDArray[np.float32] | None]:
-        """Copy the rows that are known of this prompt; how many of the first there are now, and the
-        logits [vocabulary] after the last one.
+        """Copy the known prefix of this prompt into the cache. Returns the number of rows copied,
+        and the logits [vocabulary] after the whole prompt if they are known.
 
-        Where these are not known the last row is not copied: a pass over it gives them.
+        If they are not, the last row is not copied, so that a pass over it computes them.
         """
         found = list(takewhile(lambda part: part.key in self._kept, prompt))
         row = self._kept[prompt[-1].key].row if len(found) == len(prompt) else None
@@ -216,9 +218,9 @@ class PrefixStore:
     def keep(
         self, cache: KeyValueCache, prompt: Sequence[PromptPart], row: NDArray[np.float32] | None
     ) -> None:
-        """Keep the parts of this prompt, whose rows are in the cache, as far as there is room.
+        """Store the parts of this prompt from the cache, as far as memory allows.
 
-        row: the logits [V] after it, if they are known.
+        row: the logits [V] after the prompt, if they are known.
         """
         kept: list[PromptPart] = []
         for part in prompt:
@@ -236,13 +238,14 @@ class PrefixStore:
             kept.append(part)
         self._touch(kept)
         if row is not None and len(kept) == len(prompt):
-            self._kept[kept[-1].key].row = row.copy()  # of a pass over one row, not of all of them
+            # A copy, which does not keep the logits of the whole pass alive.
+            self._kept[kept[-1].key].row = row.copy()
 
     def _begun_as(self, part: PromptPart) -> tuple[PromptPart, int] | None:
-        """The kept text that has most rows in common with this text, at the same place, and how
-        many; None: there is none.
+        """The kept text at the same place that shares most rows with this text, and how many; None:
+        there is none.
 
-        An answer ends one prompt and stands within the next: both begin alike.
+        A kept answer and the next prompt that contains it begin alike.
         """
         best: tuple[PromptPart, int] | None = None
         if part.text is None:
@@ -262,9 +265,9 @@ class PrefixStore:
         self._memory.give(self._kept.pop(key).buffer)
 
     def _take(self, rows: int, beside: Collection[bytes]) -> KvBuffer | None:
-        """Room for another part, in the place of older ones but not of these; None: there is none.
+        """A buffer for another part, evicting older parts except these; None if there is no memory.
 
-        No session gives way for what may never be asked for.
+        No session is evicted for a prefix that may never be used.
         """
         limit = self._memory.limit
         most = UNBOUND if limit is None else limit // SHARE
@@ -279,7 +282,7 @@ class PrefixStore:
             self.drop(older.pop(0))
 
     def _touch(self, parts: Sequence[PromptPart]) -> None:
-        """Mark these parts as used now; the first, with which the others begin, is evicted last."""
+        """Mark these parts as used; the first, the prefix of the others, is evicted last."""
         for part in reversed(parts):
             self._kept[part.key] = kept = self._kept.pop(part.key)
             self._memory.touch(kept.buffer)

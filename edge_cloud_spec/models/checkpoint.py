@@ -1,4 +1,4 @@
-"""A checkpoint's directory, and what its files say beside the weights; no model is made here."""
+"""Reads a checkpoint's directory without its weights: configuration, tokenizer, image sizes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class ImagePreprocessing:
 
 @dataclass(frozen=True, eq=False)
 class CheckpointFiles:
-    """The contents of a checkpoint's files beside its weights.
+    """A checkpoint's files besides its weights.
 
-    rows: of its embedding. chat_template: None where it has none, then it cannot be a target.
+    rows: of the embedding matrix. chat_template: None if there is none; such a checkpoint cannot be
+    a target.
     """
 
     tokenizer: Any
@@ -43,7 +44,8 @@ class CheckpointFiles:
 
 
 def checkpoint_files(directory: Path) -> CheckpointFiles:
-    """The processor's part of a checkpoint; UserError names what is missing or does not fit."""
+    """Read a checkpoint's files besides its weights; raises UserError for a missing or unfit
+    one."""
     config = read_json(directory, "config.json")
     preprocessing = image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
@@ -53,10 +55,10 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
         from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(directory)
-        match config:  # a server may have a family that transformers does not know
+        match config:  # the model behind a server may be of a family unknown to transformers
             case {"image_token_id": int(image_id), "text_config": {"vocab_size": int(rows)}}:
                 pass
-            case _:  # older files leave some of it to transformers' own defaults
+            case _:  # older files omit values that equal transformers' defaults
                 parsed = AutoConfig.from_pretrained(directory)
                 image_id, rows = int(parsed.image_token_id), int(parsed.text_config.vocab_size)
     if tokenizer.convert_ids_to_tokens(image_id) is None:
@@ -90,7 +92,7 @@ def quiet_libraries(long: bool = False) -> Iterator[None]:
 
 
 def checkpoint_directory(name: str) -> Path:
-    """The directory of this name, or the hub's copy of this model; raises UserError."""
+    """The local directory of this name, or the Hugging Face hub's cached copy; raises UserError."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -116,7 +118,7 @@ def missing(directory: Path, name: str) -> UserError:
 
 
 def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]:
-    """The content of a JSON file; empty where it is missing and not needed."""
+    """The content of a JSON file; empty if it is missing and not ``needed``. Raises UserError."""
     try:
         content = json.loads((directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -131,7 +133,7 @@ def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files that hold a checkpoint's weights; raises UserError where one is not there."""
+    """The files of a checkpoint's weights; raises UserError if one is missing."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(read_json(directory, index.name).get("weight_map", {}).values()))
@@ -144,7 +146,8 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weights_digest(directory: Path, weights: Sequence[Path]) -> str:
-    """Names a checkpoint's config.json and weights, files by size, first and last megabyte."""
+    """A hash of config.json and the weights; of a weight file only size, first and last megabyte
+    count."""
     whole = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=8)
     for path in weights:
         with path.open("rb") as file:
@@ -156,7 +159,7 @@ def weights_digest(directory: Path, weights: Sequence[Path]) -> str:
 
 
 def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
-    """The settings of preprocessor_config.json, or of processor_config.json, which replaced it.
+    """The image settings in preprocessor_config.json, or its successor processor_config.json.
 
     Raises UserError.
     """
@@ -189,7 +192,7 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
 
 
 def _chat_template(directory: Path, tokenizer: Any) -> str | None:
-    older = read_json(directory, "chat_template.json", needed=False)  # Qwen2-VL's place
+    older = read_json(directory, "chat_template.json", needed=False)  # where Qwen2-VL has it
     template = older.get("chat_template") if older else tokenizer.chat_template
     return template if isinstance(template, str) else None
 

@@ -1,4 +1,4 @@
-"""The draft model's work: several drafts after predicted prefixes, which grow a level a pass."""
+"""Runs the draft model: several drafts grow together, one level of their trees in each pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Path = tuple[int, ...]  # tokens after the verified prefix
 
 
 class ScoredPaths:
-    """Finds a session's nodes by the token paths that lead to them."""
+    """Maps token paths after the verified prefix to the nodes of a ``DraftSession``."""
 
     def __init__(self, session: DraftSession) -> None:
         self._session = session
@@ -35,7 +35,7 @@ class ScoredPaths:
         self._nodes: dict[Path, int] = {(): -1}
 
     def follow(self, prefix: Sequence[int]) -> None:
-        """Make these verified tokens the prefix; what is computed of and after them is kept."""
+        """Make these verified tokens the prefix; nodes that continue it are kept."""
         verified = tuple(prefix)
         before = self._session.tokens
         shared = common_prefix(before, verified)
@@ -64,18 +64,19 @@ class ScoredPaths:
         self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
 
     def rows_due(self, paths: Sequence[Path]) -> int:
-        """How many tokens a pass must compute to know the logits after these paths; 0: none."""
+        """How many tokens a pass must compute for the logits after these paths; 0: all are
+        known."""
         missing = len(self._missing(paths))
         return missing + (self._session.pending_rows if missing or () in paths else 0)
 
     def score(self, paths: Sequence[Path], on_layer: OnLayer | None = None) -> None:
-        """Compute what is not known along these paths, in one pass."""
+        """Compute the missing logits along these paths, in one pass."""
         missing = self._missing(paths)
         if not missing:
             if () in paths:
                 self._session.logits_after(-1, on_layer)
             return
-        first = len(self._nodes) - 1  # the prefix itself is in there, too
+        first = len(self._nodes) - 1  # ``_nodes`` also contains the prefix
         places = {path: first + number for number, path in enumerate(missing)}
         known = self._nodes | places
         parents = [known[path[:-1]] for path in missing]
@@ -83,23 +84,25 @@ class ScoredPaths:
         self._nodes = known
 
     def row(self, path: Path) -> NDArray[np.float32]:
-        """The logits [V] after a path that is scored."""
+        """The logits [V] after a scored path."""
         return self._session.logits_after(self._nodes[path])
 
     def _missing(self, paths: Sequence[Path]) -> list[Path]:
-        """The nodes along these paths that are not computed, each after its parent."""
+        """The nodes along these paths that are not computed yet, each after its parent."""
         ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
         return [path for path in dict.fromkeys(ends) if path not in self._nodes]
 
 
-MAX_LOOKED_UP = 16  # nodes after one path in one pass
+MAX_LOOKED_UP = 16  # lookup nodes after one path in one pass
 
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """The tokens that a pass adds to a branch, its draft so far, and whether it is ``done``.
+    """The tokens that a pass adds to a branch, its draft so far, and whether it is complete
+    (``done``).
 
-    ``seconds`` is what the pass took over ``nodes`` nodes (0 where another branch carries it).
+    ``seconds`` is the time of the pass over ``nodes`` nodes; 0 if another branch of the same pass
+    reports it.
     """
 
     branch: Branch
@@ -112,7 +115,7 @@ class Drafted:
 
 @dataclass(frozen=True, eq=False)
 class _LookedUp:
-    """A draft from earlier answers that may follow a path, and the path to each of its nodes."""
+    """A lookup's draft after a path, with the path to each of its nodes."""
 
     after: Path
     draft: Draft
@@ -120,11 +123,11 @@ class _LookedUp:
 
 
 class DraftModel:
-    """A draft session that follows the verified prefix; predicted tokens after it are its nodes.
+    """Drafts for several branches: the verified prefix, and predicted continuations of it.
 
-    Every branch's draft is a function of its prefix alone, whatever else is drafted beside it, and
-    whatever is looked up: the same pass computes what was said before after the first chain's end,
-    so that the chain costs fewer passes where the model says it again.
+    A branch's draft depends on its prefix only, not on other branches or on lookup drafts. A pass
+    also scores tokens that a lookup proposes after the first chain; if the model agrees with them,
+    the chain needs fewer passes.
     """
 
     def __init__(
@@ -139,10 +142,10 @@ class DraftModel:
     ) -> None:
         """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``.
 
-        grammar: what is drafted is in it; tokens that it forces cost no pass. lookup: finds tokens
-        of the model's vocabulary, or end tokens.
+        grammar: restricts drafts; tokens that it forces cost no pass. lookup: proposes tokens of
+        the model's vocabulary, or end tokens.
         """
-        self.rows = 0  # that the last step's pass computed; 0: it needed none
+        self.rows = 0  # tokens computed by the last step's pass; 0: it needed none
         self._with_likelihoods = with_likelihoods
         self._grammar, self._lookup = grammar, lookup
         self._scored = ScoredPaths(session)
@@ -153,11 +156,11 @@ class DraftModel:
         self._growing: dict[Branch, Growth] = {}
 
     def follow(self, prefix: Sequence[int]) -> None:
-        """Make these verified tokens the prefix; what is computed of and after them is kept."""
+        """Make these verified tokens the prefix; nodes that continue it are kept."""
         self._scored.follow(prefix)
 
     def want(self, branches: Sequence[Branch]) -> None:
-        """Draft these branches from now on, in this order; other unfinished ones are dropped."""
+        """Draft these branches, in this order; other unfinished branches are dropped."""
         self._wanted = tuple(branches)
         self._growing = {
             branch: self._growing.get(branch) or self._begin(branch) for branch in branches
@@ -169,7 +172,8 @@ class DraftModel:
         return not self._wanted
 
     def next(self, width: int) -> list[Branch]:
-        """The branches of the next pass: at least one, and no more nodes than ``width``."""
+        """The branches of the next pass: at least one; more while their nodes are at most
+        ``width``."""
         chosen: list[Branch] = []
         nodes = 0
         for branch in self._wanted:
@@ -180,11 +184,12 @@ class DraftModel:
         return chosen
 
     def step(self, width: int = 1, on_layer: OnLayer | None = None) -> list[Drafted]:
-        """At most one pass: more of the first branches, ``width`` nodes of them together.
+        """Run at most one pass for the first branches, of about ``width`` nodes; returns their new
+        tokens.
 
-        Each grows by a level, and on as far as the rows are known. on_layer: called after each
-        layer. What it raises ends the pass and changes nothing. UserError: a branch's prefix is
-        against the grammar.
+        Each branch grows by a level, and further where logits are known. on_layer: called after
+        each layer; if it raises, the pass ends without effect. UserError: a branch's prefix breaks
+        the grammar.
         """
         chosen = self.next(width)
         paths = [path for branch in chosen for path in self._unforced(branch)]
@@ -198,12 +203,12 @@ class DraftModel:
         grown = [self._grow(branch) for branch in chosen]
         done = {one.branch for one in grown if one.done}
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
-        for branch in done:  # wanted again, it begins again
+        for branch in done:  # a branch that is wanted again starts anew
             del self._growing[branch]
         return grown
 
     def finished(self, branch: Branch) -> FinishedDraft:
-        """The finished draft of a branch whose prefix is verified."""
+        """Draft a branch to its end; its prefix becomes the verified one."""
         self.follow(branch.prefix)
         self.want([branch])
         while True:
@@ -229,7 +234,8 @@ class DraftModel:
         return Drafted(branch, tokens, growth.finished(), growth.done)
 
     def _frontier(self, branch: Branch) -> list[tuple[Path, Allowed | None]]:
-        """The paths whose logits the branch needs next, and what the grammar allows after each."""
+        """The paths whose logits the branch needs next, with the tokens the grammar allows after
+        each."""
         growth, grammar = self._growing[branch], self._grammar
         predicted = branch.prefix[len(self._scored.verified) :]
         paths = [predicted + path for path in growth.frontier]
@@ -240,7 +246,7 @@ class DraftModel:
         return list(zip(paths, growth.allowed, strict=True))
 
     def _unforced(self, branch: Branch) -> list[Path]:
-        """The paths of the frontier after which the model has a choice."""
+        """The paths of the frontier after which the grammar leaves a choice."""
         return [
             path
             for path, allowed in self._frontier(branch)
@@ -248,22 +254,22 @@ class DraftModel:
         ]
 
     def _row(self, path: Path, allowed: Allowed | None) -> NDArray[np.float32]:
-        """The logits [V] after a path, of allowed tokens."""
+        """The logits [V] after a path, restricted to allowed tokens."""
         if allowed is None:
             return self._scored.row(path)
-        known = allowed.astype(np.float32)  # any finite logit: there is no other token
+        known = allowed.astype(np.float32)  # any finite logit will do, as no other token is allowed
         if forced_token(allowed) is not None:
             return masked(known, allowed)
         row = masked(self._scored.row(path), allowed)
-        # A model that knows one token only may know none that is allowed: then all are alike.
+        # If the model excludes all allowed tokens, they get equal logits.
         return masked(known, allowed) if row.max() == -np.inf else row
 
-    # What was said before
+    # Lookup drafts
 
     def _look_up(self, branches: Sequence[Branch], rows: int) -> _LookedUp | None:
-        """Tokens from earlier answers to compute in the same pass, after the first chain due.
+        """A lookup's tokens to score in the same pass, after the first chain that is due.
 
-        Later chains are less likely to be wanted.
+        Later chains are less likely to be needed.
         """
         if self._lookup is None or not rows:
             return None
@@ -277,11 +283,11 @@ class DraftModel:
         return _LookedUp(after, draft, paths)
 
     def _has_row(self, path: Path) -> bool:
-        """Whether a token may follow this path; none follows an end token."""
+        """Whether a token may follow this path; false after an end token."""
         return not any(token in self._ends for token in path)
 
     def _judge(self, found: _LookedUp) -> None:
-        """Tell the lookup how far the model agrees with its draft."""
+        """Report to the lookup how much of its draft the model agrees with."""
 
         def chosen(node: int) -> int:
             path = found.after + found.draft.tokens_to(node)
@@ -292,7 +298,7 @@ class DraftModel:
         self._lookup.judged(found.draft, 0, path, 1 + len(path))
 
     def _next_token(self, path: Path) -> int:
-        """The token of a chain after a path that is scored."""
+        """The next token of a chain, after a scored path."""
         prefix = self._scored.verified + path
         allowed = None if self._grammar is None else self._grammar.allowed(prefix)
         row = self._row(path, allowed)

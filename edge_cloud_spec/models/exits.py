@@ -1,4 +1,5 @@
-"""A prediction of the verdict from an exit's rows, while the target's pass continues."""
+"""Early exits: predict the verdict from an intermediate layer, while the target's pass
+continues."""
 
 from __future__ import annotations
 
@@ -28,17 +29,18 @@ from .passes.layer import is_plain
 from .passes.transformer import Transformer
 from .vlm import Vlm
 
-NOTHING = -1  # the token after an end token
-CERTAIN = 0.999  # the noise is left out for a likelier token: it changes fewer than 1 in 1000
+NOTHING = -1  # stands for the token after an end token
+# A token with a higher probability is taken without noise, which would change fewer than 1 in 1000.
+CERTAIN = 0.999
 
 
 @dataclass(frozen=True)
 class ExitPrediction:
-    """An exit's prediction of the verdict; never acted on.
+    """An early exit's prediction of the verdict; no motion follows from it.
 
-    layer: how many of the target's layers are before it. path: nodes of the draft, root to leaf.
-    token: the recovered or bonus token; None where the answer ends with the path, or the verdict is
-    open. confidence: probability, 0 to 1, that all of it is right.
+    layer: how many of the target's layers are before the exit. path: accepted nodes, root to leaf.
+    token: the recovered or bonus token; None if the answer ends with the path or the verdict is
+    open. confidence: probability, 0 to 1, that path and token are right.
     """
 
     layer: int
@@ -48,7 +50,7 @@ class ExitPrediction:
 
 
 class _Rows:
-    """Logits [m, S], each one's likeliest place in [S], and how likely that is."""
+    """Logits [m, S], with each one's most likely index in [S] and its probability."""
 
     def __init__(self, scaled: Tensor) -> None:
         self.scaled = scaled
@@ -58,13 +60,13 @@ class _Rows:
 
 @dataclass(eq=False)
 class ExitPredictor:
-    """Predicts the verdict of one pass, as ``on_layer`` of ``Session.forward``.
+    """Predicts the verdict of one pass; is the ``on_layer`` of ``Session.forward``.
 
-    ``on_prediction`` is called with each prediction that has other tokens than the last one.
-    layers: after how many there are exits. ids: tokens [S] that they may predict. logits: float32
-    [m, S] from hidden rows [m, E] after these layers. position: of the first drafted token in the
-    answer. first: logits [V] after the prefix, for a pass that leaves them out. open_at: the leaf
-    after which the draft continues, so that the verdict is open there. allowed: by a grammar.
+    It calls ``on_prediction`` whenever the predicted tokens change. layers: the numbers of layers
+    before each exit. ids: token ids [S] that exits may predict. logits: (layer, hidden [m, E]) ->
+    float32 [m, S]. position: of the first drafted token in the answer. first: logits [V] after the
+    prefix, if the pass leaves them out. open_at: the leaf after which another draft continues, so
+    that the verdict is open there. allowed: the tokens that the grammar allows.
     """
 
     layers: frozenset[int]
@@ -82,9 +84,9 @@ class ExitPredictor:
     _reported: tuple[int | None, ...] | None = None
 
     def __call__(self, index: int, hidden: Tensor) -> None:
-        """Called after the target's layer of this index.
+        """Called after the target's layer with this index.
 
-        hidden: rows [m, E] of the nodes, after the prefix's row where the pass computes that too.
+        hidden: hidden rows [m, E] of the nodes, after the prefix's if the pass computes that.
         """
         layer = index + 1
         if layer not in self.layers:
@@ -94,12 +96,12 @@ class ExitPredictor:
             return
         prediction = self._predict(layer, self.logits(layer, hidden), left_out)
         tokens = (*(self.draft.tokens[node] for node in prediction.path), prediction.token)
-        if tokens != self._reported and prediction.confidence > 0:  # false where it is NaN
+        if tokens != self._reported and prediction.confidence > 0:  # false for NaN
             self._reported = tokens
             self.on_prediction(prediction)
 
     def _scaled(self, logits: Tensor) -> Tensor:
-        """Logits [m, S] of the policy's distribution, but for a factor at temperature 0."""
+        """Logits [m, S] of the policy's distribution, up to a factor at temperature 0."""
         policy = self.policy
         if policy.temperature == 0:
             return logits
@@ -108,7 +110,7 @@ class ExitPredictor:
         return logits / policy.temperature
 
     def _predict(self, layer: int, logits: Tensor, left_out: int) -> ExitPrediction:
-        """Follow the draft along the exit's own tokens; ``logits`` [m, S] are its own."""
+        """Follow the draft along the exit's tokens; ``logits`` [m, S]."""
         every = _Rows(self._scaled(logits)) if self.allowed is None else None
         confidence, position = 1.0, self.position - 1
 
@@ -119,7 +121,7 @@ class ExitPredictor:
                 return NOTHING
             row = node + 1 - left_out
             if row < 0:
-                assert self.first is not None  # so this one is known, not predicted
+                assert self.first is not None  # so the verdict's token is known here, not predicted
                 first = self.first if self.allowed is None else masked(self.first, self.allowed(-1))
                 return coupled_token(first, self.policy, position)
             rows = every
@@ -142,10 +144,10 @@ class ExitPredictor:
         return ExitPrediction(layer, taken.path, token, confidence)
 
     def _with_noise(self, scaled: Tensor, position: int) -> tuple[float, int]:
-        """How likely the exit's token is the final pass's own, and its place in [S].
+        """The exit's token as an index in [S], and the probability that the final pass has the
+        same.
 
-        argmax(log P + G) with the final pass's noise, as ``coupled_token`` has it (cf.
-        ``beliefs``).
+        argmax(log P + G) with the final pass's noise, as in ``coupled_token`` (cf. ``beliefs``).
         """
         if position not in self._noise:
             self._noise[position] = gumbel(self.policy.seed, position, self.ids)
@@ -160,9 +162,9 @@ CONFIG, WEIGHTS = "config.json", "exits.safetensors"
 
 
 class Adapter(nn.Module):
-    """h + up(silu(down(norm(h)))) of hidden rows [n, E]; begins as the identity.
+    """h + up(silu(down(norm(h)))) of hidden rows [n, E]; initially the identity.
 
-    ``down`` is [E, rank] and takes in the norm's weight, ``up`` is [rank, E].
+    ``down`` is [E, rank] and includes the norm's weight, ``up`` is [rank, E].
     """
 
     def __init__(self, hidden: int, rank: int) -> None:
@@ -171,20 +173,21 @@ class Adapter(nn.Module):
         self.up = nn.Parameter(torch.zeros(rank, hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [n, E] as the target's last layer might leave them."""
+        """Map hidden rows [n, E] to what the target's last layer would return."""
         inner = F.silu(torch.mm(_normed(hidden), self.down))
         return torch.addmm(hidden, inner, self.up)
 
 
 def _normed(rows: Tensor) -> Tensor:
-    """RMSNorm without its weight, in few operations: in a small pass each of them counts."""
+    """RMSNorm without its weight, in few operations, as each costs time in a small pass."""
     length: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     scale: float = rows.shape[-1] ** -0.5
     return rows / (length * scale)
 
 
 class Exits:
-    """The early exits of one target: an adapter for each exit layer, and the head's shortlist."""
+    """The early exits of one target: an adapter per exit layer, and a shortlist of the LM head's
+    tokens."""
 
     def __init__(
         self,
@@ -195,7 +198,8 @@ class Exits:
     ) -> None:
         """adapters: by the number of layers before. shortlist: token ids; empty: all tokens.
 
-        dtype: the computation's (default: the target's). Crop the target's vocabulary before.
+        dtype: of the computation (default: the target's). The target's vocabulary must be cropped
+        before.
         """
         transformer = vlm.transformer
         dtype = dtype or transformer.dtype
@@ -211,7 +215,7 @@ class Exits:
 
     @classmethod
     def load(cls, folder: Path, vlm: Vlm) -> Exits | None:
-        """The exits that were trained for this target; None where ``folder`` has none.
+        """The exits in ``folder``, trained for this target; None if there are none.
 
         UserError: they belong to another model, or cannot be read.
         """
@@ -226,7 +230,8 @@ class Exits:
             return cls(vlm, adapters, config["shortlist"])
 
     def save(self, folder: Path, shortlist: Iterable[int]) -> None:
-        """Write them into ``folder`` for ``load``, in fp16, with this shortlist (empty: all)."""
+        """Write the adapters (fp16) and the shortlist (empty: all tokens) into ``folder``, for
+        ``load``."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {
             f"{layer}.{name}": value.detach().half().cpu().contiguous()
@@ -244,9 +249,9 @@ class Exits:
         (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
 
     def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
-        """float32 [n, S] of hidden rows [n, E] after ``layer`` layers.
+        """Logits float32 [n, S] of hidden rows [n, E] after ``layer`` layers.
 
-        S are the tokens of ``head`` [S, E] (see ``over``), else those of the shortlist.
+        The S tokens are those of ``head`` [S, E] (see ``over``), or by default the shortlist.
         """
         rows: Tensor = self.adapters[layer](hidden)
         head = self._head if head is None else head
@@ -255,9 +260,9 @@ class Exits:
         return F.linear(_normed(rows), head).float()
 
     def over(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], Tensor | None]:
-        """The shortlist with these tokens: ids [S], and their rows [S, E] of the head.
+        """The shortlist extended by these tokens: ids [S], and their rows [S, E] of the LM head.
 
-        None in place of the rows: the whole vocabulary and the target's own head.
+        Without a shortlist: all ids, and None for the target's whole head.
         """
         if self._head is None:
             return np.arange(self._vlm.vocabulary), None
@@ -280,11 +285,11 @@ class Exits:
         open_at: int | None = None,
         allowed: AllowedAfter | None = None,
     ) -> ExitPredictor | None:
-        """The ``on_layer`` of a ``Session.forward`` that reports predictions of its verdict.
+        """The ``on_layer`` of a ``Session.forward`` that predicts the verdict on this draft.
 
-        None under ``rejection``: an exit's tokens are neither drawn nor tested there as a verdict's
-        are. first: the session's ``known_row``, which the pass leaves out; without it such a pass
-        has no predictions. See ``ExitPredictor`` for the rest.
+        None under ``rejection``, whose verdict is random. first: the session's ``known_row``, if
+        the pass leaves it out; without it there are no predictions. The others: see
+        ``ExitPredictor``.
         """
         if rule == "rejection" or not len(draft):
             return None
@@ -304,7 +309,7 @@ class Exits:
         )
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:
-        """Rows [n, E] of the target's LM head, which take in the weight of its final norm."""
+        """Rows [n, E] of the target's LM head, multiplied by the weight of its final norm."""
         transformer = self._vlm.transformer
         head = transformer.lm_head
         if not isinstance(head, nn.Linear) or not is_plain(head):
@@ -317,7 +322,7 @@ class Exits:
 
 
 def shape_of(transformer: Transformer) -> dict[str, int]:
-    """The sizes that exits must fit, by their names in transformers' configurations."""
+    """The target's sizes that exits must fit, named as in transformers' configurations."""
     return {"hidden_size": transformer.hidden_size, "num_hidden_layers": len(transformer.layers)}
 
 

@@ -1,4 +1,4 @@
-"""Turns JPEG bytes into the vision part's patches, the same for robot and cloud."""
+"""Turns JPEG bytes into patches for the vision part, identically on robot and cloud."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..options import bounded
 
 Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
 
-MAX_PIXELS = 2**21  # of a camera's frame (1920 x 1080 is less), unless the model can use more
-MAX_SCANS = 16  # of a progressive JPEG (10 are usual): each costs as much as a whole picture
-MAX_SEGMENTS = 64  # of a JPEG before its pixels, and bytes between them: each is parsed
-MAX_OTHER_CHUNKS = 16  # of a PNG, not of pixels: each may be inflated
-MAX_CHUNKS = 4096  # of a PNG in all
+MAX_PIXELS = 2**21  # of a camera frame (1920 x 1080 fits), unless the model can use more
+MAX_SCANS = 16  # of a progressive JPEG (10 are usual); each is as costly as a whole picture
+MAX_SEGMENTS = 64  # of a JPEG before its pixels, and stray bytes between them; each must be parsed
+MAX_OTHER_CHUNKS = 16  # of a PNG, other than pixel data; each may be compressed
+MAX_CHUNKS = 4096  # of a PNG, in total
 MAX_SIDE = 8192
-MAX_ASPECT = 200  # of the family's own resize rule
+MAX_ASPECT = 200  # of the model family's resize rule
 
 _SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xda-\xef\xfe]")
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How large an image may be, in pixels, and how it is cut into patches.
+    """The bounds of an image's size in pixels, and how it is cut into patches.
 
-    Robot and cloud must share it: it decides how many image tokens a prompt has.
+    Robot and cloud must share them: they determine the number of image tokens in a prompt.
     """
 
     min_pixels: int
@@ -49,20 +49,20 @@ class ImageSpec:
 
     @property
     def max_frame_pixels(self) -> int:
-        """The limit on a camera frame: what the model can use, or what cameras usually send."""
+        """The largest camera frame accepted, in pixels."""
         return max(MAX_PIXELS, self.max_pixels)
 
     @property
     def token_pixels(self) -> int:
-        """Pixels that one image token stands for."""
+        """Pixels per image token."""
         return (self.patch_size * self.merge_size) ** 2
 
 
 @dataclass(frozen=True)
 class PictureLimits:
-    """Limits on the draft model's picture: it is smaller, or fewer of its tokens stay.
+    """Limits that make the draft model's picture smaller, or keep fewer of its tokens.
 
-    Which tokens stay: ``diverse_tokens``. UserError: a negative number.
+    ``diverse_tokens`` chooses the tokens that are kept. UserError: a negative number.
     """
 
     max_pixels: int = bounded(
@@ -81,7 +81,7 @@ class PictureLimits:
 
     @property
     def suffix(self) -> str:
-        """The limits' part of a model's identity; empty without limits."""
+        """The part of a model's identity that names these limits; empty if there are none."""
         return "".join(
             f":{number}{unit}"
             for number, unit in ((self.max_pixels, "px"), (self.max_image_tokens, "tokens"))
@@ -104,14 +104,14 @@ class PictureLimits:
         return replace(spec, min_pixels=low, max_pixels=self.max_pixels)
 
     def kept(self, tokens: int) -> int:
-        """How many of a picture's tokens stay."""
+        """How many of a picture's ``tokens`` are kept."""
         return min(tokens, self.max_image_tokens or tokens)
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """RGB image from JPEG (or PNG) bytes; raises UserError when it is damaged or too large.
+    """The RGB image of JPEG (or PNG) bytes; raises UserError if it is damaged or too large.
 
-    What would cost more to decode than a frame of ``max_pixels`` is refused before that.
+    Anything costlier to decode than a frame of ``max_pixels`` is refused before it is decoded.
     """
     if not data:
         raise UserError("the camera frame is empty: check the camera topic")
@@ -135,11 +135,11 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def _is_split_jpeg(data: bytes) -> bool:
-    """Whether it has more segments, scans, or bytes between them than a camera's pictures; read
-    from their headers."""
+    """Whether it has more segments, scans, or bytes between them than a camera's JPEG; reads
+    headers only."""
     at, parts = 2, 0
     while at < len(data) and data[at : at + 2] != b"\xff\xda":
-        # Other bytes are looked at one by one: a decoder skips them, and no length after them.
+        # Stray bytes are counted one by one: a decoder skips them.
         has_length = _SEGMENT.match(data, at)
         at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")) if has_length else 1
         parts += 1
@@ -149,7 +149,7 @@ def _is_split_jpeg(data: bytes) -> bool:
 
 
 def _is_split_png(data: bytes) -> bool:
-    """Whether it has more chunks than a picture needs; read from their headers."""
+    """Whether it has more chunks than a picture needs; reads headers only."""
     at, chunks, others = 8, 0, 0
     while at + 8 <= len(data):
         others += data[at + 4 : at + 8] != b"IDAT"
@@ -161,7 +161,7 @@ def _is_split_png(data: bytes) -> bool:
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise UserError where this is no camera's picture, or more than ``max_pixels``."""
+    """Raise UserError for an impossible size, or more than ``max_pixels``."""
     if min(width, height) < 1:
         raise UserError(f"a camera frame of {width}x{height} has no pixels: send another frame")
     if width * height > max_pixels or max(width, height) > MAX_SIDE:
@@ -179,7 +179,7 @@ def is_black(image: Image.Image, level: int = 8) -> bool:
 
 
 def target_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
-    """Height and width after the family's `smart_resize`: multiples of a merged patch."""
+    """Height and width after the model family's `smart_resize`: multiples of a merged patch."""
     factor = spec.patch_size * spec.merge_size
     high, wide = round(height / factor) * factor, round(width / factor) * factor
     if high * wide > spec.max_pixels:
@@ -194,7 +194,7 @@ def target_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
 
 
 def grid_of(height: int, width: int, spec: ImageSpec) -> Grid:
-    """The grid of a picture of this size, in patches."""
+    """The grid (t, h, w), in patches, of a picture of this size in pixels."""
     high, wide = target_size(height, width, spec)
     return 1, high // spec.patch_size, wide // spec.patch_size
 
@@ -225,7 +225,7 @@ def patches(
 def picture_of(
     pixels: np.ndarray, grid: Grid, spec: ImageSpec, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> np.ndarray:
-    """The picture uint8 [H, W, 3] of these ``patches``: what they were cut from, exactly."""
+    """The inverse of ``patches``: the picture, uint8 [H, W, 3]."""
     patch, merge = spec.patch_size, spec.merge_size
     high, wide = grid[1] // merge, grid[2] // merge
     cut = pixels.reshape(high, wide, merge, merge, 3, spec.temporal_patch_size, patch, patch)
@@ -235,7 +235,7 @@ def picture_of(
 
 
 def picture_spans(ids: np.ndarray, image_id: int) -> list[tuple[int, int]]:
-    """Start and end of each picture's rows in the ids [n]: text stands between two pictures."""
+    """Start and end of each picture's rows in the ids [n]; text separates the pictures."""
     edges = np.flatnonzero(np.diff(np.pad(ids == image_id, 1).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
@@ -247,8 +247,8 @@ def positions_of(
     and the position of the first row after it minus that row's index (transformers'
     `get_rope_index`).
 
-    A picture's tokens share one time and span max(h, w) positions, not h * w. Of a picture with
-    fewer rows than tokens the first rows' are given.
+    A picture's tokens share one time and span max(h, w) positions, not h * w. If the prompt keeps
+    only some of the picture's tokens, they get the first positions.
     """
     positions = np.tile(np.arange(len(ids)), (3, 1))
     delta = 0
@@ -261,6 +261,6 @@ def positions_of(
 
 
 def picture_positions(grid: Grid, merge: int) -> np.ndarray:
-    """Rotary positions int64 [3, m] of a picture's tokens, counted from the first."""
+    """Rotary positions int64 [3, m] of a picture's tokens, relative to the first."""
     high, wide = grid[1] // merge, grid[2] // merge
     return np.indices((grid[0], high, wide)).reshape(3, -1)

@@ -1,9 +1,7 @@
-"""The memory for keys and values.
+"""Memory for keys and values, bounded in bytes over all caches and kept prefixes.
 
-One bound in bytes holds for all caches and kept prefixes. Memory is taken as buffers, each for some
-rows of one kind. What is given back is kept and taken again where it fits, so that a process does
-not grow with the sessions that it has seen. When there is no room the holder that was used the
-longest ago gives its buffer back. No torch in here.
+It is allocated in buffers; a buffer that is given back is reused if it fits, so that the process
+does not grow. When memory is full, the least recently used holder is evicted. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,25 +14,26 @@ from typing import Any, Protocol
 
 from ..errors import MemoryFull, is_out_of_memory
 
-MOST_FREE = 8  # buffers that are kept for their next use
-WASTE = 2  # a buffer is taken again for at least this part of its rows
+MOST_FREE = 8  # unused buffers that are kept for reuse
+WASTE = 2  # a free buffer is reused if at most this many times larger than needed
 MB = 2**20
 
 
 class KvHolder(Protocol):
-    """The owner of a buffer, which can give it up."""
+    """The owner of a buffer, which may be asked to give it back."""
 
     @property
     def pinned(self) -> bool:
-        """Whether its buffer is needed soon, and so may not be taken."""
+        """Whether the buffer is in use or needed soon, and must not be evicted."""
 
     def evict(self) -> bool:
-        """Give the buffer back; False where it cannot now."""
+        """Give the buffer back; False: impossible now."""
 
 
 @dataclass(frozen=True, eq=False)
 class KvBuffer:
-    """Room for ``rows`` rows; ``data`` is what was allocated, ``size`` its bytes."""
+    """A buffer for ``rows`` tokens of a ``kind`` (layout); ``data`` is the allocation, ``size`` its
+    bytes."""
 
     kind: Hashable
     rows: int
@@ -43,37 +42,39 @@ class KvBuffer:
 
 
 class KvMemory:
-    """Allocates and evicts buffers. For the model's thread; ``give`` and figures for any.
+    """Allocates and evicts buffers. For the model's thread; ``give`` and the counters for any
+    thread.
 
-    ``peak``: the most bytes that were held at a time. ``evictions``: evicted holders;
-    ``restored_rows``: rows that evicted sessions computed again; ``prefix_hits``: prompts of which
-    ``prefix_rows`` rows in all were there already.
+    ``peak``: the most bytes in use at once. ``evictions``: evicted holders. ``restored_rows``:
+    tokens computed again after an eviction. ``prefix_hits``: prompts with a cached prefix;
+    ``prefix_rows``: the tokens in them that were cached.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """limit: bytes of all buffers together; None: no bound."""
+        """limit: the bytes of all buffers together; None: unlimited."""
         self.limit = limit
         self.peak = self.evictions = self.restored_rows = 0
         self.prefix_hits = self.prefix_rows = 0
-        self._held: OrderedDict[KvBuffer, weakref.ref[KvHolder] | None] = OrderedDict()  # by use
+        # Least recently used first.
+        self._held: OrderedDict[KvBuffer, weakref.ref[KvHolder] | None] = OrderedDict()
         self._held_bytes = 0
-        self._free: deque[KvBuffer] = deque()  # the one given back last stands last
-        # A deque, since `give` may be called by the garbage collector, at any point of `take`.
+        self._free: deque[KvBuffer] = deque()  # most recently freed last
+        # A deque, since the garbage collector may call `give` at any point of `take`.
         self._given: deque[KvBuffer] = deque()
 
     @property
     def in_use(self) -> int:
-        """Bytes that caches and kept prefixes hold."""
+        """Bytes held by caches and kept prefixes."""
         return self._held_bytes - sum([buffer.size for buffer in tuple(self._given)])
 
     @property
     def reserved(self) -> int:
-        """Bytes that are allocated: in use, or kept for their next use."""
+        """Bytes allocated: in use, or kept for reuse."""
         return self._held_bytes + sum([buffer.size for buffer in tuple(self._free)])
 
     @property
     def usage(self) -> float:
-        """The share of the bound that is in use; 0 without a bound."""
+        """The share of the limit in use, 0 to 1; 0 without a limit."""
         return self.in_use / self.limit if self.limit else 0.0
 
     def take(
@@ -85,9 +86,10 @@ class KvMemory:
         *,
         evicts: bool = True,
     ) -> KvBuffer:
-        """A buffer for at least so many rows of a kind, new ones by ``allocate(rows)``.
+        """A buffer for at least ``rows`` tokens of a kind, reused or made by ``allocate(rows)``.
 
-        evicts: others may lose theirs for it. MemoryFull: there is no room, or none of the device.
+        evicts: whether other holders may be evicted for it. MemoryFull: the limit is reached, or
+        the device has no memory.
         """
         size = rows * row_bytes
         if self.limit is not None and size > self.limit:
@@ -104,7 +106,8 @@ class KvMemory:
                 raise MemoryFull("the memory for keys and values is taken; try again later")
 
     def hold(self, buffer: KvBuffer, holder: KvHolder) -> None:
-        """Register the holder that evicts this buffer when asked; without one nobody does."""
+        """Register the holder that is asked to give this buffer back; without one, the buffer is
+        never evicted."""
         self._held[buffer] = weakref.ref(holder)
         self._held.move_to_end(buffer)
 
@@ -113,11 +116,11 @@ class KvMemory:
         self._held.move_to_end(buffer)
 
     def give(self, buffer: KvBuffer) -> None:
-        """Give a buffer back, once; from any thread."""
+        """Give a buffer back, once only; from any thread."""
         self._given.append(buffer)
 
     def evict_one(self) -> bool:
-        """Evict the least recently used holder that can be; False: there is none."""
+        """Evict the least recently used holder that is not pinned; False: there is none."""
         self._collect()
         for reference in list(self._held.values()):
             holder = reference() if reference is not None else None
@@ -128,7 +131,7 @@ class KvMemory:
         return False
 
     def _collect(self) -> None:
-        """Add the buffers that were given back to the free ones."""
+        """Move the buffers that were given back to the free list."""
         while self._given:
             buffer = self._given.popleft()
             if self._held.pop(buffer, self) is not self:
@@ -143,8 +146,8 @@ class KvMemory:
     def _buffer(
         self, kind: Hashable, rows: int, size: int, allocate: Callable[[int], Any]
     ) -> KvBuffer | None:
-        """A free buffer that fits, or a new one, in the place of free ones where need be; None:
-        there is no room."""
+        """A free buffer that fits, or a new one, after freeing unused ones if necessary; None: no
+        memory."""
         self._collect()
         fitting = [
             buffer
@@ -167,5 +170,5 @@ class KvMemory:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            self._free.clear()  # the bound is more than the device has
+            self._free.clear()  # the limit exceeds the device's memory
         return None

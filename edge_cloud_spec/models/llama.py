@@ -1,7 +1,7 @@
-"""A drafter in llama.cpp: GGUF files of any bits (the extra ``llama``), with trees and rollback.
+"""A drafter in llama.cpp (the extra ``llama``): GGUF files of any quantization, trees and rollback.
 
-The model runs in a process of its own (``llama_process``). Its memory holds the prefix of one
-session, which is sequence 0, and nodes after it, each the end of a sequence.
+The model runs in a process of its own (``llama_process``). Its KV cache holds one session at a
+time: sequence 0 is the prefix, and each node after it is the end of another sequence.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ ROOM = 2048  # rows for an answer and the nodes after it
 
 
 class LlamaProcess:
-    """The process of one model, started again after it has ended; belongs to one thread."""
+    """The process of one model, restarted if it ends; belongs to one thread."""
 
     def __init__(self, path: Path, vision: Path, gpu_layers: int, threads: int) -> None:
-        """gpu_layers: -1 for all."""
+        """gpu_layers: layers on the GPU; -1: all."""
         self.path, self._load = path, ("load", str(path), str(vision), gpu_layers, threads)
         self._child: subprocess.Popen[bytes] | None = None
-        self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it did, s
-        self._why = ""  # it ended last
-        self.lives = 0  # begun and ended: nothing in its memory outlasts one
+        self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it ended, s
+        self._why = ""  # the reason of its last end
+        self.lives = 0  # number of starts; the KV cache does not survive one
 
     def start(self, on_layer: OnLayer | None = None) -> Loaded:
-        """Start the process and return what it loaded; raises UserError where it cannot."""
+        """Start the process if it does not run; returns what it loaded. Raises UserError."""
         now = time.monotonic()
         if self._child is None:
             if len(self._ended) == RESTARTS and now - self._ended[0] < RESTART_S:
@@ -83,7 +83,8 @@ class LlamaProcess:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        for bound in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of what stops within a message
+        # Bounds a transfer that stops within a message.
+        for bound in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, bound, struct.pack("ll", int(PASS_S), 0))
         with theirs:
             code = f"from {__package__}.llama_process import main; main({theirs.fileno()})"
@@ -92,20 +93,24 @@ class LlamaProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-                start_new_session=True,  # a terminal's Ctrl-C is for the robot, which ends it
+                # Ctrl-C in a terminal goes to the robot's process, which ends this one.
+                start_new_session=True,
             )
         self._connection, self._owed = Connection(ours.detach()), False
         self._end = weakref.finalize(self, _end, self._child, self._connection)
 
     def ask(self, *request: object, on_layer: OnLayer | None = None) -> Any:
-        """The reply of what has started. on_layer is called meanwhile; what it raises is raised,
-        and the reply is not wanted then. UserError: it has ended, hangs, or has refused."""
+        """Send a request to the started process and return its reply.
+
+        on_layer is called while waiting; if it raises, the reply is dropped. UserError: the process
+        has ended, hangs, or refused.
+        """
         self.drain(on_layer)
         self._send(request)
         return self._reply(PASS_S, on_layer)
 
     def drain(self, on_layer: OnLayer | None) -> None:
-        """Await a reply that nobody wants any more, if one is still to come."""
+        """Wait for the reply to an abandoned request, if there is one, and drop it."""
         if self._owed:
             self._reply(PASS_S, on_layer)
 
@@ -116,7 +121,8 @@ class LlamaProcess:
             self._owed = True
 
     def _reply(self, timeout: float, on_layer: OnLayer | None) -> Any:
-        deadline = self._asked + timeout  # however often the reply was not wanted meanwhile
+        # Counted from the request, even if earlier replies were dropped.
+        deadline = self._asked + timeout
         while self._owed:
             with self._watched():
                 if self._connection.poll(POLL_S if on_layer else 1.0):
@@ -134,7 +140,7 @@ class LlamaProcess:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Turn the end of the process into a UserError that says how it ended."""
+        """A context that converts the process's end to a UserError."""
         process = f"the process of the draft model {self.path}"
         try:
             yield
@@ -151,7 +157,7 @@ class LlamaProcess:
             raise self._lost(f"{process} {how}") from None
 
     def _lost(self, why: str) -> UserError:
-        """End what is left of the process; returns the error to raise."""
+        """Clean up after the process; returns the error to raise."""
         self._child = None
         self._end()
         self.lives += 1
@@ -163,30 +169,32 @@ class LlamaProcess:
 def _end(child: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     child.kill()
-    with suppress(subprocess.TimeoutExpired):  # stuck in a driver: reaped when another starts
+    with suppress(subprocess.TimeoutExpired):  # stuck in a driver; it is reaped at the next start
         child.wait(END_S)
 
 
-Row = tuple[Any, int]  # what stands there (a token, or whose picture), and its rotary position
+Row = tuple[Any, int]  # content (a token, or which picture) and rotary position of a KV row
 
 
 class LlamaMemory:
-    """The process's memory: a session's prefix, and a sequence for each of its nodes."""
+    """The content of llama.cpp's KV cache: one session's prefix, and a sequence for each of its
+    nodes."""
 
     def __init__(self, process: LlamaProcess) -> None:
         self.process = process
         self.rows: list[Row] = []
-        self._whole: list[Row] | None = None  # the whole prefix, as its session has it
-        self._life, self._capacity = -1, 0  # of the process, and the rows that it has room for
-        self._edits: list[Edit] = []  # that the next pass makes first
-        self.free: list[int] = []  # sequences
+        # The prefix list of the session whose content is loaded.
+        self._whole: list[Row] | None = None
+        self._life, self._capacity = -1, 0  # the process's start number, and its cache's capacity
+        self._edits: list[Edit] = []  # to be applied before the next pass
+        self.free: list[int] = []  # unused sequence numbers
 
     def is_of(self, rows: list[Row]) -> bool:
-        """Whether the memory still holds the session whose list this is."""
+        """Whether the cache still holds the session that owns this list."""
         return self._whole is rows and self._life == self.process.lives
 
     def hold(self, rows: list[Row], on_layer: OnLayer | None) -> None:
-        """Hold this prefix from now on: as much as is there of the last one's."""
+        """Load this prefix into the cache, reusing what it shares with the current one."""
         if self._life != self.process.lives or self._capacity < len(rows) + ROOM // 2:
             self._life, self._capacity, self.rows = -1, len(rows) + ROOM, []
             self.process.ask("begin", self._capacity, on_layer=on_layer)
@@ -199,17 +207,17 @@ class LlamaMemory:
         self._whole = rows
 
     def cut(self, position: int) -> None:
-        """Drop the prefix from this position on; all tokens of a picture share one."""
+        """Drop the prefix from this position on; all tokens of a picture share one position."""
         self._edits.append((0, 0, position))
         while self.rows and self.rows[-1][1] >= position:
             self.rows.pop()
 
     def copy(self, sequence: int, source: int, position: int = 0) -> None:
-        """Share the source sequence's tokens from this position on with another sequence."""
+        """Add the source sequence's tokens from this position on to another sequence."""
         self._edits.append((sequence, source, position))
 
     def release(self, sequences: Iterable[int]) -> None:
-        """Drop these nodes' rows; 0: a node that has none."""
+        """Drop these nodes' sequences; 0 stands for a node without one."""
         for sequence in filter(None, sequences):
             self._edits.append((sequence, sequence, 0))
             self.free.append(sequence)
@@ -222,18 +230,18 @@ class LlamaMemory:
         wanted: int,
         on_layer: OnLayer | None,
     ) -> NDArray[np.float32]:
-        """Logits of the last ``wanted`` rows; see ``LlamaModel.decode``."""
+        """Logits [wanted, V] of the last ``wanted`` tokens; see ``LlamaModel.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
             raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
         try:
-            self.process.drain(on_layer)  # first: what is raised meanwhile changes nothing
+            self.process.drain(on_layer)  # first, as an exception here must change nothing
             edits, self._edits = self._edits, []
             arguments = edits, values, positions, sequences, wanted
             logits: NDArray[np.float32] = self.process.ask("decode", *arguments, on_layer=on_layer)
         except BaseException as error:
             self.cut(int(positions.flat[0]))
             if isinstance(error, UserError):
-                self._life = -1  # what it holds is not known
+                self._life = -1  # the content of the cache is unknown
             raise
         return logits
 
@@ -242,7 +250,7 @@ class LlamaSession:
     """The ``DraftPrefill`` of a prompt, and then its ``DraftSession``.
 
     llama.cpp's KV cache is shared: another session, or a restart of the process, may overwrite it.
-    The next pass computes again what is missing.
+    The next pass then computes the missing tokens again.
     """
 
     def __init__(self, drafter: LlamaDrafter, prompt: Prompt) -> None:
@@ -256,22 +264,23 @@ class LlamaSession:
         positions, _ = positions_of(ids, grids, drafter.image_id, merge)
         self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
         self.prompt_rows = len(self._rows)
-        self._nodes, self._logits = TokenTree(), list[DeviceRows]()  # [V] each, after the nodes
-        self._sequences: list[int] = []  # a node's; 0: it is not held
-        self._row: NDArray[np.float32] | None = None  # logits after the prefix
+        self._nodes, self._logits = TokenTree(), list[DeviceRows]()  # [V] after each node
+        self._sequences: list[int] = []  # of each node; 0: not in the cache
+        self._row: NDArray[np.float32] | None = None  # [V] after the prefix
 
     @property
     def session(self) -> LlamaSession:
-        """Itself, once the prompt is read; ValueError before."""
+        """Returns itself once the prompt is read; ValueError before."""
         if self._row is None and not self.length:
             raise ValueError("the prompt is not read yet")
         return self
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """Compute so many rows at most, or the vision part alone; True: the prompt is read."""
+        """Compute at most ``rows`` prompt tokens, or the vision part; True once the prompt is
+        read."""
         if not self._fill(rows, on_layer):
             return False
-        self.logits_after(-1, on_layer)  # not known where all rows were there
+        self.logits_after(-1, on_layer)  # they are unknown if the cache already held all rows
         return True
 
     @property
@@ -281,17 +290,17 @@ class LlamaSession:
 
     @property
     def length(self) -> int:
-        """Tokens of the prefix after the prompt."""
+        """The number of tokens in the prefix after the prompt."""
         return len(self._rows) - self.prompt_rows
 
     @property
     def pending_rows(self) -> int:
-        """Rows of the prefix that the next pass computes before its nodes."""
+        """Tokens of the prefix that the next pass computes before its nodes."""
         held = len(self._memory.rows) if self._memory.is_of(self._rows) else 0
         return max(len(self._rows) - held, int(self._row is None))
 
     def truncate(self, length: int) -> None:
-        """Roll the prefix back to so many tokens after the prompt."""
+        """Roll the prefix back to ``length`` tokens after the prompt."""
         self._keep_nodes(TokenTree(), ())
         end = self.prompt_rows + length
         if end < len(self._rows):
@@ -307,7 +316,7 @@ class LlamaSession:
         self._row = None if tokens else self._row
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Make the nodes of ``path`` part of the prefix; see ``DraftSession``."""
+        """Append the nodes of ``path`` to the prefix; see ``DraftSession``."""
         nodes, start = self._nodes, self._next
         tokens = nodes.path_tokens(path)
         if tokens is None:
@@ -332,7 +341,7 @@ class LlamaSession:
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
-        """Logits [n, V] after more nodes; see ``DraftSession``."""
+        """Add n nodes; returns the logits [n, V] after them; see ``DraftSession``."""
         nodes, memory, before = self._nodes.extend(tokens, parents), self._memory, len(self._nodes)
         if len(tokens) >= SEQUENCES:
             raise UserError(
@@ -351,7 +360,8 @@ class LlamaSession:
         if not (tail or tokens):
             return np.zeros((0, self._vocabulary), np.float32)
         sequences = [memory.free.pop() for _ in tokens]
-        of_tail, of_nodes = [0], dict[int, list[int]]()  # the sequences of what is computed
+        # Which sequences each computed token belongs to.
+        of_tail, of_nodes = [0], dict[int, list[int]]()
         for new, sequence in enumerate(sequences, before):
             node = new
             while node >= 0 and (node >= before or not self._sequences[node]):
@@ -359,12 +369,12 @@ class LlamaSession:
                 node = nodes.parent(node)
             memory.copy(sequence, self._sequences[node] if node >= 0 else 0)
             of_tail += [sequence] if node < 0 else []
-        due = sorted(of_nodes)  # each after its parent
+        due = sorted(of_nodes)  # in order, so that each node is after its parent
         rows = [*tail, *((nodes.tokens[node], start + nodes.depths[node] - 1) for node in due)]
         of_rows = [of_tail for _ in tail] + [of_nodes[node] for node in due]
         values, positions = (np.asarray(each) for each in zip(*rows, strict=True))
         try:
-            wanted = len(tokens) + asks_prefix  # what is computed again comes before those
+            wanted = len(tokens) + asks_prefix  # recomputed tokens come before the new ones
             logits = memory.decode(values, positions, of_rows, wanted, on_layer)
         except BaseException:
             memory.release(sequences)
@@ -381,7 +391,7 @@ class LlamaSession:
         """The decode is over: the process keeps its rows for a prompt that begins alike."""
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
-        """Logits [V] after a node, or after the prefix (-1), which may take a pass."""
+        """Logits [V] after a node, or after the prefix (-1); may take a pass."""
         if node >= 0:
             return on_host(self._logits[node])
         if self.pending_rows:
@@ -395,7 +405,7 @@ class LlamaSession:
         return self._rows[-1][1] + 1
 
     def _fill(self, rows: int, on_layer: OnLayer | None) -> bool:
-        """Compute so many rows more of the prompt at most; True: the memory holds all of it."""
+        """Compute at most ``rows`` more prompt tokens; True: the memory holds the whole prompt."""
         drafter, memory = self._drafter, self._memory
         if not memory.is_of(self._rows):
             memory.process.start(on_layer)
@@ -426,7 +436,8 @@ class LlamaSession:
 
 
 class LlamaDrafter(Processor):
-    """A ``Drafter`` of two GGUF files; it and its sessions belong to one thread."""
+    """A ``Drafter`` from two GGUF files, text and vision; it and its sessions belong to one
+    thread."""
 
     chains_only = False
 
@@ -447,8 +458,11 @@ class LlamaDrafter(Processor):
     def encode(
         self, image: PromptImage, kept: int, on_layer: OnLayer | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """So many rows [kept, width] of the picture's, and their positions [kept, 3] after its
-        first. The vision part gets the picture in its own size: it has nothing to resize."""
+        """The picture's embeddings [kept, width], and their positions [kept, 3] relative to the
+        first.
+
+        The picture is passed at its final size, so that llama.cpp does not resize it.
+        """
         spec, grid = self.preprocessing.spec, image.grid
         pixels = picture_of(
             image.pixels(), grid, spec, self.preprocessing.mean, self.preprocessing.std
@@ -465,7 +479,8 @@ class LlamaDrafter(Processor):
 
 
 def vision_file(path: Path) -> Path:
-    """The vision part of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it; UserError."""
+    """The vision file of X.gguf: mmproj-X.gguf, or the only mmproj*.gguf beside it. Raises
+    UserError."""
     own = path.with_name(f"mmproj-{path.name}")
     found = [each for each in path.parent.glob("mmproj*.gguf") if each.is_file()]
     if own not in found and len(found) != 1:
@@ -479,9 +494,11 @@ def vision_file(path: Path) -> Path:
 def load_llama(
     name: str, *, device: str = "cpu", quantize: str = "none", threads: int = 0
 ) -> LlamaDrafter:
-    """Load a GGUF file and its ``vision_file``, in whose directory are the checkpoint's files but
-    its weights. device: cpu, or whatever llama.cpp was built for.
-    UserError names what is missing or does not fit."""
+    """Load a GGUF file and its ``vision_file``.
+
+    Their directory must also hold the checkpoint's files besides the weights. device: cpu, or a
+    device that llama.cpp was built for. Raises UserError.
+    """
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(f"{name} is not a file: give the path of a GGUF file")

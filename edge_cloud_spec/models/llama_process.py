@@ -1,7 +1,7 @@
-"""The process that llama.cpp runs in: what fails an assertion in C ends this one, not the robot.
+"""The process that runs llama.cpp, so that a failed assertion in C does not end the robot's.
 
 ``llama.LlamaProcess`` starts it. A request is the name of a method of ``LlamaModel`` and its
-arguments; the reply is what that returns, or a ``Failure``.
+arguments; the reply is the method's result, or a ``Failure``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SEQUENCES = 128  # the prefix and nodes that may be told apart, and so the most logits of a pass
+SEQUENCES = 128  # the prefix and the nodes that can coexist, and so the most logits of a pass
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
-BATCH = 512  # rows that go through the layers together
-NEAR_ALL = 1 << 20  # a bound that binds nobody: pictures come in the size that is wanted
+BATCH = 512  # tokens that pass through the layers together
+NEAR_ALL = 1 << 20  # effectively no limit, as pictures arrive at their final size
 
 INSTALL = "pip install 'llama-cpp-python>=0.3.36,<0.4', which builds it"
 
-# A change of the memory: a sequence gets another's rows, or loses its own where both are the same,
-# from a position on.
+# An edit of the KV cache: from a position on, a sequence gets another's rows; or loses its own, if
+# both numbers are equal.
 Edit = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a request was not answered."""
+    """Why a request failed, and what the user can do."""
 
     text: str
     remedy: str = "fetch the file again, or free memory"
@@ -46,22 +46,22 @@ class Loaded:
 
 
 class LlamaModel:
-    """A model, its vision part and a context; each method is a request."""
+    """A model, its vision part and a context; each public method can be requested."""
 
     def __init__(self) -> None:
         import llama_cpp
         from llama_cpp import mtmd_cpp
 
         self._llama, self._mtmd = llama_cpp, mtmd_cpp
-        self.said: list[str] = []  # errors of the request under way
+        self.said: list[str] = []  # error messages of the current request
 
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def log(level: int, text: bytes, _: object) -> None:
             said = " ".join(text.decode(errors="replace").split())
-            if level == ERROR and said.strip("."):  # a progress bar is made of errors
+            if level == ERROR and said.strip("."):  # dots are llama.cpp's progress bar
                 self.said.append(said)
 
-        self._log = log  # for as long as C calls it
+        self._log = log  # kept alive as long as C may call it
         llama_cpp.llama_log_set(log, ctypes.c_void_p())
         mtmd_cpp.mtmd_log_set(log, ctypes.c_void_p())
         mtmd_cpp.mtmd_helper_log_set(log, ctypes.c_void_p())
@@ -74,7 +74,7 @@ class LlamaModel:
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
-        """Load both files; gpu_layers: -1 for all."""
+        """Load both files. gpu_layers: how many layers go to the GPU; -1: all."""
         llama, mtmd, self._threads = self._llama, self._mtmd, threads
         options = llama.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
@@ -89,13 +89,13 @@ class LlamaModel:
         vocabulary = llama.llama_model_get_vocab(self._model)
         self._rows = llama.llama_vocab_n_tokens(vocabulary)
         texts = (llama.llama_vocab_get_text(vocabulary, token) for token in range(self._rows))
-        # Of a picture's row, which has the rows for the first layers (deepstack) behind it.
+        # Width of a picture's embedding, which includes those for the first layers (deepstack).
         self._width = llama.llama_model_n_embd_inp(self._model)
         tokens = [text.decode(errors="replace") for text in texts]
         return Loaded(tokens, llama.llama_model_n_embd(self._model))
 
     def begin(self, rows: int) -> None:
-        """Have an empty memory for so many rows."""
+        """Make an empty context for ``rows`` tokens."""
         llama = self._llama
         if self._context is not None:
             llama.llama_free(self._context)
@@ -108,7 +108,7 @@ class LlamaModel:
         self._checked(self._context)
 
     def encode(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The vision part's rows [m, width] of a picture [height, width, 3]."""
+        """The image embeddings float32 [m, width] of a picture uint8 [height, width, 3]."""
         mtmd, (high, wide, _) = self._mtmd, picture.shape
         pixels = np.ascontiguousarray(picture).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         marker = mtmd.mtmd_default_marker()
@@ -138,10 +138,11 @@ class LlamaModel:
         sequences: Sequence[Sequence[int]],
         wanted: int,
     ) -> NDArray[np.float32]:
-        """Logits [wanted, V] of the last of these rows, after the edits.
+        """Apply the edits to the cache, run a pass, and return logits [wanted, V] of its last
+        tokens.
 
         rows: token ids [n] or embeddings [n, width]. positions: [n] of tokens, [4, n] of
-        embeddings. sequences: those that each row belongs to.
+        embeddings. sequences: those that each token or embedding belongs to.
         """
         llama, memory = self._llama, self._llama.llama_get_memory(self._context)
         for sequence, source, start in edits:
@@ -176,7 +177,7 @@ class LlamaModel:
 def main(descriptor: int) -> None:
     """Run the process of llama.cpp: answer requests on this socket until the peer closes it."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("500")  # where memory is short, this process goes and not the robot
+        score.write("500")  # if memory runs out, the kernel kills this process first
     model: LlamaModel | None = None
     with Connection(descriptor) as robot, suppress(EOFError, OSError):
         while True:
@@ -187,6 +188,6 @@ def main(descriptor: int) -> None:
                 reply = getattr(model, request[0])(*request[1:])
             except ImportError:
                 reply = Failure("there is no llama-cpp-python", INSTALL)
-            except Exception as error:  # whatever the library raises: the robot says it
+            except Exception as error:  # reported to the robot, whatever it is
                 reply = Failure(" ".join(str(error).split())[:300] or type(error).__name__)
             robot.send(reply)

@@ -1,4 +1,4 @@
-"""Loads checkpoints, and chooses device and arithmetic where nobody does."""
+"""Loads checkpoints, and chooses device and dtype for ``auto``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose(device: str, dtype: str) -> tuple[str, str]:
-    """Device and dtype, ``auto`` replaced: CUDA where it is usable, bfloat16 on it, float32 on a
-    CPU. UserError: there is no such device or dtype here."""
+    """Resolve ``auto``: CUDA if it is usable, bfloat16 on it, float32 on a CPU.
+
+    UserError: this machine has no such device, or the dtype is unknown.
+    """
     if dtype not in (AUTO, *DTYPES):
         raise UserError(f"dtype {dtype!r} is unknown: choose one of {AUTO}, {', '.join(DTYPES)}")
     if device == AUTO:
@@ -47,7 +49,7 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
-PROGRESS_BAR_BYTES = 1 << 30  # of weights; with more a progress bar is shown
+PROGRESS_BAR_BYTES = 1 << 30  # of weights; larger models show a progress bar
 
 
 def load(
@@ -60,8 +62,8 @@ def load(
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
-    device, dtype: see ``choose``. threads: torch's intra-operation threads, of the whole process;
-    0: as they are. UserError names what is missing or does not fit, and what to do.
+    device, dtype: see ``choose``. threads: torch's intra-operation threads, for the whole process;
+    0: unchanged. UserError names what is missing or does not fit, and what to do.
     """
     device, dtype = choose(device, dtype)
     directory = checkpoint_directory(str(name_or_dir))
@@ -99,7 +101,7 @@ def _model(
 
     kind = getattr(transformers, FAMILIES[family])
     options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
-    if "quantization_config" in config:  # its kernels have to be loaded on their device
+    if "quantization_config" in config:  # quantization kernels must be loaded on their device
         options["device_map"] = {"": device}
     model, report = kind.from_pretrained(
         directory, dtype=dtype, local_files_only=True, output_loading_info=True, **options
@@ -114,7 +116,8 @@ def _model(
 
 
 def identity(name_or_dir: str | Path, dtype: str = AUTO, quantize: str = "none") -> str:
-    """Names a model's weights and arithmetic, as it has them once loaded; raises UserError."""
+    """The ``identity`` that a model would have once loaded, from its files only; raises
+    UserError."""
     directory = checkpoint_directory(str(name_or_dir))
     family = str(read_json(directory, "config.json").get("model_type", "nothing"))
     _, dtype = choose(AUTO, dtype)

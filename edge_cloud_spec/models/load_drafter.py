@@ -1,4 +1,4 @@
-"""Which library is behind a drafter."""
+"""Chooses the library that runs a drafter, and loads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """How a model is loaded, as ``load`` takes it."""
+    """How a model is loaded: device, dtype, quantization, threads."""
 
     device: str = described("auto", "auto: cuda where it is usable; cpu or cuda", fixed=True)
     dtype: str = chosen(
@@ -35,13 +35,13 @@ class LoadSettings:
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """These four, as ``load`` takes them."""
+        """These four as keyword arguments of ``load``."""
         return {item.name: getattr(self, item.name) for item in fields(LoadSettings)}
 
 
 @dataclass(frozen=True)
 class DraftModelSettings(LoadSettings, PictureLimits):
-    """The draft model on this robot."""
+    """The settings of the robot's draft model."""
 
     path: str = described(
         "",
@@ -58,17 +58,16 @@ class DraftModelSettings(LoadSettings, PictureLimits):
 
     @property
     def source(self) -> str:
-        """The path, of the embedded one where none is given."""
+        """``path``, or the embedded drafter's path if it is empty."""
         return self.path or str(EMBEDDED / "drafter")
 
 
 def load_drafter(settings: DraftModelSettings) -> Drafter:
-    """Load this drafter, in the library that its path asks for; raises UserError.
+    """Load this drafter with the library that its path asks for; raises UserError.
 
-    A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), where dtype
-    says nothing. ``bytes``: none, for a verifier whose target is behind an API. ``openai:URL``: the
-    tokens of a server, whose words become those of the checkpoint ``tokenizer`` (its weights are
-    not needed).
+    A directory or hub name: torch (``load``). A GGUF file: llama.cpp (``load_llama``), which
+    ignores dtype. ``bytes``: no model, for a verifier whose target is behind an API.
+    ``openai:URL``: a server, whose text is tokenized by the checkpoint in ``tokenizer``.
     """
     path, limits = settings.source, PictureLimits(settings.max_pixels, settings.max_image_tokens)
     if path == BYTES:

@@ -1,4 +1,4 @@
-"""``edge-cloud-spec memory``: what a checkpoint needs, from its config.json alone; no weights."""
+"""``edge-cloud-spec memory``: the memory that a checkpoint needs, from its config.json alone."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from ..errors import UserError, check_writable, library_errors, write_json
 from .checkpoint import quiet_libraries, read_json
 
 BITS = (16, 8, 4)
-SCALE_BITS = 0.25  # a weight, of 8 or 4 bits: groups of 128 share a scale and a zero, or fewer do
+SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a scale and a zero
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Numbers of a checkpoint's weights, and bytes of the keys and values of one token."""
+    """How many weights a checkpoint has, and the bytes of keys and values per token."""
 
     family: str
-    text: int  # of the text layers, which quantization is for
-    embeddings: int  # and the head, where it is not the same
+    text: int  # weights of the text layers, which can be quantized
+    embeddings: int  # weights, including an untied LM head
     vision: int
-    kv_bytes: int  # at 16 bits
+    kv_bytes: int  # per token, at 16 bits
 
     def weight_bytes(self, bits: int) -> float:
-        """Bytes of all weights, the text layers' with so many bits and the others with 16."""
+        """Bytes of all weights: text layers at ``bits`` bits each, the others at 16."""
         each = bits if bits == 16 else bits + SCALE_BITS
         return self.text * each / 8 + 2 * (self.embeddings + self.vision)
 
 
 def footprint(config: Path) -> Footprint:
-    """Of the checkpoint with this config.json, or in this directory; raises UserError."""
+    """The footprint of a config.json, or of the one in a directory; raises UserError."""
     from .load import FAMILIES
 
-    if not config.is_dir() and config.suffix != ".json":  # a GGUF file, a hub name
+    if not config.is_dir() and config.suffix != ".json":  # such as a GGUF file or a hub name
         raise UserError(f"{config} is neither a model directory nor a config.json: give one")
     directory, name = (config, "config.json") if config.is_dir() else (config.parent, config.name)
     family = read_json(directory, name).get("model_type", "nothing")
@@ -45,7 +45,7 @@ def footprint(config: Path) -> Footprint:
         import transformers
 
         parsed = transformers.AutoConfig.from_pretrained(directory / name)
-        with torch.device("meta"):  # shapes only
+        with torch.device("meta"):  # allocates no weights
             model = getattr(transformers, FAMILIES[family])._from_config(parsed)
         inner, text = model.model, parsed.text_config
         sizes = {id(weight): weight.numel() for weight in model.parameters()}

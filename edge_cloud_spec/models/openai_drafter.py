@@ -1,7 +1,7 @@
-"""A drafter behind an OpenAI-compatible server on the robot: its words, as tokens.
+"""A drafter behind an OpenAI-compatible server on the robot: its text, as tokens.
 
-The server continues the text of the answer so far. A row of logits names the token that it says
-next and no other, so that whatever it says is judged as the chain that it is.
+The server continues the text of the answer. Its next token gets all the probability in the logits,
+so that its continuation is judged as a deterministic chain.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from .prompt import Prompt, PromptSpec, Request
 
 log = logging.getLogger(__name__)
 
-AHEAD = 16  # tokens of one request: more are in vain where the target says something else
-MAX_TEXT = 1000  # characters of them
-LOOK_S = 0.005  # until messages that arrived are handled while a token is waited for
-ANSWER_S = 10.0  # for one request, after which the server counts as failed
-# How servers are asked to continue the last message: vLLM, SGLang and llama-server by
-# transformers' own words; Ollama, older llama-server and some chat templates do it unasked, and
-# some servers refuse words that they do not know.
+AHEAD = 16  # tokens per request; more would be wasted if the target disagrees
+MAX_TEXT = 1000  # characters of one continuation
+LOOK_S = 0.005  # between two checks for messages while waiting for a token
+ANSWER_S = 10.0  # until a request counts as failed
+# Ways to ask a server to continue the last message: vLLM, SGLang and llama-server use
+# transformers' field names; Ollama, older llama-server and some chat templates continue by default;
+# some servers refuse unknown fields.
 WAYS: tuple[Mapping[str, bool], ...] = (
     {"continue_final_message": True, "add_generation_prompt": False},
     {},
 )
-ENDS = ("stop", "length", "", None)  # why an answer is over, or that it is not
+ENDS = ("stop", "length", "", None)  # finish reasons; "" and None: not finished
 QUESTION = "Count from one to twenty, in words."
-PROBED = 3  # tokens that have to agree when the server is tried
-CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a part of a character's bytes
+PROBED = 3  # tokens that must agree in the probe
+CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # the decoding of an incomplete UTF-8 sequence
 
 Path = tuple[int, ...]  # tokens after the prompt
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChatPrompt(Prompt):
-    """A prompt, and the same as messages. ``end``: the token that ends an answer."""
+    """A prompt, also as chat messages. ``end``: the token that ends an answer."""
 
     messages: Sequence[dict[str, Any]]
     end: int
 
 
 def text_of(tokenizer: Any, path: Path) -> str:
-    """The text of tokens, without a last character whose bytes are incomplete."""
+    """The text of tokens, without a last character whose UTF-8 is incomplete."""
     text: str = tokenizer.decode(path, skip_special_tokens=True)
     return text.rstrip(CUT_OFF)
 
 
 class Continuation:
-    """The server's streamed continuation of some tokens; ``path`` is both, and grows.
+    """The server's streamed continuation of a prefix; ``path`` is both together, and grows.
 
     ``over``: why the server stopped (``stop``: the answer ends there); empty while it generates.
     """
@@ -70,20 +70,20 @@ class Continuation:
     def __init__(
         self, tokenizer: Any, start: Path, reply: OpenAiReply, news: threading.Event
     ) -> None:
-        """news: set when something arrived."""
+        """news: an event set when something arrives."""
         self.path = self._start = start
         self.over = self._text = ""
         self.reply, self._tokenizer, self._news = reply, tokenizer, news
 
     def leads(self, path: Path) -> bool:
-        """Whether it has the token that follows ``path``, or may still receive it."""
+        """Whether it has the token after ``path``, or may still receive it."""
         same = common_prefix(path, self.path)
         if same < len(self.path):
             return len(self._start) <= len(path) == same
         return not self.over or (self.over == "stop" and len(path) == same)
 
     def wait(self, on_layer: OnLayer | None) -> None:
-        """Read what arrived, or wait a moment for it; UserError as ``read``."""
+        """Read what has arrived, or wait a moment for it; raises UserError as ``read`` does."""
         if not self.read():
             self._news.wait(LOOK_S)
             self._news.clear()
@@ -91,7 +91,8 @@ class Continuation:
             on_layer(0, None)
 
     def read(self) -> bool:
-        """Take in what arrived, if anything did. UserError: the server failed or sends nonsense."""
+        """Take in what has arrived; True if anything did. UserError: the server failed or sent
+        nonsense."""
         chunks = self.reply.take()
         try:
             for text, ends, _ in (said for chunk in chunks for said in said_in(chunk)):
@@ -100,7 +101,7 @@ class Continuation:
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             kind = type(error).__name__
             raise UserError(f"the drafter's server sends no text ({kind}): check it") from None
-        if len(self._text) == MAX_TEXT:  # no server says so much that keeps to AHEAD
+        if len(self._text) == MAX_TEXT:  # more than AHEAD tokens can have
             self.over = "length"
         if chunks:
             self.path = self._tokens(self._text.rstrip(CUT_OFF))
@@ -111,7 +112,7 @@ class Continuation:
         return bool(chunks)
 
     def _tokens(self, text: str) -> Path:
-        """The start and this text as the target's tokenizer cuts them, if it cuts the start so."""
+        """The tokens of start and text together, if the tokenizer keeps the start's tokens."""
         before = text_of(self._tokenizer, self._start)
         whole = tuple(self._tokenizer(before + text, add_special_tokens=False)["input_ids"])
         if whole[: len(self._start)] == self._start:
@@ -120,42 +121,44 @@ class Continuation:
 
 
 class ContinuedSession:
-    """A ``DraftSession`` of what a server says, and its ``DraftPrefill``: the server reads the
-    prompt until it says the first token. A pass is the wait for one token after each path."""
+    """A ``DraftSession`` over a server's continuations, and its ``DraftPrefill``.
+
+    The prompt is read once the first token arrives. A pass waits for one token after each path.
+    """
 
     def __init__(
         self, ask: Callable[[Path, OnLayer | None], Continuation], end: int, vocabulary: int
     ) -> None:
-        """ask: begins to continue a path."""
+        """ask: requests the continuation of a path."""
         self._ask, self._end, self._vocabulary = ask, end, vocabulary
         self.tokens: Path = ()
-        self._nodes: list[Path] = []  # the path to each
-        self._next: dict[Path, int] = {}  # the tokens that are known, by what they follow
+        self._nodes: list[Path] = []  # the path to each node
+        self._next: dict[Path, int] = {}  # known next tokens, by path
         self._said: list[Continuation] = []
 
     @property
     def session(self) -> ContinuedSession:
-        """Itself, once the prompt is read; ValueError before."""
+        """Returns itself once the prompt is read; ValueError before."""
         if () not in self._next:
             raise ValueError("the prompt is not read yet")
         return self
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """Wait for the first token. UserError: the server has failed."""
+        """Wait for the first token, and return True. UserError: the server has failed."""
         self.logits_after(-1, on_layer)
         return True
 
     @property
     def pending_rows(self) -> int:
-        """1 where the token after the prefix is not known."""
+        """1 if the token after the prefix is unknown, else 0."""
         return int(self.tokens not in self._next)
 
     def truncate(self, length: int) -> None:
-        """Roll the prefix back to so many tokens after the prompt."""
+        """Roll the prefix back to ``length`` tokens after the prompt."""
         self._follow(self.tokens[:length])
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Make the nodes of the path part of the prefix, and keep some below it; ValueError."""
+        """Append the nodes of ``path`` to the prefix; see ``DraftSession``."""
         if any(not 0 <= node < len(self._nodes) for node in (*path, *keep)):
             raise ValueError(f"there are {len(self._nodes)} nodes, not {path} and {keep}")
         kept = [self._nodes[node] for node in keep]
@@ -169,12 +172,12 @@ class ContinuedSession:
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
-        """Rows [n, V] after n more nodes. UserError: the server has failed."""
+        """Add n nodes; returns the logits [n, V] after them. UserError: the server has failed."""
         nodes = list(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
             nodes.append((*(nodes[parent] if parent >= 0 else self.tokens), token))
         grown = nodes[len(self._nodes) :]
-        for path in grown:  # asked for at once, waited for one after another
+        for path in grown:  # all are requested first, then awaited
             if path not in self._next:
                 self._leading(path, on_layer)
         rows = np.stack([self._row(path, on_layer) for path in grown])
@@ -182,11 +185,11 @@ class ContinuedSession:
         return rows
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
-        """The row [V] after a node or the prefix (-1). UserError: the server has failed."""
+        """The logits [V] after a node, or the prefix (-1). UserError: the server has failed."""
         return self._row(self._nodes[node] if node >= 0 else self.tokens, on_layer)
 
     def close(self) -> None:
-        """Let the server stop."""
+        """Cancel all requests, so that the server stops generating."""
         while self._said:
             self._said.pop().reply.cancel()
 
@@ -197,7 +200,7 @@ class ContinuedSession:
             self._said.remove(said)
 
     def _leading(self, path: Path, on_layer: OnLayer | None) -> Continuation:
-        """The continuation that covers the path; a new one is requested where there is none."""
+        """The continuation that covers the path; requests a new one if there is none."""
         found = next((said for said in self._said if said.leads(path)), None)
         if found is None:
             found = self._ask(path, on_layer)
@@ -225,13 +228,13 @@ class ContinuedSession:
 
 
 class OpenAiDrafter(Processor):
-    """A ``Drafter`` with the tokenizer and the processor of a checkpoint, and a server's words."""
+    """A ``Drafter`` with a checkpoint's tokenizer and processor, and a server's continuations."""
 
     chains_only = True
 
     def __init__(self, files: CheckpointFiles, server: OpenAiServer) -> None:
-        """UserError: the server cannot be used, or does not continue texts. One that is away now
-        is tried at the next decode."""
+        """UserError: the server is unusable, or cannot continue texts. A server that is away now is
+        tried again at the next decode."""
         super().__init__(files, f"{OPENAI}{server.model}")
         self._server = server
         self._session: ContinuedSession | None = None
@@ -247,7 +250,7 @@ class OpenAiDrafter(Processor):
         return ChatPrompt(**vars(prompt), messages=messages, end=spec.end_ids[0])
 
     def prefill(self, prompt: Prompt) -> ContinuedSession:
-        """Begin to read a prompt of this drafter's; the session before it is over."""
+        """Begin to read a prompt made by this drafter; closes the previous session."""
         assert isinstance(prompt, ChatPrompt)
         if self._session is not None:
             self._session.close()
@@ -261,7 +264,7 @@ class OpenAiDrafter(Processor):
         return self._session
 
     def _continued(self, prompt: ChatPrompt, way: Mapping[str, bool], path: Path) -> Continuation:
-        """Begin to continue an answer that begins with this path."""
+        """Request the continuation of an answer that begins with this path."""
         text, news = text_of(self.tokenizer, path), threading.Event()
         answer = [{"role": "assistant", "content": text}] if text else []
         reply = self._server.begin(
@@ -276,8 +279,8 @@ class OpenAiDrafter(Processor):
         return Continuation(self.tokenizer, path, reply, news)
 
     def _probe(self, on_layer: OnLayer | None = None) -> Mapping[str, bool]:
-        """How the server is asked to continue: it is given the first half of an answer of its own,
-        after which the other half follows only where it continues. UserError: it does not."""
+        """Find out how to ask the server for continuations: given the first half of one of its
+        answers, it must return the second half. UserError: it does not."""
         grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
         prompt = self.prompt(Request(QUESTION, grey.getvalue()), self.spec("", AHEAD))
@@ -301,7 +304,7 @@ class OpenAiDrafter(Processor):
     def _whole(
         self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool], on_layer: OnLayer | None
     ) -> Continuation:
-        """The whole continuation of a path by one request."""
+        """The whole continuation of a path, from one request."""
         said = self._continued(prompt, way, path)
         while not said.over:
             said.wait(on_layer)
@@ -309,7 +312,7 @@ class OpenAiDrafter(Processor):
 
 
 def served_drafter(name: str, tokenizer: str, model: str, key_file: str = "") -> OpenAiDrafter:
-    """The drafter ``openai:URL`` with the tokenizer of this checkpoint; raises UserError."""
+    """The drafter for ``openai:URL``, with this checkpoint's tokenizer; raises UserError."""
     if not tokenizer:
         raise UserError(
             f"the drafter {name} needs the directory of a checkpoint of the target's family, for "

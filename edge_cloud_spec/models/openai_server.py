@@ -1,7 +1,7 @@
-"""A model behind an OpenAI-compatible API, asked by the ``openai`` package (the extra ``openai``).
+"""A model behind an OpenAI-compatible API, through the ``openai`` package (the extra ``openai``).
 
-Requests run in a thread of their own, an event loop, so that whoever waits for one can give it up:
-that closes its connection, and the server stops generating. Nothing is asked a second time.
+Requests run in an event loop on a thread of its own. A caller can cancel one: that closes its
+connection, and the server stops generating. There are no retries.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which is for one server only
+KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which belongs to one provider
 CONNECT_S = 5.0
 MAX_REPLY_BYTES = 2**22
-LEAST_BYTES = 256  # that a line, or a part, counts as: reading it takes time, however short it is
-RETRY_S = 1.0  # where a server does not say when to come again
+LEAST_BYTES = 256  # the least size counted per line or part, as parsing a short one takes time, too
+RETRY_S = 1.0  # if the server does not say when to retry
 MAX_RETRY_S = 3600.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
 class Unavailable(UserError):
-    """The server is away, slow or full, which passes; ``retry_s``: when to ask again, s."""
+    """The server is temporarily unreachable, slow or full; ``retry_s``: seconds until a retry."""
 
     def __init__(self, text: str, retry_s: float = RETRY_S) -> None:
         super().__init__(text)
@@ -51,15 +51,16 @@ class Unavailable(UserError):
 
 
 class OpenAiReply:
-    """What has arrived of one streamed request, chunk by chunk; for any thread."""
+    """The chunks of one streamed request, as they arrive; for any thread."""
 
     def __init__(self, chunks: deque[Any], under_way: Future[None]) -> None:
         self._chunks, self._under_way = chunks, under_way
 
     def take(self) -> list[Any]:
-        """The chunks that arrived since the last call; after them raises UserError if it failed.
+        """The chunks that arrived since the last call. Once all are taken, raises UserError if it
+        failed.
 
-        What a chunk holds is unchecked: any JSON.
+        The chunks are unchecked JSON.
         """
         done = self.done
         chunks = [self._chunks.popleft() for _ in range(len(self._chunks))]
@@ -69,22 +70,22 @@ class OpenAiReply:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more arrives."""
+        """Whether the stream has ended."""
         return self._under_way.done()
 
     def cancel(self) -> None:
-        """Close the connection: the server stops."""
+        """Close the connection, so that the server stops."""
         self._under_way.cancel()
 
 
 class OpenAiServer:
-    """One model of one server; for any thread."""
+    """A client for one model of one server; for any thread."""
 
     def __init__(
         self, url: str, model: str, key_file: str = "", *, timeout_s: float = 30.0
     ) -> None:
-        """key_file: holds the API key, else the environment may (``KEY_VARIABLE``). timeout_s: of a
-        whole answer, from request to end. UserError: one of these cannot be used."""
+        """key_file: holds the API key; without it the environment may (``KEY_VARIABLE``).
+        timeout_s: for a whole answer, from request to end. UserError: an invalid argument."""
         try:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -103,7 +104,8 @@ class OpenAiServer:
                 f"{url} may have several models: name one of them (--model, or model.name)"
             )
         key = read_token(key_file) if key_file else os.environ.get(KEY_VARIABLE, "").strip()
-        if not re.fullmatch(r"[!#-&(-\[\]-~]*", key):  # else an error may have it with escapes
+        # Otherwise an error message could contain the key escaped.
+        if not re.fullmatch(r"[!#-&(-\[\]-~]*", key):
             place = key_file or KEY_VARIABLE
             raise UserError(
                 f"the key in {place} must be one word of printable ASCII without quotes and \\"
@@ -113,7 +115,7 @@ class OpenAiServer:
 
         self.url, self.model, self.timeout_s = url.rstrip("/"), model, timeout_s
         self._key = key
-        # They say a line about each request, and in detail its headers.
+        # These loggers log each request, and at debug level its headers.
         for library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
@@ -124,14 +126,15 @@ class OpenAiServer:
             max_retries=0,
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False,  # pictures go where the owner said
+                follow_redirects=False,  # pictures must go only to the configured server
                 headers={"accept-encoding": "identity"},
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # else they pile up
+                # Otherwise cookies accumulate.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 event_hooks={"response": [_bound]},
             ),
         )
         self._loop = asyncio.new_event_loop()
-        # Else the failure of a request that was given up is logged as a traceback.
+        # Otherwise the failure of a cancelled request is logged with a traceback.
         self._loop.set_exception_handler(lambda _, context: log.debug("%s", context["message"]))
         threading.Thread(target=self._loop.run_forever, name="openai", daemon=True).start()
         weakref.finalize(self, _end, self._loop, self.client)
@@ -141,9 +144,9 @@ class OpenAiServer:
         request: Callable[[], Awaitable[Any]],
         on_news: Callable[[], None] = lambda: None,
     ) -> OpenAiReply:
-        """Send a streamed request, as ``lambda: server.complete(...)``.
+        """Send a streamed request, such as ``lambda: server.complete(...)``.
 
-        on_news: called in another thread when a chunk arrived, and at the end.
+        on_news: called in the event loop's thread after each chunk and at the end.
         """
         arrived: deque[Any] = deque()
 
@@ -158,8 +161,10 @@ class OpenAiServer:
         return OpenAiReply(arrived, under_way)
 
     async def complete(self, **asked: Any) -> Any:
-        """The stream of a chat completion's chunks, as JSON has them: made into the library's types
-        a small one may take seconds, and memory to match."""
+        """The stream of a chat completion's chunks, as plain JSON.
+
+        Converting them to the library's types could take seconds and much memory.
+        """
         from openai import AsyncStream
 
         body = {"model": self.model, "stream": True, **asked}
@@ -169,34 +174,34 @@ class OpenAiServer:
         )
 
     def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
-        """The server's reply to a request that is not streamed; raises UserError."""
+        """The server's reply to a request without streaming; raises UserError."""
         return self.submit(request(self.client)).result()
 
     def check(self) -> None:
-        """Ask for the server's models; raises UserError where it is not usable."""
+        """List the server's models; raises UserError if the server is unusable."""
         names = self.ask(_models)
-        if self.model not in names:  # some list a part, or take any name
+        if self.model not in names:  # some servers list a part, or accept any name
             listed = self.quoted(", ".join(names[:5]) or "nothing")
             log.warning("%s does not list %s but %s", self.url, self.model, listed)
 
     def submit(self, request: Awaitable[T]) -> Future[T]:
-        """Begin a request; its failure is a UserError."""
+        """Start a request; its future fails with UserError."""
         return asyncio.run_coroutine_threadsafe(self._translated(request), self._loop)
 
     async def _translated(self, request: Awaitable[T]) -> T:
-        """The request's result; raises UserError when it fails or takes too long."""
+        """The request's result; raises UserError if it fails or times out."""
         try:
             return await asyncio.wait_for(request, self.timeout_s)
         except Exception as error:
-            raise self._sentence(error) from None  # what a library raises may hold the headers
+            raise self._sentence(error) from None  # the library's exception may contain the headers
 
     def quoted(self, said: object) -> str:
-        """The server's text, shortened to a part of a line, without a repeated key or picture."""
+        """The server's text shortened to fit in a line, without API keys or pictures it repeats."""
         text = _PICTURE.sub("[picture]", str(said) or type(said).__name__)
         return one_line(text.replace(self._key or "[key]", "[key]"))
 
     def _sentence(self, error: Exception) -> UserError:
-        """The advice for an error of the server."""
+        """The sentence for the user about a server's error."""
         import openai
 
         if isinstance(error, UserError):
@@ -205,7 +210,7 @@ class OpenAiServer:
         status = getattr(error, "status_code", 0)
         key = "the key given" if self._key else "a request without a key"
         timed_out = isinstance(error, asyncio.TimeoutError | openai.APITimeoutError)
-        kinds = (  # the first that applies; whether it passes
+        kinds = (  # the first that applies; and whether the error is temporary
             (
                 timed_out,
                 True,
@@ -269,8 +274,8 @@ async def _models(client: AsyncOpenAI) -> list[str]:
 
 
 async def _bound(response: Any) -> None:
-    """Let no more of a response be read than any answer has: the library keeps whole lines, and
-    what is compressed may be of any size."""
+    """Bound how much of a response is read: the library buffers whole lines, and compressed data
+    may have any size."""
     read = response.aiter_bytes
 
     async def bounded(chunk_size: int | None = None) -> AsyncIterator[bytes]:
@@ -288,7 +293,7 @@ async def _bound(response: Any) -> None:
 
 
 def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
-    """The request as messages of the chat API, with its pictures; UserError as ``messages_of``."""
+    """The request as messages of the chat API, with its pictures inline; raises UserError."""
     messages, pictures = messages_of(request, spec), iter(request.pictures)
     for message in messages[1:] if spec.system_text else messages:
         for part in message["content"]:
@@ -303,9 +308,9 @@ def _url(picture: bytes) -> str:
 
 
 def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
-    """What a chunk has of the one answer that was asked for: UTF-8, why it ends, and the delta.
+    """The UTF-8 text, the finish reason and the delta of each choice 0 in a chunk.
 
-    Raises AttributeError, LookupError, TypeError or ValueError for what is no chunk.
+    Raises AttributeError, LookupError, TypeError or ValueError if the chunk is malformed.
     """
     for choice in chunk.get("choices") or ():
         if choice.get("index") in (0, None):
@@ -314,9 +319,10 @@ def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
 
 
 def _seconds(text: str | None) -> float:
-    """A Retry-After header's seconds; the default where it is missing, a date or absurd."""
+    """The seconds of a Retry-After header; the default if it is missing, a date or absurd."""
     try:
-        seconds = float(json.loads(text or "", parse_constant=lambda _: None))  # no NaN, Infinity
+        # Refuses NaN and Infinity.
+        seconds = float(json.loads(text or "", parse_constant=lambda _: None))
         return min(max(RETRY_S, seconds), MAX_RETRY_S)
     except (ValueError, TypeError, OverflowError):
         return RETRY_S

@@ -1,4 +1,4 @@
-"""A checkpoint's processor: makes prompts by its tokenizer, chat template and image sizes."""
+"""A checkpoint's processor: makes prompts with its tokenizer, chat template and image sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tokenizer import tokenizer_digest, tokens_of
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture as preprocessed for this model: pixel values and grid, and the target's grid."""
+    """A preprocessed picture: pixel values and grid for this model, and the target's grid."""
 
     pixels: np.ndarray
     grid: Grid
@@ -28,10 +28,10 @@ class Picture:
 
 
 class Processor:
-    """Makes prompts and grammars in a checkpoint's tokens, whatever computes its logits."""
+    """Makes prompts and grammars in a checkpoint's tokens; independent of what computes logits."""
 
     def __init__(self, files: CheckpointFiles, identity: str) -> None:
-        """identity: names the weights and their arithmetic."""
+        """identity: names the weights and their dtype."""
         self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
@@ -44,31 +44,29 @@ class Processor:
         self._grammars = GrammarCompiler(self.tokenizer)
 
     def crop(self, vocabulary: int) -> None:
-        """Keep this many rows of the logits (the common vocabulary) in sessions opened from now.
+        """Use only the first ``vocabulary`` tokens in sessions opened from now on.
 
-        ValueError: the model has no such number of rows.
+        ValueError: the model has fewer.
         """
         if not 1 < vocabulary <= self._rows:
             raise ValueError(f"cannot crop the vocabulary of {self.identity} to {vocabulary}")
         self.vocabulary = vocabulary
 
     def limit_picture(self, limits: PictureLimits) -> None:
-        """Look at pictures so closely in prompts made from now; their digests stay the same.
+        """Apply limits to the pictures of later prompts; prompt digests do not change.
 
-        What is drafted depends on it, so the identity names it. UserError: too few pixels.
+        The drafts change, so the identity includes the limits. UserError: too few pixels.
         """
         limits.resized(self.preprocessing.spec)
         self._limits = limits
         self.identity = self._weights + limits.suffix
         self._pictures: LruCache[Hashable, Picture] = LruCache(2)
-        self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(
-            1024
-        )  # of pictures that are sound
+        self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(1024)  # of valid pictures
 
     def spec(
         self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
     ) -> PromptSpec:
-        """How prompts for this model, the target, are made; for the robot to make the same.
+        """The specification that makes prompts for this model as the target; sent to the robot.
 
         UserError: the checkpoint has no chat template.
         """
@@ -90,9 +88,10 @@ class Processor:
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
-        """The prompt of `spec` with this model's tokenizer and image statistics.
+        """The prompt of `spec`, with this model's tokenizer and image statistics.
 
-        UserError: damaged picture, unusable instruction, a patch size this model cannot read.
+        UserError: damaged picture, unusable instruction, or a patch size that the model cannot
+        read.
         """
         ours = self.preprocessing.spec
         for name in ("patch_size", "merge_size", "temporal_patch_size"):
@@ -127,14 +126,14 @@ class Processor:
         )
 
     def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
-        """The grammar of this text in this model's tokens; an answer ends with the first end token.
+        """Compile a grammar for this model's tokens; an answer ends with the first end token.
 
-        UserError: it cannot be used, or llguidance is not there.
+        UserError: the grammar is invalid, or llguidance is not installed.
         """
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
 
     def _placed(self, digest: bytes, jpeg: bytes, spec: ImageSpec) -> tuple[PromptImage, Grid]:
-        """A picture as this model sees it, and its grid for the target."""
+        """A picture preprocessed for this model, and its grid for the target."""
         picture = partial(self._picture, digest, jpeg, spec)
         grid, target_grid = self._grids.get_or_make(
             (digest, spec), lambda: (picture().grid, picture().target_grid)

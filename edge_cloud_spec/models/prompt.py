@@ -1,7 +1,7 @@
-"""Turns an instruction and a camera frame into the token ids from which both models start.
+"""Turns an instruction and a camera frame into the token ids that both models start from.
 
-The cloud owns the form of a prompt (`PromptSpec`) and sends it to the robot; the robot renders it
-with its own tokenizer, and equal digests prove that both start from the same ids and picture.
+The cloud defines the form of a prompt (`PromptSpec`) and sends it to the robot. The robot renders
+the prompt with its own tokenizer; equal digests prove that both have the same ids and picture.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
 
 @dataclass(frozen=True)
 class Request:
-    """The instruction and the camera's frame: `jpeg` as it came from the camera.
+    """An instruction and a camera frame. `jpeg`: the camera's bytes. `order`: what the answer
+    begins with.
 
-    ``history``: the turns of the mission that the prompt holds before this frame, the newest last.
+    ``history``: the mission's earlier turns in the prompt, the newest last.
     """
 
     instruction: str
@@ -42,12 +43,12 @@ class Request:
 
     @cached_property
     def image_digest(self) -> bytes:
-        """16 bytes that name the picture."""
+        """A 16-byte hash of the picture's bytes."""
         return picture_digest(self.jpeg)
 
     @property
     def pictures(self) -> tuple[Turn | Request, ...]:
-        """All frames of the prompt, in their order: each has ``jpeg`` and ``image_digest``."""
+        """All frames of the prompt, oldest first; each has ``jpeg`` and ``image_digest``."""
         return (*self.history, self)
 
     def under(self, spec: PromptSpec) -> Request:
@@ -60,9 +61,9 @@ class Request:
 class PromptSpec:
     """The form of a prompt, as the target's side defines it; sent to the robot as bytes.
 
-    ``user_text`` has the places of the instruction, of the order and of the picture; without one
-    the picture comes first. ``dialect`` names how the answer is to be read, the last word by a
-    digest; empty: as our clauses.
+    ``user_text`` has placeholders for instruction, order and picture; without one for the picture,
+    the picture comes first. ``dialect`` names how the answer is read, its last word being a digest;
+    empty: the dialect ``clauses``.
     """
 
     chat_template: str
@@ -70,8 +71,8 @@ class PromptSpec:
     image: ImageSpec
     end_ids: tuple[int, ...]
     max_tokens: int
-    target: str  # identity of the target model
-    vocabulary: int  # ids both sides may use: the common vocabulary
+    target: str  # the target model's identity
+    vocabulary: int  # size of the common vocabulary
     user_text: str = USER_TEXT
     dialect: str = ""
     history: HistorySpec = NO_HISTORY
@@ -88,7 +89,8 @@ class PromptSpec:
             )
 
     def to_bytes(self) -> bytes:
-        """JSON, for ``from_bytes``; what is ours in the prompt is left out."""
+        """Serialize to JSON for ``from_bytes``; leaves out fields with the default prompt's
+        values."""
         ours = {"user_text": USER_TEXT, "dialect": "", "history": dataclasses.asdict(NO_HISTORY)}
         said = dataclasses.asdict(self).items()
         fields = {name: value for name, value in said if value != ours.get(name)}
@@ -96,7 +98,8 @@ class PromptSpec:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PromptSpec:
-        """The inverse of ``to_bytes``; UserError when it is no specification of this version."""
+        """The inverse of ``to_bytes``; raises UserError if it is no specification of this
+        version."""
         try:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])
@@ -122,8 +125,8 @@ class PromptSpec:
 
 @dataclass(frozen=True, eq=False)
 class PromptImage:
-    """A picture of a prompt: its grid in patches, and what makes its pixel values, float32
-    [patches, values]: they are large, and not needed where the picture's rows are known."""
+    """A picture of a prompt. ``grid``: in patches. ``pixels``: makes the pixel values, float32
+    [patches, values], which are large and not needed if the picture's rows are cached."""
 
     digest: bytes
     grid: Grid
@@ -132,7 +135,7 @@ class PromptImage:
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Token ids and pictures that a session starts from.
+    """The token ids and pictures that a session starts from.
 
     input_ids: int64 [n]. images: in the order of their ids; the last is the newest frame. digest:
     names the prompt, the same on robot and cloud, however closely the model on either side looks
@@ -149,7 +152,8 @@ class Prompt:
 
 
 def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
-    """The instruction's own tokens; none for a model without a tokenizer, such as a script."""
+    """The instruction's tokens alone; empty for a model without a tokenizer, such as a scripted
+    one."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     if tokenizer is None:
         return ()
@@ -157,7 +161,7 @@ def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
 
 
 def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> bytes:
-    """16 bytes over the ids [n], and of each whole picture the grid and the digest of its bytes."""
+    """A 16-byte hash of the ids [n], and of each whole picture's grid and digest."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(np.asarray(ids, "<i8").tobytes())
     for grid, image_digest in pictures:
@@ -169,12 +173,12 @@ def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> by
 def messages_of(
     request: Request, spec: PromptSpec, control: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
-    """The request as chat messages, each picture as a part without its data.
+    """The request as chat messages, with a placeholder for each picture.
 
-    Without a system text the chat template's own counts. A conversation begins with the
-    instruction and its first frame; each answer is the assistant's, each later frame a message by
-    itself. Other histories stand as pictures where the user's text has ``{history}``. control:
-    tokens that no instruction may hold. UserError: instruction or order cannot be used.
+    Without a system text the chat template's default applies. A conversation begins with the
+    instruction and its first frame; then each answer is an assistant message, and each later frame
+    a user message. Other histories are pictures at the user text's ``{history}``. control: tokens
+    that an instruction must not contain. UserError: instruction or order cannot be used.
     """
     control = [token for token in control if token]
     instruction = check_instruction(request.instruction, control=control)
@@ -183,7 +187,7 @@ def messages_of(
     unwanted = re.compile("|".join(map(re.escape, control)) or r"\Z.")
 
     def plain(answer: str) -> str:
-        """The answer without control tokens, also where cutting one out leaves another."""
+        """The answer without control tokens, repeatedly, as removing one may form another."""
         while unwanted.search(answer):
             answer = unwanted.sub("", answer)
         return answer
@@ -216,8 +220,8 @@ def messages_of(
 def render(
     tokenizer: Any, request: Request, spec: PromptSpec, grids: Sequence[Grid], image_token: str
 ) -> np.ndarray:
-    """Token ids int64 [n] of the spec's chat template around the request; grids: of its pictures,
-    whose image tokens are included.
+    """Render the chat template with the request; returns token ids int64 [n] with the image tokens
+    of pictures with these grids.
 
     UserError: the instruction, the order or the template cannot be used.
     """
@@ -228,7 +232,7 @@ def render(
         chat_template=spec.chat_template,
         tokenize=False,
         add_generation_prompt=True,
-        enable_thinking=False,  # where the template asks: an action is wanted at once
+        enable_thinking=False,  # for templates that ask; the answer must begin at once
     )
     texts = text.split(image_token)
     if len(texts) != 1 + len(grids):

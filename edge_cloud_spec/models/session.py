@@ -1,5 +1,5 @@
-"""One decode's state over a model: the pass over its prompt in steps, so that the passes of other
-sessions may come between them, and passes over the rows of one session or of several."""
+"""The state of one decode over a model: prefill in steps, so that other sessions' passes can run
+between them, and passes over the tokens of one or of several sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .passes.transformer import Deepstack, Transformer
 class PassRequest:
     """One session's part of a pass: the arguments of ``Session.forward``.
 
-    grows: the nodes that are there stay, as in ``Session.grow``.
+    grows: keep the existing nodes, as ``Session.grow`` does.
     """
 
     session: Session
@@ -41,11 +41,11 @@ class _NobodyLeft(Exception):
 def run_pass(
     transformer: Transformer, parts: Sequence[PassItem], vocabulary: int
 ) -> list[DeviceRows | Exception]:
-    """Logits [m, vocabulary] of each part's rows from ``first_logits`` on.
+    """Run one pass; returns for each part its logits [m, vocabulary] from ``first_logits`` on.
 
-    In place of the logits stands what the part's ``on_layer`` raised: it is not called again, and
-    the pass goes on while others want it. Nothing is padded: the rows of all parts go through the
-    matrices together, and each part attends to its own cache.
+    If a part's ``on_layer`` raises, that exception takes the place of its logits, and the pass goes
+    on while other parts need it. Nothing is padded: the matrices see the tokens of all parts
+    together, and each part attends to its own cache.
     """
     ends = np.cumsum([part.count for part in parts]).tolist()
     wanted = [
@@ -86,10 +86,9 @@ def forward_together(
 ) -> list[DeviceRows | Exception]:
     """``Session.forward`` of several sessions in one pass, which reads the weights only once.
 
-    Each result is what ``forward`` returns, where it was computed (see ``target_rows``), or in its
-    place what it raises (a token that there is not, an exit): that session has no nodes then, the
-    others get their rows. What the pass itself raises (memory) is raised, and none of the sessions
-    has nodes. All are of this model; a session may be in one request only.
+    Each result is what ``forward`` would return (on the device, see ``target_rows``) or raise; a
+    session whose part raised has no nodes. If the pass itself fails (memory), the exception is
+    raised and no session has nodes. All sessions are of this model, each in one request only.
     """
     begun = [request.session.begin(request) for request in requests]
     parts = {index: part for index, part in enumerate(begun) if isinstance(part, PassItem)}
@@ -107,13 +106,12 @@ def forward_together(
 
 
 class Session:
-    """Scores chains and trees after a prefix; owns its cache and positions; one owner thread.
-
-    Without its cache (`evict`) it keeps its tokens and nodes, and has it again at its next pass.
+    """Scores chains and trees after a prefix; owns its cache and positions; belongs to one thread.
 
     The prefix is the prompt and the tokens after it. Its last tokens may not be computed yet
     (`extend`); the next pass computes them together with its nodes. Nodes stay until `commit`,
-    `extend`, `truncate` or another `forward`.
+    `extend`, `truncate` or another `forward`. A session that loses its cache (`evict`) keeps its
+    tokens and nodes, and recomputes the cache at its next pass.
     """
 
     def __init__(
@@ -129,26 +127,28 @@ class Session:
         self._transformer, self.vocabulary = transformer, vocabulary
         self.prompt_rows, self._refill, self._keep_prefix = prompt_rows, refill, keep
         self._cache: KeyValueCache | None = None
-        self.spare = SPARE  # rows that a cache has room for, beyond those that are known
+        self.spare = SPARE  # extra rows of a cache beyond the known tokens
         self._delta = 0
-        self._tokens: list[int] = []  # the prefix after the prompt
-        self._computed = 0  # how many of them are in the cache
+        self._tokens: list[int] = []  # after the prompt
+        self._computed = 0  # how many of the tokens are in the cache
         self._prompt_row: DeviceRows | None = None  # logits [V] after the prompt
         self._row: DeviceRows | None = None  # logits after the computed tokens, if known
-        self._nodes = self._before = TokenTree()  # before: where an interrupted pass ends
-        self._logits: list[DeviceRows] = []  # [V] each, after the nodes that are scored
-        self._with_prompt = False  # scored in the pass over the prompt, and nothing came since
+        # Before: the tree to return to if a pass is interrupted.
+        self._nodes = self._before = TokenTree()
+        self._logits: list[DeviceRows] = []  # [V] after each scored node
+        # The nodes were scored in the prompt's pass, and nothing has changed since.
+        self._with_prompt = False
         self._in_pass = False
-        self.waits = False  # for a pass: the cache is not taken away
+        self.waits = False  # for a pass, so that the cache is not evicted
 
     @property
     def length(self) -> int:
-        """Tokens of the prefix after the prompt."""
+        """The number of tokens in the prefix after the prompt."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The verified tokens after the prompt."""
+        """The tokens of the prefix after the prompt."""
         return tuple(self._tokens)
 
     @property
@@ -158,11 +158,11 @@ class Session:
 
     @property
     def pinned(self) -> bool:
-        """Whether a pass needs the cache, so that it keeps it."""
+        """Whether the cache is needed by a pass, and must not be evicted."""
         return self._in_pass or self.waits
 
     def evict(self) -> bool:
-        """Give the cache back, and keep tokens and nodes; False during a pass."""
+        """Give the cache back but keep tokens and nodes; False during a pass."""
         if self._cache is None or self._in_pass:
             return False
         self._cache.release()
@@ -177,15 +177,15 @@ class Session:
         self.evict()
 
     def restore(self) -> Prefill:
-        """The steps after which it has its cache again; MemoryFull: there is no room."""
+        """A prefill that recomputes the cache; MemoryFull: there is no memory."""
         return self._refill(self)
 
     def adopt(
         self, cache: KeyValueCache, delta: int, tokens: Sequence[int], row: NDArray[np.float32]
     ) -> None:
-        """Continue with a cache of the prompt and these tokens, unless it has one.
+        """Use this cache of the prompt and these tokens, unless the session has one.
 
-        delta: position of a row minus its index, after the image (its tokens share positions). row:
+        delta: position minus index of tokens after the image (image tokens share positions). row:
         logits [V] after the tokens.
         """
         if self._cache is not None:
@@ -208,7 +208,7 @@ class Session:
                 self._nodes, self._logits = kept
 
     def _come_back(self) -> None:
-        """Restore the cache, with the rows of the nodes."""
+        """Restore the cache, including the nodes."""
         if self._cache is None:
             self.restore().finish()
 
@@ -218,28 +218,28 @@ class Session:
         parents: Sequence[int] | None = None,
         on_layer: OnLayer | None = None,
     ) -> NDArray[np.float32]:
-        """Logits [1 + n, V]: row 0 follows the prefix, row i + 1 follows node i.
+        """Score n new nodes; returns logits [1 + n, V]: 0 follows the prefix, i + 1 follows node i.
 
         parents[i] < i is the index of node i's parent, or -1 for the prefix; None is a chain.
-        on_layer(layer, hidden): hidden rows [m, hidden_size] of the computed tail of what is
-        returned (all but row 0, or all, when the prefix had tokens to compute). What it raises ends
-        the pass; there are no nodes then. ValueError: a token or a parent that there is not.
+        on_layer(layer, hidden): called with hidden rows [m, hidden_size] of the computed tail of
+        the result (all but row 0, or all if the prefix had tokens to compute). If it raises, the
+        pass ends and there are no nodes. ValueError: invalid token or parent.
         """
         return self._pass(PassRequest(self, tokens, parents, on_layer))
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
-        """Logits [n, V] of more nodes, after those that are there already.
+        """Score n more nodes after the existing ones; returns their logits [n, V].
 
-        Indices continue those of the last `forward`; a parent is any earlier node or -1. When
-        `on_layer` raises, there are only the earlier nodes.
+        Indices continue those of the last `forward`; a parent is any earlier node or -1. If
+        `on_layer` raises, only the earlier nodes remain.
         """
         rows = self._pass(PassRequest(self, tokens, parents, on_layer, grows=True))
         return rows[len(rows) - len(tokens) :]
 
     def _pass(self, request: PassRequest) -> NDArray[np.float32]:
-        """The rows of a pass of its own; in the host's memory, once for all of them."""
+        """Run a pass for this session alone; returns its logits in host memory."""
         (result,) = forward_together(self._transformer, self.vocabulary, [request])
         if isinstance(result, Exception):
             raise result
@@ -250,7 +250,7 @@ class Session:
         return rows
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
-        """Logits [V] after a node that was scored, or after the prefix (-1)."""
+        """Logits [V] after a scored node, or after the prefix (-1)."""
         if node >= 0:
             return on_host(self._logits[node])
         self._come_back()
@@ -261,19 +261,20 @@ class Session:
 
     @property
     def pending_rows(self) -> int:
-        """Rows of the prefix that the next pass computes before its nodes."""
+        """Tokens of the prefix that the next pass computes before its nodes."""
         return max(len(self._tokens) - self._computed, int(self._row is None))
 
     @property
     def known_row(self) -> NDArray[np.float32] | None:
-        """Logits [V] after the prefix, where no pass is needed for them."""
+        """Logits [V] after the prefix if no pass is needed for them, else None."""
         return None if self.pending_rows or self._row is None else on_host(self._row)
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Keep the nodes of ``path`` (indices from root to leaf) as prefix; roll back all others.
+        """Append the nodes of ``path`` (indices from root to leaf) to the prefix; roll back all
+        others.
 
         ``keep``: descendants of the path's end, each after its parent, that stay as nodes in this
-        order. ValueError: ``path`` is not one, or ``keep`` does not come after it.
+        order. ValueError: ``path`` is not a path, or ``keep`` does not descend from it.
         """
         tokens = self._nodes.path_tokens(path)
         if tokens is None:
@@ -304,9 +305,9 @@ class Session:
             self._row = self._prompt_row if length == 0 else None
 
     def keep_nodes(self, nodes: TokenTree, logits: list[DeviceRows]) -> None:
-        """Keep nodes that were scored after the prompt, with their rows in the cache.
+        """Keep these nodes, which were scored together with the prompt.
 
-        logits: [V] each, after the nodes.
+        logits: [V] after each node.
         """
         self._keep(nodes, logits)
         self._with_prompt = True
@@ -316,13 +317,15 @@ class Session:
 
     @property
     def scored_with_prompt(self) -> bool:
-        """Whether a draft was, and nothing came since: a ``forward`` of it needs no pass."""
+        """Whether a draft was scored with the prompt and is still current: its ``forward`` needs no
+        pass."""
         return self._with_prompt
 
-    # A pass: ``begin``, and then ``end``, or ``undo`` where it raised
+    # A pass: ``begin``, then ``end``, or ``undo`` if it raised
 
     def begin(self, request: PassRequest) -> PassItem | Exception | None:
-        """The rows that a pass has to compute; None for none, or the reason why it cannot."""
+        """The part of a pass that computes this request; None: no pass is needed; or why it is
+        impossible."""
         if self._in_pass:
             return ValueError("this session is in this pass already")
         try:
@@ -332,7 +335,7 @@ class Session:
             return error
 
     def _item(self, request: PassRequest) -> PassItem | None:
-        """Rows for the prefix's tail and for new nodes, after the nodes that are there."""
+        """The pass over the prefix's uncomputed tail and new nodes, after the existing nodes."""
         scored, logits = self._nodes, self._logits
         known = self._with_prompt and request.on_layer is None
         self._with_prompt = False
@@ -345,7 +348,7 @@ class Session:
             return None
         self._come_back()
         if self._computed == len(self._tokens) and self._row is None:
-            self._computed -= 1  # after truncate: the logits after the last token are not known
+            self._computed -= 1  # after truncate the last token's logits are unknown
         tail = self._tokens[self._computed :]
         if not tail and not new:
             return None
@@ -363,7 +366,7 @@ class Session:
         try:
             cache.reserve(start + count, start)
         except MemoryFull:
-            self.spare = SPARE + count  # evicted, it can come back with room for them
+            self.spare = SPARE + count  # after an eviction the new cache has space for these nodes
             raise
         self._before, self._nodes = self._nodes, asked
         mask = self._transformer.mask(start, count, asked, len(new))
@@ -373,7 +376,8 @@ class Session:
     def end(
         self, request: PassRequest, logits: DeviceRows | Exception | None
     ) -> DeviceRows | Exception:
-        """The request's logits, from the pass's logits or its error; None: it needed no pass."""
+        """Finish a request with its part's logits or error (None: no pass was needed); returns its
+        result."""
         if isinstance(logits, Exception):
             self.undo()
             return logits
@@ -391,24 +395,24 @@ class Session:
         return logits
 
     def undo(self) -> None:
-        """End a pass that was interrupted; at most the nodes from before it are left."""
+        """Abandon an interrupted pass; only nodes from before it remain."""
         self._nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
-        """The ids as ints, in range: one without an embedding would crash the process on a GPU."""
+        """The ids as ints, checked: one without an embedding would crash the process on a GPU."""
         checked = [int(token) for token in tokens]
         if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
             raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")
         return checked
 
 
-ALL_ROWS = 1 << 30  # a step of as many rows as there are
+ALL_ROWS = 1 << 30  # more rows than any prompt has
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPicture:
-    """Features [m, E] and, for Qwen3-VL, the deepstack's, one [m, E] a layer; rotary positions
-    [3, m] of these rows, counted from the first."""
+    """The features [m, E] of a picture's tokens, for Qwen3-VL one deepstack [m, E] per layer, and
+    rotary positions [3, m] relative to the first."""
 
     features: Tensor
     deepstack: tuple[Tensor, ...]
@@ -417,7 +421,8 @@ class EncodedPicture:
 
 @dataclass(frozen=True, eq=False)
 class PlacedPicture:
-    """A picture of a prompt: its rows from ``start`` to ``end``, and the vision part's run."""
+    """A picture of a prompt: its rows ``start`` to ``end``, and a function that runs the vision
+    part."""
 
     start: int
     end: int
@@ -425,10 +430,9 @@ class PlacedPicture:
 
 
 class Prefill:
-    """Computes the cache of a session; `session` is there when `step` has returned True.
+    """Computes a session's cache in steps; `session` is available once `step` returned True.
 
-    Rows are the same however they are cut into steps, to the rounding of floats. Belongs to the
-    model's thread, as the session does.
+    How the steps are cut changes the result by rounding only. Belongs to the model's thread.
     """
 
     def __init__(
@@ -443,10 +447,10 @@ class Prefill:
         on_filled: Callable[[NDArray[np.float32]], None],
         row: NDArray[np.float32] | None,
     ) -> None:
-        """start: rows that the cache has already. ids [n], positions [3, n]: token ids and rotary
-        positions, where those of a picture's rows but the first are not known before ``encode`` has
-        run the vision part. on_filled: gives the session its cache, and the logits [V] after the
-        last row. row: those logits; they must be known where the cache has all rows."""
+        """start: rows already in the cache. ids [n], positions [3, n]: token ids and rotary
+        positions; of a picture only the first row's are known before ``encode`` has run the vision
+        part. on_filled: gives the session its cache, and the logits [V] after the last token. row:
+        those logits, required if the cache has all rows."""
         self._transformer, self._session, self._cache = transformer, session, cache
         self._done, self._ids, self._positions, self._pictures = start, ids, positions, pictures
         self._on_filled, self._row = on_filled, row
@@ -455,9 +459,10 @@ class Prefill:
         self._ended = False
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """Score these nodes after the prompt in the pass over its last rows, if that is to come.
+        """Score these nodes in the same pass as the prompt's last tokens, if that pass is still to
+        come.
 
-        The session's next ``forward`` of the same nodes needs no pass.
+        The session's next ``forward`` of the same nodes then needs no pass.
         """
         usable = all(0 <= token < self._session.vocabulary for token in tokens)
         if usable and not self._ended:
@@ -471,7 +476,7 @@ class Prefill:
 
     @property
     def rows_left(self) -> int:
-        """Rows that are not computed yet."""
+        """Prompt tokens that are not computed yet."""
         return len(self._ids) - self._done
 
     @property
@@ -485,7 +490,7 @@ class Prefill:
         """Compute so many rows more at most, or a picture's vision part, a step of its own; True:
         done.
 
-        on_layer: called after each layer. What it raises ends the step and changes nothing.
+        on_layer: called after each layer; if it raises, the step has no effect.
         """
         if self._ended:
             return True
@@ -510,7 +515,7 @@ class Prefill:
         return self._end(on_host(row), after)
 
     def _end(self, row: NDArray[np.float32], after: list[DeviceRows]) -> bool:
-        """row, after: logits [V] after the prompt, and after each node that was scored."""
+        """row, after: logits [V] after the prompt, and after each scored node."""
         self._on_filled(row)
         self._encoded, self._ended = {}, True
         if after:
@@ -518,12 +523,12 @@ class Prefill:
         return True
 
     def _compute(self, end: int, nodes: TokenTree, on_layer: OnLayer | None) -> Tensor:
-        """Hidden states of the tokens up to `end` that are not computed, and of the nodes."""
+        """Hidden states of the uncomputed tokens up to `end`, and of the nodes."""
         transformer, start = self._transformer, self._done
         count = end - start + len(nodes)
         positions = self._positions[:, start:end]
         if len(nodes):
-            after = positions[:, -1:] + np.array(nodes.depths)  # a prompt ends with text
+            after = positions[:, -1:] + np.array(nodes.depths)  # valid as a prompt ends with text
             positions = np.concatenate([positions, after], axis=1)
             self._cache.reserve(start + count, start)
         with torch.inference_mode():
@@ -543,11 +548,11 @@ class Prefill:
             )
 
     def _within(self, start: int, end: int) -> list[PlacedPicture]:
-        """The pictures that have rows between these."""
+        """The pictures with rows between ``start`` and ``end``."""
         return [each for each in self._pictures if each.start < end and each.end > start]
 
     def _place_images(self, hidden: Tensor, start: int, end: int) -> Deepstack | None:
-        """Put the pictures' features where the rows `start` to `end` are their own."""
+        """Write the pictures' features into their rows between `start` and `end`."""
         places: list[Tensor] = []
         deep: list[tuple[Tensor, ...]] = []
         for picture in self._within(start, end):

@@ -1,4 +1,4 @@
-"""Grammars over a tokenizer's tokens, by llguidance (the extra ``grammar``); no model."""
+"""Grammars over a tokenizer's tokens, by llguidance (the extra ``grammar``); needs no model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
-STATES = 256  # prefixes of answers whose state and mask (a bit a token) are kept
+STATES = 256  # cached prefixes of answers, each with its state and mask (one bit per token)
 
 
 class TokenGrammar:
-    """A ``Grammar`` that llguidance's matchers keep; belongs to one thread.
+    """A ``Grammar`` over llguidance's matchers; belongs to one thread.
 
-    Where the grammar's next characters are forced, so are their tokens: those that the tokenizer
-    itself would make of them. An answer ends with ``end_token``, and only where it is complete.
+    If the grammar forces the next characters, it forces the tokens that the tokenizer would choose
+    for them. An answer may end, with ``end_token``, only where it is complete.
     """
 
     def __init__(self, start: LLMatcher, end_token: int, vocabulary: int) -> None:
-        """start: before the first token. vocabulary: tokens that there are for both models."""
+        """start: the state before the first token. vocabulary: the size of the common
+        vocabulary."""
         self._start, self._end, self._vocabulary = start, end_token, vocabulary
         self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """The tokens [V] that may follow an answer; UserError: it breaks the grammar."""
+        """A mask bool [V] of the tokens that may follow an answer; UserError: the answer breaks the
+        grammar."""
         allowed: Allowed
         if answer and answer[-1] == self._end:
-            allowed = np.arange(self._vocabulary) == self._end  # nothing follows: anything will do
+            # After the end the mask does not matter.
+            allowed = np.arange(self._vocabulary) == self._end
             return allowed
         prefix = tuple(answer)
         _, mask = self._states.get_or_make(prefix, lambda: self._state(prefix))
@@ -46,8 +49,8 @@ class TokenGrammar:
         return np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(bool)
 
     def _state(self, answer: tuple[int, ...]) -> tuple[LLMatcher, bytes]:
-        """The state after these tokens, mostly a step from the one before it, and the allowed
-        tokens as bits, the lowest first; at least one."""
+        """The state after these tokens, usually one step from a cached one, and the allowed tokens
+        as bits, lowest first; at least one is set."""
         before = self._states.get(answer[:-1]) if answer else None
         matcher = (self._start if before is None else before[0]).deep_copy()
         rest = answer if before is None else answer[-1:]
@@ -59,7 +62,7 @@ class TokenGrammar:
         return matcher, mask
 
     def _unusable(self, matcher: LLMatcher) -> UserError:
-        """The error of a grammar under which no token may follow."""
+        """The error of a grammar that allows no token."""
         why = first_line(matcher.get_error()) or "no token of the tokenizer can follow"
         return UserError(f"the answer cannot go on in its grammar: {why}")
 
@@ -69,14 +72,14 @@ def first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:200]
 
 
-KEPT = 8  # grammars
+KEPT = 8  # compiled grammars
 
 
 class GrammarCompiler:
-    """Makes a grammar's text a ``TokenGrammar``; belongs to the model's thread.
+    """Compiles text to a ``TokenGrammar``; belongs to the model's thread.
 
-    A robot may send any text: its length is bounded by ``SamplingPolicy``, its cost by limits in
-    llguidance's own units, each a fraction of its default.
+    A robot may send any text: ``SamplingPolicy`` bounds its length, and llguidance's limits, each a
+    fraction of its default, bound its cost.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -85,7 +88,7 @@ class GrammarCompiler:
         self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(KEPT)
 
     def grammar(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
-        """The grammar of this text; UserError names what is wrong with it, or what is missing."""
+        """Compile a grammar; UserError: it is invalid, or llguidance is not installed."""
         check_installed("llguidance", "a grammar")
         key = text, end_token, vocabulary
         return self._grammars.get_or_make(key, lambda: self._compiled(*key))

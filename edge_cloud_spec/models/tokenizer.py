@@ -9,19 +9,19 @@ from typing import Any
 
 
 def tokens_of(tokenizer: Any) -> list[str | None]:
-    """The token text of each id, None where the tokenizer has a gap."""
+    """The token text of each id; None for an unused id."""
     by_id = {index: token for token, index in tokenizer.get_vocab().items()}
     return [by_id.get(index) for index in range(max(by_id) + 1)]
 
 
 def tokenizer_digest(tokenizer: Any) -> bytes:
-    """16 bytes that name the meaning of all ids."""
+    """A 16-byte hash of the text of all ids."""
     text = "\0".join("" if token is None else token for token in tokens_of(tokenizer))
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 class TextStream:
-    """Text of a growing answer, without the last character while its bytes are incomplete."""
+    """Decodes a growing answer to text; holds back a last character whose bytes are incomplete."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -29,7 +29,8 @@ class TextStream:
         self.text = ""
 
     def add(self, tokens: Sequence[int], *, ended: bool = False) -> str:
-        """The text that these tokens add; ``ended``: no byte follows that would complete it."""
+        """The text that these tokens add; ``ended``: the answer is over, so nothing is held
+        back."""
         self._tokens += tokens
         whole: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
         whole = whole if ended else whole.rstrip("\N{REPLACEMENT CHARACTER}")
@@ -39,11 +40,11 @@ class TextStream:
 
 
 class TokenTexts:
-    """Decodes each token id by itself, for logs and topics; cached, since every draft needs it."""
+    """Decodes each token id separately, for logs and topics; cached."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._text = cache(lambda token: tokenizer.decode([token]))
 
     def of(self, tokens: Sequence[int]) -> list[str]:
-        """The texts of these tokens, one each."""
+        """The text of each token."""
         return [self._text(token) for token in tokens]

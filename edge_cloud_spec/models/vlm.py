@@ -24,11 +24,10 @@ from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Sessio
 
 
 def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
-    """Indices [count], ascending, of the tokens [m, E] that are least like each other.
+    """Indices [count], ascending, of the most diverse image tokens in features [m, E].
 
-    DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175): the least distance between two tokens is
-    made as large as it can be, greedily: whatever is farthest from all that are taken comes next,
-    by the cosine. ValueError: there are fewer tokens.
+    DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175): maximizes the least cosine distance
+    between two kept tokens, greedily. ValueError: there are fewer tokens.
     """
     if not 0 < count <= len(features):
         raise ValueError(f"{count} of {len(features)} tokens cannot be kept")
@@ -37,7 +36,7 @@ def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
     unit = torch.nn.functional.normalize(features.float(), dim=1)
     likeness = (unit @ unit.T).cpu().numpy()  # [m, m]
     taken = [int(likeness.sum(axis=1).argmin())]
-    nearest = likeness[taken[0]].copy()  # [m]: to the most like of those that are taken
+    nearest = likeness[taken[0]].copy()  # [m]: similarity to the most similar of the taken tokens
     while len(taken) < count:
         nearest[taken[-1]] = np.inf
         taken.append(int(nearest.argmin()))
@@ -67,21 +66,21 @@ class Vlm(Processor):
 
     @property
     def default_kv_bytes(self) -> int:
-        """A bound for the keys and values of many sessions: of a GPU the most of what is free."""
+        """The default limit of KV memory, bytes: on a GPU a share of what is free."""
         device = self.transformer.device
         if device.type != "cuda":
             return CPU_KV_BYTES
         return int(CUDA_KV_SHARE * torch.cuda.mem_get_info(device)[0])
 
     def use_memory(self, memory: KvMemory) -> None:
-        """Allocate the KV caches of new sessions, and the kept prefixes, from this memory."""
+        """Allocate KV caches and kept prefixes from this memory from now on."""
         self.memory = memory
         self._prefixes = PrefixStore(self.transformer.cache_layout, memory)
 
     def open(self, prompt: Prompt) -> Session:
-        """A session whose prefix is the prompt, with the logits row after it.
+        """A session whose prefix is the prompt, with the logits after it.
 
-        MemoryFull: there is no room for its cache, which may be so at a session's next use, too.
+        MemoryFull: its cache does not fit; a later use of the session may raise it, too.
         """
         return self.prefill(prompt).finish()
 
@@ -98,7 +97,7 @@ class Vlm(Processor):
         return prefill
 
     def _fill(self, prompt: Prompt, session: Session) -> Prefill:
-        """Compute a cache of the prompt and the session's tokens after it."""
+        """A prefill that computes a cache of the prompt and the session's tokens after it."""
         tokens, prompt_ids = session.tokens, prompt.input_ids
         ids = np.concatenate([prompt_ids, np.asarray(tokens, np.int64)])
         grids = [image.grid for image in prompt.images]
@@ -135,14 +134,15 @@ class Vlm(Processor):
             self._prefixes.keep(cache, self._parts(prompt, answer), None)
 
     def _parts(self, prompt: Prompt, answer: Sequence[int] = ()) -> list[PromptPart]:
-        """The parts of a prompt and these tokens after it; its pictures are the owner's only."""
+        """The parts of a prompt and of these tokens after it; the owner alone may reuse its
+        pictures."""
         spans = picture_spans(prompt.input_ids, self.image_id)
         ids = np.concatenate([prompt.input_ids, np.asarray(answer, np.int64)])
         names = [f"{prompt.owner} {image.grid} ".encode() + image.digest for image in prompt.images]
         return prompt_parts(ids, spans, names)
 
     def _encoded(self, owner: str, image: PromptImage, kept: int) -> EncodedPicture:
-        """So many rows of the picture's, which may be known already."""
+        """The picture's features, reduced to ``kept`` tokens; cached."""
         key = owner, image.digest, image.grid, kept
         return self._features.get_or_make(key, lambda: self._encode(image, kept))
 

@@ -1,4 +1,4 @@
 """Verified text in, bounded motion commands out: the action language, motion and safety.
 
-No ROS here, and no model: what moves the robot must be readable on its own.
+No ROS here, and no model, so that what may move the robot can be read on its own.
 """

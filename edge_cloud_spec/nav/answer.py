@@ -1,8 +1,8 @@
-"""The language of answers: actions, and the dialects in which a model says them.
+"""The language of answers: actions, and the dialects in which models express them.
 
-In ours an answer is a sequence of clauses ``key: text;`` with the keys ``action`` and ``reason``.
-The action of such an answer is known as soon as the ``;`` of its ``action`` clause is verified,
-whatever follows it. An answer in another dialect is read whole, at its own end.
+In the default dialect an answer is a sequence of clauses ``key: text;`` with the keys ``action``
+and ``reason``. Its action is known as soon as the ``;`` of the ``action`` clause is verified,
+whatever follows. An answer in another dialect is read only when it has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AMOUNT = re.compile(rf"(move|turn) ([a-z]+) {NUMBER} (cm|m|degrees)")
 
 @dataclass(frozen=True)
 class Action:
-    """One action: ``verb`` is move, turn, search or stop; the last two have nothing else.
+    """One action. ``verb`` is move, turn, search or stop; search and stop have no other fields.
 
     A move or a turn has a ``size``, or an ``amount``: metres of a move, degrees of a turn.
     """
@@ -42,7 +42,7 @@ class Action:
 
 
 def every_action() -> tuple[Action, ...]:
-    """All actions of our own language."""
+    """All actions of the default dialect."""
     sized = tuple(
         Action(verb, direction, size)
         for verb, directions in _DIRECTIONS.items()
@@ -56,10 +56,10 @@ _BY_WORDS = {str(action): action for action in every_action()}
 
 
 def parse_action(text: str) -> Action | None:
-    """The action that ``text`` is, whole and to the letter; None for anything else.
+    """Parse a text that is exactly one action; None for anything else.
 
-    Either one of ours, or one with an amount: ``move forward 75 cm``, ``turn left 30 degrees``. A
-    text that merely contains an action ("cannot move forward small") is none.
+    It is a sized action, or one with an amount: ``move forward 75 cm``, ``turn left 30 degrees``. A
+    text that merely contains an action ("cannot move forward small") is not one.
     """
     match = _AMOUNT.fullmatch(text)
     if match is None:
@@ -72,12 +72,12 @@ def parse_action(text: str) -> Action | None:
 
 
 class NotAnAction(ValueError):
-    """The words so far cannot become an answer with an action; nothing may move."""
+    """The text cannot become an answer with an action; nothing may move."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer read so far: its fields are None until they are complete."""
+    """An answer, maybe incomplete: its fields are None until they are complete."""
 
     action: Action | None
     reason: str | None = None
@@ -89,9 +89,9 @@ def _shortened(text: str) -> str:
 
 GRAMMARS = ("none", "action")
 DELIMITER = ";"
-REASON_TOKENS = 32  # of a reason, so that the action comes soon where the reason comes first
+REASON_TOKENS = 32  # of a reason, which bounds the wait for an action after it
 CLAUSES_FORM = "clauses"
-ACTION, AMOUNT = "{action}", "{amount}"  # their places in a form, and in a phrase and its meaning
+ACTION, AMOUNT = "{action}", "{amount}"  # placeholders in a form, and in a phrase and its meaning
 
 _CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
 _CLAUSES = {
@@ -107,16 +107,16 @@ def _literal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a model's words become an action, and how it is asked. Two that read alike are equal.
+    """How a model is asked, and how its answer is parsed. Dialects that parse alike compare equal.
 
-    ``form`` is ``clauses``, or the sentence around ``{action}``. ``actions`` pairs what stands
-    there with its meaning (see ``parse_action``); ``{amount}`` in both is a number above 0. Up to
-    ``most`` of them may follow each other, with ``separator`` between them: those at the beginning
-    that go the same way are one action, of the sum of their amounts, and the rest is left for
-    the next decision. A thought, up to the marker ``thinks_until``, is skipped.
+    ``form`` is ``clauses``, or the sentence around ``{action}``. ``actions`` pairs each phrase for
+    ``{action}`` with its meaning (see ``parse_action``); ``{amount}`` in both is a number above 0.
+    Up to ``most`` phrases may follow each other, separated by ``separator``: the first ones in the
+    same direction form one action with the sum of their amounts; the rest is left for the next
+    decision. A thought, up to the marker ``thinks_until``, is skipped.
 
-    ``examples`` are answers that hold an action. ``system_text`` and ``user_text`` are the
-    prompt's. ``several_frames``: the model was trained to see earlier pictures, too.
+    ``examples`` are answers with an action. ``system_text`` and ``user_text`` belong to the prompt.
+    ``several_frames``: the model was trained on earlier pictures, too.
     """
 
     name: str = field(default=CLAUSES_FORM, compare=False)
@@ -132,21 +132,21 @@ class Dialect:
 
     @property
     def identity(self) -> str:
-        """Its name and a digest of how it reads answers; empty for our own dialect."""
+        """The name and a digest of the parsing rules; empty for the default dialect."""
         if self == Dialect():
             return ""
         read = self.form, self.actions, self.separator, self.most, self.thinks_until
         return f"{self.name} {hashlib.blake2b(repr(read).encode(), digest_size=4).hexdigest()}"
 
-    # Reading
+    # Parsing
 
     def read(self, text: str, ended: bool = False) -> Answer:
-        """Read ``text``, the verified words so far; ``ended``: the model ended the answer there.
+        """Parse ``text``, the verified words so far; ``ended``: the model ended the answer there.
 
-        Reading is strict up to the action, so that an error message with an action in it is none.
-        Of clauses the first complete one of each key counts, and longer text never changes an
-        action that was already complete. Any other answer is read whole once it has ended, and
-        never where it was cut off. Raises NotAnAction where no action can follow any more.
+        Everything up to the action must match, so that an error message that contains an action has
+        none. Of clauses the first complete one of each key counts, and more text never changes a
+        complete action. In other dialects an answer is parsed once it has ended, and never if it
+        was cut off. Raises NotAnAction if no action can follow any more.
         """
         if self.thinks_until:
             _, marker, text = text.partition(self.thinks_until)
@@ -158,7 +158,7 @@ class Dialect:
         return Answer(self._read_whole(text) if ended else None)
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
-        """The action of a complete answer; None where it has none."""
+        """The action of a complete answer; None if it has none."""
         try:
             return self.read(text, ended).action
         except NotAnAction:
@@ -205,7 +205,7 @@ class Dialect:
                     return action
         raise NotAnAction(f"{_shortened(words)} is not an action")
 
-    # The same, as a grammar
+    # The same as a grammar
 
     @cached_property
     def _any_phrase(self) -> str:
@@ -213,16 +213,17 @@ class Dialect:
 
     @cached_property
     def pattern(self) -> str:
-        """A regular expression, for Python and llguidance, that matches every whole answer."""
+        """A regular expression, for Python and llguidance, that matches exactly the whole
+        answers."""
         before, after = map(_literal, self.form.split(ACTION))
         others = f"(?:{_literal(self.separator)}{self._any_phrase}){{0,{self.most - 1}}}"
         return before + self._any_phrase + (others if self.most > 1 else "") + after
 
     def grammar(self, name: str, order: str) -> str:
-        """The text of this grammar, for ``SamplingPolicy``; empty for ``none``.
+        """The text of the grammar ``name`` for ``SamplingPolicy``; empty for ``none``.
 
-        ``action``: an answer is one that ``read`` reads, of clauses in the order that was asked
-        for. A reason is printable ASCII, and may be left out where it comes last. Raises UserError.
+        ``action``: the answers that ``read`` can parse, with clauses in the given order. A reason
+        is printable ASCII, and may be missing at the end. Raises UserError.
         """
         if name not in GRAMMARS:
             raise UserError(f"the grammar {name!r} is unknown: use one of {', '.join(GRAMMARS)}")
@@ -247,7 +248,8 @@ class Dialect:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """How each answer begins, with the examples' amounts; empty in a dialect with thoughts."""
+        """The beginnings of all answers, with the examples' amounts; empty in a dialect with
+        thoughts."""
         if self.thinks_until:
             return ()
         plain = [phrase for phrase, _ in self.actions if AMOUNT not in phrase]

@@ -1,4 +1,4 @@
-"""Putting verified words in order: which request counts, and what its answer is so far."""
+"""Assembles verified words into answers, in order, and decides which request counts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .answer import CLAUSES, Action, Dialect, NotAnAction
 from .events import ENDED, Words
 
 STOP = Action("stop")
-REMEMBERED = 64  # requests that came before the current one
+REMEMBERED = 64  # earlier requests whose words are still recognized
 MAX_CHARACTERS = 20_000  # characters of one answer
 _FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
-SAME_FRAME = 0.01  # s; steady time of one frame as seen from two messages
+SAME_FRAME = 0.01  # s; differences between two messages' times of one frame
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The outcome of a request's answer: its ``action``, or the ``problem`` why it has none.
+    """The result of a request's answer: its ``action``, or the ``problem`` if there is none.
 
-    ``words`` are its first: they say what it was decided for, and on which frame.
+    ``words`` are the first message of the answer, with its goal and frame.
     """
 
     words: Words
@@ -27,7 +27,7 @@ class Settled:
     verified: bool
     action: Action | None
     problem: str
-    failed: bool = False  # the decode gave no words; nothing was refused
+    failed: bool = False  # the decode gave no words, so that nothing was refused
 
 
 @dataclass
@@ -43,9 +43,9 @@ class _Answer:
 
 
 class AnswerAssembler:
-    """Puts the words of requests in order; drops and counts late, repeated and misplaced ones.
+    """Assembles the words of each request; drops and counts late, repeated and misplaced ones.
 
-    Of a request on an older frame, or one that another has replaced, only a ``stop`` counts.
+    Of a request on an older frame, or one that has been replaced, only a ``stop`` counts.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """
 
@@ -56,13 +56,15 @@ class AnswerAssembler:
         self._newest, self._order = "", float("-inf")
 
     def hear(self, words: Words, now: float) -> Settled | None:
-        """Take words; returns the request's outcome if they complete its action, else None."""
+        """Add a message of words; returns the result of its request if that is now complete, else
+        None."""
         answer = self._answers.get(words.request)
         if answer is None:
             answer = self._answers[words.request] = _Answer(words, now - words.age)
             if len(self._answers) > REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
-            order = min(answer.frame_time, now)  # a stamp from the future makes no next one old
+            # A stamp in the future must not make the next frame old.
+            order = min(answer.frame_time, now)
             if order >= self._order - SAME_FRAME:
                 self._newest, self._order = words.request, order
         is_newest = words.request == self._newest

@@ -13,19 +13,18 @@ from .motion import Goal
 from .pose import Pose, Velocity
 from .status import GoalStatus, Status
 
-ENDED = "end"  # the finish reason of an answer that its model ended itself
+ENDED = "end"  # finish reason of an answer that the model ended
 
 
 @dataclass(frozen=True)
 class Words:
-    """A piece of an answer, as settled by a verdict.
+    """A piece of an answer, as a verdict added it.
 
     ``position`` of its ``tokens`` counts from the prompt's end; ``stamp`` is the camera frame's, in
-    nanoseconds of ROS time, and ``age`` the seconds since then when the words are received.
-    ``goal_id`` names the instruction that the answer is for, and ``stops`` is the navigator's count
-    that was heard before the frame came.
-    ``camera_offset`` is how far the camera's stamps are ahead of this computer's clock, measured
-    where its frames arrive, s (``ClockOffset``).
+    nanoseconds of ROS time, and ``age`` the seconds since then at arrival. ``goal_id`` names the
+    instruction that the answer is for, and ``stops`` is the navigator's count of stops that the
+    drafter had received before the frame came. ``camera_offset``: how far the camera's stamps are
+    ahead of this computer's clock, s, measured where its frames arrive (``camera_clock``).
     """
 
     request: str
@@ -40,15 +39,15 @@ class Words:
     instruction: str = ""  # of that goal, for people
     stops: int = 0
     camera_offset: float = 0.0
-    finish_reason: str = ""  # of finished words: end, length, aborted, or a fault's code
+    finish_reason: str = ""  # of the last words: end, length, aborted, or a fault's code
     answer: str = ""  # all text so far
 
 
 @dataclass(frozen=True)
 class Odometry:
-    """Where the base is; ``stamp`` in nanoseconds of its clock.
+    """The base's pose; ``stamp`` in nanoseconds of the base's clock.
 
-    ``age``: seconds by which the stamp is behind this computer's ROS time as the message comes.
+    ``age``: seconds from the stamp to this computer's ROS time at arrival.
     """
 
     pose: Pose
@@ -58,10 +57,10 @@ class Odometry:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What a lidar saw: ``points`` [n, 2], m ahead of the base and to its left.
+    """A lidar's scan: ``points`` [n, 2], m ahead of the base and to its left.
 
-    ``source``: of ``SOURCES``. ``stamp`` and ``age`` as those of odometry. ``problem``: why nothing
-    is known from it, in one sentence; empty: it is a scan.
+    ``source``: one of ``SOURCES``. ``stamp`` and ``age`` as those of odometry. ``problem``: why the
+    scan cannot be used, in one sentence; empty: it can.
     """
 
     source: str
@@ -87,9 +86,9 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing may move because of ``why`` (a wrong parameter, say); an empty text ends that.
+    """Forbid motion because of ``why`` (a wrong parameter, say); an empty text ends the hold.
 
-    Each ``cause`` has a hold of its own.
+    Each ``cause`` has its own hold.
     """
 
     why: str
@@ -107,9 +106,9 @@ Event = Words | Odometry | Scan | EStop | Instruction | GoalStatus | Hold | Tick
 
 @dataclass(frozen=True)
 class Drive:
-    """Command this velocity now; it is valid until ``until``, which is at most a period ahead.
+    """Effect: command this velocity now; it is valid until ``until``, at most a period ahead.
 
-    ``stop_by`` is when it would carry the base past the bounds of its step, if nothing else came.
+    ``stop_by``: when this command alone would carry the base past the bounds of its step.
     """
 
     velocity: Velocity
@@ -119,12 +118,12 @@ class Drive:
 
 @dataclass(frozen=True)
 class Halt:
-    """Command standing still now."""
+    """Effect: command standing still now."""
 
 
 @dataclass(frozen=True)
 class Announce:
-    """Publish that an action begins; it ends ``lasts`` seconds from now at the latest."""
+    """Effect: publish that an action begins; it ends within ``lasts`` seconds."""
 
     request: str
     action: Action
@@ -137,14 +136,14 @@ class Announce:
 
 @dataclass(frozen=True)
 class Report:
-    """Log this sentence for people."""
+    """Effect: log this sentence for the user."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Show:
-    """Publish this status: it changed."""
+    """Effect: publish this new status."""
 
     status: Status
 

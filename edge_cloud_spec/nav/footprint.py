@@ -1,6 +1,5 @@
-"""The base's footprint, swept along the arc of a velocity: when it meets a point, and what it takes
-to stop before. Pure functions of points in the base's frame.
-"""
+"""Sweeps the base's footprint along the arc of a velocity: when it meets a point, and how it can
+stop before. Pure functions of points in the base's frame."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ Points = NDArray[np.float64]
 """[n, 2]: metres ahead of the base, and to its left."""
 
 SOURCES = ("scan", "points")
-STRAIGHT = 1e-4  # rad/s; an arc that turns less is a line
-TOUCH = 1e-9  # m, m/s; the arithmetic of a corner, and of standing
-ALONG = 0.1  # sine of the angle at which a point still counts as passing along the base
-APART = 1e-4  # m between the base and what it may go away from
+STRAIGHT = 1e-4  # rad/s; a slower turn counts as straight
+TOUCH = 1e-9  # m, m/s; rounding error
+ALONG = 0.1  # sine of the angle below which a point counts as passing along the base
+APART = 1e-4  # m between the base and a point that it may move away from
 
 
 @dataclass(frozen=True)
 class Mount(Bounded):
-    """Where a lidar is on the base, as an ``origin`` of URDF: m, and rad of roll, pitch and yaw.
+    """A lidar's pose on the base, like a URDF ``origin``: m, and rad of roll, pitch and yaw.
 
     Raises ValueError naming a field that is out of its range.
     """
@@ -40,7 +39,7 @@ class Mount(Bounded):
     yaw: float = bounded(0.0, -3.15, 3.15, "then about z, rad, left positive", True)
 
     def to_base(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The lidar's points [n, 3] in the base's frame."""
+        """Transform points [n, 3] from the lidar's frame to the base's."""
         (a, b, c), (d, e, f) = (
             [function(angle) for angle in (self.roll, self.pitch, self.yaw)]
             for function in (math.cos, math.sin)
@@ -57,7 +56,7 @@ class Mount(Bounded):
 
 @dataclass(frozen=True)
 class ObstacleSettings(Bounded):
-    """Which lidars must work, and which distance the base keeps from what they see.
+    """Which lidars must work, and the distances to keep from what they see.
 
     Raises ValueError naming a field that is out of its range.
     """
@@ -77,36 +76,37 @@ class ObstacleSettings(Bounded):
 
     @property
     def promised(self) -> tuple[str, ...]:
-        """The lidars without which nothing moves."""
+        """The configured lidars; nothing moves without them."""
         return tuple(source for source in SOURCES if getattr(self, source))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of these lidars."""
+        """The topics of the configured lidars."""
         return tuple(getattr(self, source) for source in self.promised)
 
     @property
     def reach(self) -> float:
-        """From the base's middle to the farthest corner of its footprint, m."""
+        """The distance from the base's middle to its farthest corner, with margin, m."""
         return math.hypot(max(self.front, self.rear) + self.margin, self.side + self.margin)
 
     def beyond(self, points: Points) -> NDArray[np.float64]:
-        """Distance [n] of points from the body's edge, m; negative inside the body."""
+        """The distance [n] of points from the body's edge, m; negative inside the body."""
         return np.asarray(self._sides(points).max(0))
 
     def _sides(self, points: Points) -> NDArray[np.float64]:
-        """Distance [3, n] of points from the lines of front, rear and nearer flank, outward, m."""
+        """Distances [3, n] of points outward from the lines of front, rear and nearer flank, m."""
         x, y = points.T
         return np.stack([x - self.front, -self.rear - x, np.abs(y) - self.side])
 
     def seconds_to(
         self, points: Points, velocity: Velocity, margin: NDArray[np.float64] | float
     ) -> NDArray[np.float64]:
-        """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets points.
+        """Seconds [n] at ``velocity`` until the body, wider by ``margin`` (m, [n]), meets each
+        point.
 
-        Infinite: it never does. What is within ``margin`` already must not come any deeper: for
-        that the body is only as wide as leaves it outside. What is within ``self.margin`` must get
-        farther away: a base that walks sways too much to pass along it.
+        Infinite: never. A point already within ``margin`` must not come closer: for it the margin
+        is reduced to its present distance. A point within ``self.margin`` must get farther away: a
+        walking base sways too much to pass along it.
         """
         beyond = self.beyond(points)
         wide = np.minimum(margin, beyond - APART)
@@ -118,7 +118,7 @@ class ObstacleSettings(Bounded):
         return np.where(stays, 0.0, seconds)
 
     def _leaves(self, points: Points, velocity: Velocity) -> NDArray[np.bool_]:
-        """Whether ``beyond`` grows for each point [n] at this velocity, and not just slowly."""
+        """Whether each point's distance [n] grows at this velocity, and not just slowly."""
         x, y = points.T
         ahead, across = velocity.wz * y - velocity.vx, -velocity.wz * x - velocity.vy
         away = np.choose(self._sides(points).argmax(0), [ahead, -ahead, np.sign(y) * across])
@@ -129,8 +129,8 @@ class ObstacleSettings(Bounded):
     ) -> tuple[float, float, float]:
         """How to stop before a point: (top speed of a corner, m/s; distance to keep, m; time, s).
 
-        ``age``: s, of what was seen; it adds to the reaction. A mixture of a move and a turn keeps
-        and takes what they do, each by its part of the corner's speed.
+        ``age``: of the scan, s; it adds to the reaction time. For a mixture of a move and a turn,
+        the limits of both are weighted by their parts of the corner's speed.
         """
         corner = abs(velocity.wz) * self.reach
         rate = velocity.speed + corner
@@ -145,7 +145,7 @@ class ObstacleSettings(Bounded):
 def _along_line(
     at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
 ) -> NDArray[np.float64]:
-    """Seconds until the body meets points [2, n] while it moves straight on."""
+    """Seconds until the body meets points [2, n] while moving straight."""
     enters, leaves = np.full(at.shape[1], 0.0), np.full(at.shape[1], math.inf)
     for axis, speed in enumerate((velocity.vx, velocity.vy)):
         if abs(speed) > TOUCH:
@@ -161,17 +161,18 @@ def _along_line(
 def _along_arc(
     at: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], velocity: Velocity
 ) -> NDArray[np.float64]:
-    """Where the body meets each point while it turns about a centre.
+    """Where the body meets each point while turning about a centre.
 
-    In the body's frame the points go round the centre the other way, to the first side of the box.
+    In the body's frame each point circles the centre the other way, until it meets a side of the
+    box.
     """
     centre = np.array([[-velocity.vy], [velocity.vx]]) / velocity.wz
     at, low, high = at - centre, low - centre, high - centre
     (x, y), (left, below), (right, above) = at, low, high
-    with np.errstate(invalid="ignore"):  # the root of what is negative: it never gets there
+    with np.errstate(invalid="ignore"):  # the root of a negative number: never met
         ups = [np.sqrt(x**2 + y**2 - side**2) for side in (left, right)]
         acrosses = [np.sqrt(x**2 + y**2 - side**2) for side in (below, above)]
-    met = np.array(  # [2, 8, n]: where the circle meets the lines of the four sides
+    met = np.array(  # [2, 8, n]: intersections of the circle with the lines of the four sides
         [
             [left, left, right, right, *acrosses, *(-across for across in acrosses)],
             [ups[0], -ups[0], ups[1], -ups[1], below, above, below, above],

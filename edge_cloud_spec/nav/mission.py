@@ -1,7 +1,8 @@
-"""When an instruction is over: found, not found, blocked, given up; and how others learn of it.
+"""Decides when an instruction ends: found, not found, blocked, given up; and tracks published
+status.
 
-``Mission`` decides it, and the topic ``instruction_status`` says it; ``FollowedGoal`` hears that.
-No I/O, no clock, no thread, no ROS.
+``Mission`` decides, and the topic ``instruction_status`` publishes it; ``FollowedGoal`` follows
+that topic. No I/O, no clock, no thread, no ROS.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from .status import DONE, FAILED, FOLLOWING, IDLE, INACTIVE, STOPPED, UNKNOWN, GoalStatus, Status
 
-ARRIVED, REFUSED = "done: ", "refused: "  # how the navigator's details begin
-HELD = (BLOCKED, SHORT)  # and how those end of motions that something may have held
+ARRIVED, REFUSED = "done: ", "refused: "  # beginnings of the navigator's details
+HELD = (BLOCKED, SHORT)  # ends of the details of motions that an obstacle may have stopped
 
 
 def frames_all_around(search: float) -> int:
-    """Searches of ``search`` degrees for a look all around the robot, and one more."""
+    """How many searches of ``search`` degrees turn the robot all around, plus one."""
     return math.ceil(360.0 / abs(search)) + 1
 
 
 @dataclass(frozen=True)
 class MissionSettings(Bounded):
-    """What ends an instruction. Raises ValueError naming a field that is out of its range."""
+    """The limits that end an instruction. Raises ValueError naming a field that is out of its
+    range."""
 
     search_frames: int = bounded(
         frames_all_around(Steps().search), 2, 1000, "searches in a row that end it as not found"
@@ -45,12 +47,12 @@ class MissionSettings(Bounded):
 
 
 class Mission:
-    """The instruction that is followed, and what became of its decisions so far.
+    """The instruction that is followed, and the results of its decisions so far.
 
-    A mission begins with an instruction. Whoever stops the robot ends it without a word, since they
-    know. Only a decision that began in this mission, and its motion, count: each once. A decision
-    that failed looked nowhere, and a turn that did not arrive did not either. An unreachable cloud
-    ends nothing before ``max_seconds``: the robot stands, and goes on when the cloud is back.
+    A mission begins with an instruction. An operator's stop ends it without a report. Only
+    decisions that began in this mission count, and their motions, each once. A failed decision, or
+    a turn that did not arrive, does not count as a search. An unreachable cloud does not end it
+    before ``max_seconds``: the robot stands, and continues when the cloud is back.
     """
 
     def __init__(self) -> None:
@@ -58,30 +60,30 @@ class Mission:
         self.follow("", 0.0)
 
     def follow(self, instruction: str, now: float, goal_id: str = "") -> None:
-        """Begin anew with this instruction at ``now`` (steady seconds); empty: follow nothing."""
+        """Start with this instruction at ``now`` (monotonic s); an empty one follows nothing."""
         self.instruction, self.goal_id, self._begun_at = instruction, goal_id, now
-        self.trouble = ""  # why the last decision failed; empty after one that did not
+        self.trouble = ""  # why the last decision failed; empty if it did not
         self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
-        self._deciding: str | None = None  # the decision that has not said its action
+        self._deciding: str | None = None  # the decision without an action yet
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
-        self._running: Status | None = None  # the navigator's, while it moves
-        self._detail = ""  # of the last motion that did not arrive, or of the last refusal
-        self._free_at = now  # when no motion had failed to arrive since the last that did
+        self._running: Status | None = None  # the navigator's status while it moves
+        self._detail = ""  # of the last refusal, or of the last motion that did not arrive
+        self._free_at = now  # begin of the current series of motions that did not arrive
         self._found = False
 
     def begin(self, request: str) -> None:
-        """Note that the decision ``request`` on the instruction began."""
+        """Record that a decision on the instruction began."""
         self._deciding = request
         self._unsettled.add(request)
 
     def conclude(
         self, request: str, action: Action | None, problem: str = "", by_link: bool = False
     ) -> None:
-        """A decision is over, and its verified words say this action, or none.
+        """Record the result of a decision: the action in its verified words, or None.
 
-        problem: why they were broken off; empty: they were not. An action that they hold counts all
-        the same, for the navigator has heard it: what follows it moves nothing. ``by_link``: the
-        cloud could not be reached.
+        problem: why the answer broke off; empty if it did not. An action counts even then, because
+        the navigator already has it, and later words move nothing. ``by_link``: the cloud was
+        unreachable.
         """
         if request != self._deciding:
             return
@@ -100,20 +102,22 @@ class Mission:
             self._searched = 0
 
     def on_status(self, status: Status) -> None:
-        """Take the navigator's status: whether a motion runs, arrived or was refused."""
+        """Record the navigator's status: whether a motion runs, arrived or was refused."""
         self.held = f"the robot is held: {status.detail}" if status.state == "stopped" else ""
         if not self.instruction:
             return
         before, self._running = self._running, None
         if status.state in ("moving", "ready"):
             self._running, self._refused = status, 0
-            if status.detail.startswith(ARRIVED):  # as far as one of them, by what replaced it
+            # Arrived, or got as far as its replacement let it.
+            if status.detail.startswith(ARRIVED):
                 self._settle(status.request, status.detail[len(ARRIVED) :])
             if before is not None and before.request != status.request:
-                self._unsettled.discard(before.request)  # replaced: it neither arrived nor failed
-                self._decisions += before.detail != status.detail  # but was carried out as far
+                # A replaced motion has neither arrived nor failed.
+                self._unsettled.discard(before.request)
+                self._decisions += before.detail != status.detail  # but counts as carried out
         elif status.state == "stopped":
-            self._searched = self._blocked = 0  # whoever stopped it may have carried it away
+            self._searched = self._blocked = 0  # after a stop the robot may have been carried away
         elif status.detail.startswith(ARRIVED):
             self._settle(status.request, status.detail[len(ARRIVED) :])
         elif before is not None and before.request == status.request:
@@ -124,11 +128,11 @@ class Mission:
             self._detail = status.detail[len(REFUSED) :]
 
     def _settle(self, request: str, arrived: str, problem: str = "") -> None:
-        """Count a motion that is over: it ``arrived``, or did not, because of a problem."""
+        """Count a motion that is over: whether it ``arrived``, else its problem."""
         if request not in self._unsettled:
             return
         self._unsettled.remove(request)
-        if problem == "stop":  # that is no motion; its decision ends the mission
+        if problem == "stop":  # no motion; the decision itself ends the mission
             return
         self._decisions += 1
         self._detail = problem
@@ -136,7 +140,7 @@ class Mission:
             self._blocked = 0
         elif (
             problem.endswith(HELD) or IN_THE_WAY in problem
-        ):  # else it was given up: odometry is missing, say
+        ):  # otherwise the motion was given up, for example because odometry is missing
             self._blocked += 1
         if arrived == "search":
             self._searched += 1
@@ -144,11 +148,11 @@ class Mission:
             self._searched = 0
 
     def status(self, state: str, detail: str = "") -> GoalStatus:
-        """This of the instruction that is followed."""
+        """A status message with this state for the current instruction."""
         return GoalStatus(state, self.instruction, detail, self.goal_id)
 
     def end(self, settings: MissionSettings, now: float) -> GoalStatus | None:
-        """How the mission ended at ``now``, returned once; None while it goes on."""
+        """The mission's end if it ended by ``now``, returned once; None while it continues."""
         if not self._blocked:
             self._free_at = now
         end = self._end(settings, now) if self.instruction else None
@@ -183,16 +187,16 @@ class Mission:
 
 @dataclass(frozen=True)
 class GoalEnd:
-    """An ``outcome`` of the action NavigateByInstruction, and its sentence."""
+    """An ``outcome`` of the action NavigateByInstruction, and a sentence about it."""
 
     outcome: str
     message: str
 
 
 class FollowedGoal:
-    """One instruction from its publication on; ``state`` is ``waiting``, then ``following``.
+    """Follows one published instruction; ``state`` is ``waiting``, then ``following``.
 
-    While it waits, only the drafter's taking or refusing it counts: what is said of an earlier
+    While waiting, it only looks for the drafter's acceptance or refusal: messages about an earlier
     instruction may still arrive. Then it has the drafter's ``goal_id``, and any other state of the
     drafter ends it.
     """
@@ -204,12 +208,12 @@ class FollowedGoal:
 
     @property
     def decisions(self) -> int:
-        """How many of the goal's decisions had an answer."""
+        """How many of the goal's decisions were answered."""
         return len(self._answered)
 
     def on_status(self, status: GoalStatus) -> GoalEnd | None:
-        """Take a message of ``instruction_status``; returns how the goal ended, None if it goes
-        on."""
+        """Take a message of ``instruction_status``; returns how the goal ended, None if it
+        continues."""
         if status.state == FOLLOWING and status.instruction == self.instruction:
             self.state, self.goal_id = FOLLOWING, status.goal_id
             return None
@@ -225,7 +229,7 @@ class FollowedGoal:
     def on_words(self, request: str, goal_id: str, answer: str, answered: bool) -> bool:
         """Take the words of a decision; returns whether they belong to this goal.
 
-        ``answered``: these are its last words.
+        ``answered``: these are the decision's last words.
         """
         if self.state == "waiting" or goal_id != self.goal_id:
             return False

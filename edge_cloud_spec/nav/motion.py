@@ -1,9 +1,10 @@
-"""One action as a bounded motion: a reference that speeds up, cruises and brakes, with feedback.
+"""One action as a bounded motion: a speed profile that accelerates, cruises and brakes, with
+feedback.
 
-The reference is a trapezoid of speed whose area is the step. A base that follows commands with a
-first-order lag covers the same area a little later, so the reference alone (no odometry) already
-ends close; with odometry the error to the *delayed* reference is fed back, which takes out slip,
-drift of the heading and a wrong guess of the lag.
+The profile is a trapezoid of speed whose area is the step. A base that follows commands with a
+first-order lag covers the same area a little later, so the profile alone (no odometry) already ends
+close to the goal. With odometry, the error to the *delayed* profile is fed back, which corrects
+slip, drift of the heading and a wrong lag.
 
 Odometry can be wrong. So a step is never commanded against its own direction, ends when its
 ``Budget`` is used up, and ends when odometry reports far more than was commanded.
@@ -20,32 +21,33 @@ from ..options import Bounded, bounded
 from .answer import Action
 from .pose import STILL, Pose, Velocity, wrap
 
-PERIOD = 0.05  # s between commands, and how long one is valid
-SHARE = 1.4  # of the step's size, and MORE: room for slip, below the promised 1.5 and 5 cm, 5 deg
+PERIOD = 0.05  # s between commands, and the validity of one
+# Of the step's size, plus MORE: allows for slip, below the promised 1.5 and 5 cm, 5 degrees.
+SHARE = 1.4
 MORE = (0.04, math.radians(4))  # m, rad
-ASIDE = 0.1  # m sideways that holding the line of a move may take
-PATH = 0.25  # m that a base which was driving may make from a turn's frame on
-BEND = math.radians(10)  # rad of turning that holding the heading of a move may take
-LEFT = (0.002, math.radians(0.2))  # m, rad; with less left a step is at its bound
-GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop is damped by 0.7
-NEARING = 12.0  # 1/s; speed at most, over the way that is left
-PULSE = 0.1  # s; the shortest command that moves a base by what it says
-RATE_S = 0.1  # s over which odometry tells a speed
-ROUNDING = 1e-6  # s; a motion is the same whenever it begins
-RATES = 40  # odometry messages in that at most
-REST = 0.25  # of a step, with which left it is no failure
-PROGRESS = 0.5  # of what was commanded; a base that makes less is held by something
+ASIDE = 0.1  # m sideways, for holding the line of a move
+PATH = 0.25  # m that a driving base may make from the frame of a turn
+BEND = math.radians(10)  # rad of turning, for holding the heading of a move
+LEFT = (0.002, math.radians(0.2))  # m, rad; with less left, the step's budget is used up
+GAIN = 2.5  # 1/s; with a lag of 0.2 s the loop's damping is 0.7
+NEARING = 12.0  # 1/s; largest speed over the remaining distance
+PULSE = 0.1  # s; the shortest command with its full effect
+RATE_S = 0.1  # s over which odometry's speed is measured
+ROUNDING = 1e-6  # s; makes a motion independent of when it begins
+RATES = 40  # most odometry messages within RATE_S
+REST = 0.25  # share of a step that may remain without counting as a failure
+PROGRESS = 0.5  # share of what was commanded; a base that makes less is blocked
 SHORT = (
     "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
 )
 IN_THE_WAY = "something is in the way at"
 BLOCKED = "did not get where it should; is the way blocked?"
-REMEMBERED = 400  # changes of the command: 20 s and more, where each tick makes one
-HALF = PERIOD / 2  # s; a command holds for a period, so it is taken from the middle of it
-GRACE = 1.0  # s beyond 1.5 times the planned time; then the motion gives up
-DOUBT = 1.5  # times what was commanded, and FAR: odometry that tells of more has jumped
+REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
+HALF = PERIOD / 2  # s; a command holds for a period, so it is computed for the period's middle
+GRACE = 1.0  # s beyond 1.5 times the planned time, after which the motion is given up
+DOUBT = 1.5  # times what was commanded, plus FAR: beyond it odometry has jumped
 FAR = (0.25, math.radians(25))  # m, rad
-REACH = 1.2  # times a step's size, and MORE: a way that its budget surely covers
+REACH = 1.2  # times a step's size, plus MORE: a distance that its budget certainly covers
 
 
 REACTION = 0.2  # s from a fault to a zero command: a period, the guard's silence, a message
@@ -53,7 +55,7 @@ REACTION = 0.2  # s from a fault to a zero command: a period, the guard's silenc
 
 @dataclass(frozen=True)
 class Axis(Bounded):
-    """What a base makes of commands along one axis, in m (its moves) or rad (its turns).
+    """How a base responds to commands along one axis, in m (moves) or rad (turns).
 
     ``edge-cloud-spec commission`` measures it. Raises ValueError naming a field out of its range.
     """
@@ -65,13 +67,13 @@ class Axis(Bounded):
     drift: float = bounded(0.0, 0.0, 0.5, "speed when it is told to stand, m/s or rad/s")
 
     def stopping(self, speed: float, reaction: float = REACTION) -> float:
-        """How far it goes at most from a fault at this speed on, until it stands; m or rad."""
+        """The farthest it moves after a fault at this speed until it stands; m or rad."""
         return abs(speed) * (reaction + self.braking) + self.overshoot if speed else 0.0
 
 
 @dataclass(frozen=True)
 class Limits(Bounded):
-    """How fast the base may be asked to go, and what it makes of commands.
+    """The largest commands allowed, and how the base responds to commands.
 
     Raises ValueError naming a field out of its range.
     """
@@ -84,13 +86,13 @@ class Limits(Bounded):
     stops_within: float = bounded(
         0.0, 0.0, 5.0, "m; slower, so that it stands within so far of a fault; 0: no bound"
     )
-    # As a base with legs, which takes no step for less, and does not stand at once.
+    # As for a base with legs, which makes no smaller step and does not stop at once.
     move: Axis = field(default_factory=lambda: Axis(slowest=0.1, overshoot=0.1))
     turn: Axis = field(default_factory=lambda: Axis(slowest=0.2, overshoot=0.2))
 
     @property
     def top_speed(self) -> float:
-        """Forward and backward speed at which it stands within ``stops_within``, m/s."""
+        """The move speed from which the base stops within ``stops_within``, m/s."""
         if not self.stops_within:
             return self.speed
         room = max(0.0, self.stops_within - self.move.overshoot)
@@ -121,20 +123,20 @@ NOTHING: Use = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Goal:
-    """A step relative to where it begins: metres forward or radians to the left; one of them 0."""
+    """A step relative to its start: metres forward or radians to the left; one of them is 0."""
 
     distance: float = 0.0
     angle: float = 0.0
 
 
 def shortened(action: Action, steps: Steps) -> Action:
-    """The action, with no larger amount than the largest step."""
+    """The action, its amount limited to the largest step."""
     most: float = getattr(steps, f"{action.verb}_large", 0.0)
     return replace(action, amount=most) if action.amount > most else action
 
 
 def goal_of(action: Action, steps: Steps) -> Goal:
-    """The step that an action asks for, no larger than the largest; ``stop`` is none at all."""
+    """The step of an action, at most the largest; an empty one for ``stop``."""
     if action.verb == "stop":
         return Goal()
     if action.verb == "search":
@@ -149,10 +151,10 @@ def goal_of(action: Action, steps: Steps) -> Goal:
 
 @dataclass(frozen=True)
 class Step:
-    """What to command now; ``done`` ends the motion, ``arrived`` says whether at its goal.
+    """The command of this tick. ``done`` ends the motion; ``arrived``: it is at its goal.
 
-    ``lasts``: seconds after which the base must be stopped if no other command came meanwhile.
-    ``problem``: why a motion that has not arrived ends.
+    ``lasts``: seconds after which the base must be stopped if no other command comes. ``problem``:
+    why a motion ends without arriving.
     """
 
     velocity: Velocity
@@ -163,14 +165,14 @@ class Step:
 
 
 class Motion:
-    """One step from where the base is at ``now``; closed-loop if ``pose`` is given, else timed.
+    """One step, started at ``now``; closed-loop if ``pose`` is given, else timed.
 
-    ``now`` is a steady clock in seconds, the caller's. Call ``step`` (or ``wait``) at about 20 Hz.
-    The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``);
+    ``now`` is a monotonic clock in seconds, the caller's. Call ``step`` (or ``wait``) at about 20
+    Hz. The goal is relative to ``anchor``, the pose where the step was decided (default: ``pose``);
     what the base has moved since then is part of the step. A base that is past the goal stays
     there.
 
-    It may begin while the base moves at ``driven``. Of that speed, the part towards the goal is
+    It may start while the base moves at ``driven``. Of that speed, the part towards the goal is
     kept, the part across it is reduced to 0 within the limits, and a part against it must be braked
     first (``in_reach``). ``used``: what was commanded since the step's frame (`CommandedMotion`);
     it is subtracted from the budget.
@@ -193,8 +195,9 @@ class Motion:
         self._turns = goal.angle != 0.0
         self._axis = limits.turn if self._turns else limits.move
         self._turned = self._offset = 0.0
-        self._made: deque[tuple[float, float]] = deque(maxlen=RATES)  # when, how far along it
-        self._followed = 0.0  # commanded at speeds that move the base, m or rad
+        # Time, and distance along the step.
+        self._made: deque[tuple[float, float]] = deque(maxlen=RATES)
+        self._followed = 0.0  # m or rad commanded at speeds that move the base
         self._last: tuple[float, Pose] | None = None
         self._given, self._given_at = driven, now - HALF if driven == STILL else now
         self._driven = driven
@@ -211,7 +214,7 @@ class Motion:
         acceleration = limits.turn_acceleration if self._turns else limits.acceleration
         self._along_it = self._sign * (driven.wz if self._turns else driven.vx)
         begins = max(0.0, self._along_it)
-        self._rolls = begins * self._axis.response  # what was commanded, and has not happened yet
+        self._rolls = begins * self._axis.response  # what was commanded and has not happened yet
         way = self._sign * (self._size - self._offset)
         self._way = max(0.0, way)
         self._profile = Profile(way - self._rolls, speed, acceleration, begins)
@@ -219,17 +222,18 @@ class Motion:
 
     @property
     def duration(self) -> float:
-        """Planned seconds, without the base's lag."""
+        """The planned duration, s, without the base's lag."""
         return self._profile.duration
 
     @property
     def ends(self) -> float:
-        """When it is planned to be at rest."""
+        """When the base is planned to be at rest, monotonic s."""
         return self._begin + self._profile.duration + self._axis.response
 
     @property
     def tolerance(self) -> float:
-        """m or rad; with less left it has arrived: the base would follow no shorter command."""
+        """The remaining m or rad that count as arrived: the base would not follow a shorter
+        command."""
         return max(self.TOLERANCE[self._turns], PULSE * self._axis.slowest)
 
     @property
@@ -239,9 +243,9 @@ class Motion:
 
     @property
     def in_reach(self) -> bool:
-        """Whether its bounds allow its way, and that of braking from what is driven.
+        """Whether the budget allows this step, including braking from ``driven``.
 
-        The way is longer where the base has moved against it. A base that moves against it now must
+        The way is longer if the base has moved against it. A base that moves against it now must
         stand first.
         """
         far = self._way > REACH * abs(self._size) + MORE[self._turns]
@@ -253,11 +257,11 @@ class Motion:
 
     @property
     def lasts(self) -> float:
-        """Seconds for which the command in force stays within its bounds."""
+        """How long the current command stays within the budget, s."""
         return self._budget.lasts
 
     def wait(self, now: float) -> Step:
-        """Stand for this once, and go on from here with the next ``step``."""
+        """Command standing for this tick; the next ``step`` continues from here."""
         self._begin += now - self._now
         self._driven = STILL
         return self._command(STILL, now, lambda wanted: wanted)
@@ -265,14 +269,14 @@ class Motion:
     def step(
         self, now: float, pose: Pose | None = None, slower: Slower = lambda wanted: wanted
     ) -> Step:
-        """The command at ``now``; ``pose`` is the newest odometry (None: go on by the clock)."""
+        """The command at ``now``; ``pose`` is the newest odometry (None: continue by the clock)."""
         self._budget.count(now)
         time = now - self._begin
         over = time >= self._profile.duration
         if pose is None or self._last is None:
             if over or self._budget.used_up:
                 made = self._budget.turn if self._turns else self._budget.path
-                problem = self._shortfall(made)  # of the commands, where something slowed it down
+                problem = self._shortfall(made)  # of the way commanded, if something slowed it down
                 return Step(STILL, done=True, arrived=not problem, problem=problem)
             speed = self._profile.at(time + HALF)[1]
             return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
@@ -283,29 +287,29 @@ class Motion:
         progress = turned if self._turns else ahead
         covered, _ = self._profile.at(time - self._axis.response)
         covered += self._rolls
-        error = self._sign * (self._offset - progress) + covered  # positive: short of where to be
+        error = self._sign * (self._offset - progress) + covered  # positive: behind
         rate = self._sign * self._rate(now)
         rolls = rate * self._axis.braking
-        left = self._sign * (self._size - progress) - rolls  # where it would roll out
+        left = self._sign * (self._size - progress) - rolls  # what remains after rolling out
         near = over and left <= self.tolerance
         if near and abs(rate) <= self.AT_REST[self._turns]:
             return Step(STILL, done=True, arrived=True)
         if now >= self.deadline or self._budget.used_up:
             problem = "" if near else self._shortfall(self._sign * progress)
             return Step(STILL, done=True, arrived=not problem, problem=problem)
-        # There is no way back from too far, so what a base that follows half as fast would be
-        # behind is made up for only when it has not come by itself.
+        # A base that overshoots cannot go back, so the lag of one that follows half as fast is
+        # made up for only if it does not catch up by itself.
         behind = min(max(0.0, error), max(0.0, rolls))
         speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
         speed = min(speed, NEARING * max(0.0, left))
-        if over and speed < self._axis.slowest:  # which the base would not follow
+        if over and speed < self._axis.slowest:  # the base would not follow
             speed = self._axis.slowest if error - rolls > self.tolerance else 0.0
         wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
         return self._command(wanted, now, slower)
 
     def _shortfall(self, made: float) -> str:
-        """Why it ends at its bounds without being near; empty where it got about as far as it
-        should: so short a rest is no reason to think that something is in the way."""
+        """Why the step ended too far from its goal; empty if it got about as far as it should: a
+        short rest does not mean that something is in the way."""
         should = min(abs(self._size), self._followed)
         if made >= abs(self._size) - max(self.tolerance, REST * abs(self._size)):
             return ""
@@ -317,13 +321,14 @@ class Motion:
             self._followed += along * (now - self._given_at)
         self._now = now
         granted = self._budget.grant(self._eased(velocity, now - self._given_at), now)
-        self._given = self._budget.grant(slower(granted), now)  # what is used is what is commanded
+        # The budget counts what is really commanded.
+        self._given = self._budget.grant(slower(granted), now)
         self._given_at = now
         return Step(self._given, self.lasts)
 
     def _eased(self, wanted: Velocity, time: float) -> Velocity:
-        """``wanted``, no more sped up since ``time`` s ago than it may be, or than to the slowest
-        speed that moves the base; braking is free."""
+        """``wanted``, limited to the acceleration allowed since ``time`` s ago, or to the slowest
+        speed that moves the base; braking is not limited."""
         given, limits = self._given, self._limits
         faster, turning = limits.acceleration * time, limits.turn_acceleration * time
         return Velocity(
@@ -333,8 +338,8 @@ class Motion:
         )
 
     def _along(self, speed: float, lateral: float, turn: float, time: float) -> Velocity:
-        """``speed`` is along the step, and never against it; across it, what was driven ``time``
-        seconds ago comes to an end."""
+        """A velocity with ``speed`` along the step, never against it; the sideways part of
+        ``driven`` is reduced to 0 over ``time`` seconds."""
         limits, driven = self._limits, self._driven
         if self._turns:
             ahead = _slowed(driven.vx, limits.acceleration * time)
@@ -347,7 +352,7 @@ class Motion:
         )
 
     def _contradiction(self, pose: Pose) -> str:
-        """How ``pose`` contradicts what was commanded; empty where it does not."""
+        """How ``pose`` contradicts the commands; empty if it does not."""
         assert self._from is not None
         moved = math.hypot(pose.x - self._from.x, pose.y - self._from.y)
         turned = abs(wrap(pose.yaw - self._from.yaw))
@@ -375,7 +380,8 @@ class Motion:
         return ahead, cos * dy - sin * dx, self._turned
 
     def _rate(self, now: float) -> float:
-        """Speed along the step, over the last odometry of ``RATE_S``: legs sway. 0: none came."""
+        """The speed along the step over the last ``RATE_S`` of odometry, since legs sway; 0: no
+        odometry."""
         while len(self._made) > 2 and now - self._made[1][0] > RATE_S - ROUNDING:
             self._made.popleft()
         (begin, first), (end, last) = self._made[0], self._made[-1]
@@ -387,7 +393,7 @@ class Motion:
 
 
 def _sped_up(given: float, wanted: float, most: float, slowest: float) -> float:
-    """``wanted``, with at most ``most`` more speed than ``given`` if it goes on the same way, or
+    """``wanted``, at most ``most`` faster than ``given`` in the same direction, or at
     ``slowest``."""
     return _clip(wanted, max(slowest, (abs(given) if given * wanted > 0.0 else 0.0) + most))
 
@@ -397,8 +403,8 @@ def _clip(value: float, bound: float) -> float:
 
 
 def _rolled(begin: float, end: float, lag: float) -> float:
-    """Seconds' worth of a command that was in force from ``begin`` to ``end``, before 0, which a
-    base that follows with this time constant makes after 0."""
+    """How many seconds' worth of a command, in force from ``begin`` to ``end`` (before 0), a base
+    with this time constant still makes after 0."""
     began, ended = (math.exp(min(0.0, at) / lag) if lag else 0.0 for at in (begin, end))
     return lag * (ended - began)
 
@@ -408,15 +414,15 @@ def _slowed(value: float, less: float) -> float:
 
 
 def _braking(speed: float, acceleration: float) -> float:
-    """The way (m or rad) that commands add up to when braking begins with the next one."""
+    """The way (m or rad) commanded while braking from the next command on."""
     return abs(speed) * PERIOD + speed * speed / (2 * acceleration)
 
 
 class Profile:
-    """A speed over time with area ``length``, which ends at rest: speeding up, cruising, braking.
+    """A speed over time with area ``length``, which ends at rest: accelerating, cruising, braking.
 
-    It begins with the speed ``begins`` >= 0; one from which it cannot brake within ``length`` is
-    braked at once.
+    It begins at speed ``begins`` >= 0. If it cannot brake from that within ``length``, it brakes at
+    once.
     """
 
     def __init__(
@@ -428,7 +434,7 @@ class Profile:
             peak = max(begins, min(speed, math.sqrt(length * acceleration + square / 2)))
         ramps = (2 * peak * peak - square) / (2 * acceleration)
         cruising = max(0.0, length - ramps) / peak if peak else 0.0
-        self._phases = (  # of each: how long it lasts, the speed that it begins with, acceleration
+        self._phases = (  # (duration, initial speed, acceleration) of each phase
             ((peak - begins) / acceleration, begins, acceleration),
             (cruising, peak, 0.0),
             (peak / acceleration, peak, -acceleration),
@@ -440,7 +446,8 @@ class Profile:
         return sum(lasts for lasts, _, _ in self._phases)
 
     def at(self, time: float) -> tuple[float, float]:
-        """(covered, speed) at ``time`` s after the start; before it, at the initial speed."""
+        """(covered, speed) at ``time`` s after the start; before the start, at the initial
+        speed."""
         if time <= 0.0:
             return self._begins * time, self._begins
         covered = 0.0
@@ -454,13 +461,13 @@ class Profile:
 
 
 class Budget:
-    """Bounds on what the commands of one step add up to, whatever odometry says meanwhile:
-    metres of path, of these sideways, and radians of turning.
+    """Bounds the sum of one step's commands, independently of odometry: metres of path, metres
+    sideways, and radians of turning.
 
-    A base that follows commands with a lag covers, once it stands, what was commanded: so a bound
-    on the commands bounds the step.
-    ``grant`` what is to be commanded now, with ``now`` in steady seconds; a command counts until
-    the next one, late or not. ``path`` and ``turn`` are what was commanded so far.
+    A base that follows commands with a lag finally covers what was commanded, so a bound on the
+    commands bounds the step. ``grant`` each command before it is sent, with ``now`` in monotonic
+    seconds; a command counts until the next one, late or not. ``path`` and ``turn`` are the sums
+    commanded so far.
     """
 
     def __init__(
@@ -471,8 +478,8 @@ class Budget:
         driven: Velocity = STILL,
         now: float = -math.inf,
     ) -> None:
-        """used: of it already, by what was commanded since the step's frame; ``driven``: what is
-        commanded ``now``."""
+        """used: the part of the budget commanded since the step's frame; ``driven``: the velocity
+        commanded at ``now``."""
         self._turns = angle != 0.0
         if self._turns:
             rolled = PATH if any(used) else 0.0
@@ -485,23 +492,23 @@ class Budget:
         self._given, self._since = driven, now
 
     def allows(self, path: float, turn: float) -> bool:
-        """Whether so many metres and radians are left, and nothing was used that was not there."""
+        """Whether so many metres and radians are left, and no more was used than granted."""
         fits = path <= self._left[0] + LEFT[0] and turn <= self._left[2] + LEFT[1]
         return fits and not self._overdrawn
 
     @property
     def path(self) -> float:
-        """Path that was commanded so far, m."""
+        """The path commanded so far, m."""
         return self._most[0] - self._left[0]
 
     @property
     def turn(self) -> float:
-        """Turning that was commanded so far, to either side, rad."""
+        """The turning commanded so far, to either side, rad."""
         return self._most[2] - self._left[2]
 
     @property
     def used_up(self) -> bool:
-        """Whether the step is at its bound."""
+        """Whether the step's budget is used up."""
         left = self._left[2] if self._turns else self._left[0]
         return left <= LEFT[self._turns]
 
@@ -518,7 +525,7 @@ class Budget:
         )
 
     def count(self, now: float) -> None:
-        """Subtract what the current command has used by ``now``."""
+        """Subtract what the current command has used until ``now``."""
         time = max(0.0, now - self._since) if self._given != STILL else 0.0
         self._since = now
         used = _rates(self._given)
@@ -526,7 +533,8 @@ class Budget:
         self._left = path, aside, turn
 
     def grant(self, wanted: Velocity, now: float) -> Velocity:
-        """Make ``wanted`` the current command, slowed down until two periods of it fit."""
+        """Slow ``wanted`` down until two periods of it fit into the budget, and make it the current
+        command."""
         self.count(now)
         path, aside, turn = (left / (2 * PERIOD) for left in self._left)
         vy = max(-aside, min(aside, wanted.vy))
@@ -540,35 +548,35 @@ class Budget:
 
 
 def _rates(velocity: Velocity) -> tuple[float, float, float]:
-    """What a velocity uses per second: path, sideways way (m) and turning (rad)."""
+    """A velocity's use per second: path, sideways way (m) and turning (rad)."""
     return velocity.speed, abs(velocity.vy), abs(velocity.wz)
 
 
 class CommandedMotion:
-    """The velocities commanded lately, for whatever step. Times are steady seconds."""
+    """The velocities commanded recently, over all steps. Times are monotonic, s."""
 
     def __init__(self) -> None:
         self._given: deque[tuple[float, Velocity]] = deque([(-math.inf, STILL)], REMEMBERED)
 
     @property
     def driven(self) -> Velocity:
-        """The velocity commanded last."""
+        """The latest commanded velocity."""
         return self._given[-1][1]
 
     @property
     def changed(self) -> float:
-        """When the velocity commanded last began, steady s."""
+        """Since when the latest velocity has been commanded, monotonic s."""
         return self._given[-1][0]
 
     def command(self, velocity: Velocity, now: float) -> None:
-        """Note that this velocity is commanded from ``now`` on."""
+        """Record that this velocity is commanded from ``now`` on."""
         if velocity != self.driven:
             self._given.append((now, velocity))
 
     def since(self, time: float, now: float, limits: Limits | None = None) -> Use:
-        """The path, sideways way and turning that commands from ``time`` to ``now`` add up to.
+        """The path, sideways way and turning commanded from ``time`` to ``now``.
 
-        With limits, what the base still rolls after ``time`` for earlier commands is added.
+        With limits, the rolling on after ``time`` from earlier commands is added.
         """
         path = aside = turn = 0.0
         for velocity, begin, end in self._spans(now):
@@ -583,11 +591,11 @@ class CommandedMotion:
         return path, aside, turn
 
     def driven_since(self, time: float, now: float) -> float:
-        """Seconds from ``time`` to ``now`` in which the base was commanded to move."""
+        """For how many seconds from ``time`` to ``now`` the base was commanded to move."""
         return sum(end - max(begin, time) for _, begin, end in self._spans(now) if end > time)
 
     def _spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
-        """Each commanded velocity but standing, with its begin and end."""
+        """Each moving velocity commanded, with its begin and end."""
         ends = [*[at for at, _ in self._given][1:], now]
         for (begin, velocity), end in zip(self._given, ends, strict=True):
             if velocity != STILL:

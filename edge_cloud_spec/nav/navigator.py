@@ -1,4 +1,5 @@
-"""Deciding what moves: verified words in, bounded commands out. No I/O, no clock, no thread."""
+"""Decides what moves the robot: verified words in, bounded commands out. No I/O, no clock, no
+thread."""
 
 from __future__ import annotations
 
@@ -58,32 +59,32 @@ from .status import (
     is_request,
 )
 
-FUTURE = 0.5  # s that a frame's stamp may lie ahead of the clock
-SOONEST = 0.1  # s after a command's end, before which no watchdog stops the base
-STALL = 0.5  # s without a tick, after which a motion is not taken up again
-PROGRESS_S = 2.0  # s in which a base that drives must make some way,
-PROGRESS = 0.25  # of what is commanded
-HELD_S = 1.0  # s that a motion waits where something is in its way
-YOUNG = 1.0  # s of driving since its frame, after which nothing begins on it
-QUICK = 0.45  # s; where decisions take longer, they begin when a motion is about to end:
-LAST = (0.15, 0.1)  # s before the end of a move, of a turn
-REMEMBERED = 8  # decisions, for DecisionTime
-SHARE = 0.75  # of them that are as quick
-RESTS = (0.06, 0.1)  # m/s, rad/s; a body that is slower makes no picture blurred or tilted
-REST_S = 0.5  # s that a decision waits for that at most, where it is made standing
-STANDS_S = 2.0  # s after a stop in which a base comes to rest; in as many then it moves by itself
-DRIFTS = (0.1, math.radians(6))  # if it makes more than so many m or rad
+FUTURE = 0.5  # s by which a frame's stamp may be in the future
+SOONEST = 0.1  # s after a command's end before which no watchdog stops the base
+STALL = 0.5  # s without a tick after which a motion does not continue
+PROGRESS_S = 2.0  # s in which a driving base must make some way
+PROGRESS = 0.25  # the share of what was commanded that it must make
+HELD_S = 1.0  # s for which a motion waits for an obstacle to go
+YOUNG = 1.0  # s of driving since a frame, after which no action begins on it
+QUICK = 0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
+LAST = (0.15, 0.1)  # so many s before the end of a move, of a turn
+REMEMBERED = 8  # decisions for DecisionTime
+SHARE = 0.75  # the quantile of their times
+RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
+REST_S = 0.5  # s that a decision made standing waits for rest, at most
+STANDS_S = 2.0  # s after a stop in which a base comes to rest; later it moves by itself
+DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
 
 
 @dataclass(frozen=True)
 class FrameTime:
-    """When a decision's frame was taken, by this computer's clocks, and whether it may still count.
+    """When a decision's frame was taken, by this computer's clocks.
 
-    ``at`` is the instant, ns of this computer's ROS clock, to compare with odometry's.
+    ``at``: ns of this computer's ROS clock, to compare with odometry's stamps.
 
-    ``taken`` (steady seconds) is to tell whether the frame is old. A clock ahead is allowed for in
-    both. One that is behind is not in ``taken``: it may be a driver that lags, whose frames must
-    not pass for fresh ones. ``ahead`` is the camera's clock, s.
+    ``taken`` (monotonic s) is for the frame's age. A camera clock that is ahead is corrected in
+    both. One that is behind is not corrected in ``taken``: it may be a slow driver, whose frames
+    must not count as fresh. ``ahead``: how far the camera's clock is ahead, s.
     """
 
     at: int
@@ -92,14 +93,15 @@ class FrameTime:
 
     @classmethod
     def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
-        """The time of a decision's frame; ``base_offset`` of odometry's clock, None if unknown."""
+        """The time of a decision's frame; ``base_offset``: of odometry's clock, s, None if
+        unknown."""
         ahead = camera_clock(settled.words.camera_offset, base_offset)
         return cls(
             settled.words.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead
         )
 
     def problem(self, settings: Settings, now: float) -> str:
-        """Why the frame does not count at ``now``; empty if it does."""
+        """Why the frame must not be used at ``now``; empty if it may."""
         age = now - self.taken
         if problem := clock_problem("the camera's", self.ahead, settings.clock_offset_limit):
             return problem
@@ -112,9 +114,9 @@ class FrameTime:
 
 @dataclass(frozen=True)
 class Run:
-    """A motion under way. ``expiry``: until when, steady seconds.
+    """A running motion. ``expiry``: until when, monotonic s.
 
-    ``look_at``: from when on the next decision may begin, and replace it; infinite: at its end.
+    ``look_at``: when the next decision, which replaces it, may begin; infinite: at its end.
     """
 
     action: Action
@@ -125,19 +127,20 @@ class Run:
 
 
 class DecisionTime:
-    """Time from a decision's frame to its verified action: a high quantile of the last ones."""
+    """The time from a decision's frame to its verified action: a high quantile of recent ones."""
 
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
 
     def took(self, seconds: float) -> None:
-        """Note a decision whose action was known ``seconds`` after its frame was taken."""
+        """Record a decision whose action was known ``seconds`` after its frame was taken."""
         if math.isfinite(seconds):
             self._took.append(max(0.0, seconds))
 
     @property
     def seconds(self) -> float:
-        """The time of a decision, s; infinite before the first, which is made standing."""
+        """The time of a decision, s; infinite before the first, which is therefore made
+        standing."""
         if not self._took:
             return math.inf
         ordered = sorted(self._took)
@@ -145,68 +148,67 @@ class DecisionTime:
 
 
 class Navigator:
-    """``on(event, now)`` answers with effects, to be carried out in their order.
+    """``on(event, now)`` returns effects, to be performed in their order.
 
-    One motion runs; what stops it is an event (e_stop, ``stop``, hold, another instruction, other
-    settings), its own end or expiry, odometry that went missing or jumped, or a gap between ticks.
-    Where odometry tells the place of a frame, the next decision is made while it runs, and replaces
-    it: the next tick drives on from the speed of the last, and all that was commanded since the
-    frame (``CommandedMotion``) is off the new action's budget. One that does not fit into that has
-    the robot stand first. Words that nobody has verified replace no motion, and none replaces
-    theirs.
+    One motion runs at a time. It is stopped by an event (e_stop, ``stop``, hold, another
+    instruction, other settings), its end or expiry, odometry that goes missing or jumps, or a gap
+    between ticks. If odometry locates the frame, the next decision may be made while the motion
+    runs, and replaces it: the next tick drives on from the current speed, and all that was
+    commanded since the frame (``CommandedMotion``) is subtracted from the new action's budget. If
+    the action does not fit into that, the robot stops first. Unverified words never replace a
+    motion, nor are theirs replaced.
 
-    After a stop (``StopLatch``) it moves only for an instruction from after the release, on a frame
-    from after that: words say the count of stops and instructions that was heard before their frame
-    came, and those of an older one move nothing (``StopLatch.counts``), nor do they end an
-    instruction that was published again since. (The frame must be no older than the last stop,
-    as well, by clocks that agree.) Once an instruction was heard, only words of the goal move
-    that the drafter follows for it, and none once they have said that it is done. What says
-    ``stop`` stops, whatever it was decided for, and whoever has spoken since.
-    ``counts`` tells what was dropped.
+    After a stop (``StopLatch``) only a new instruction after the release, and a frame after that,
+    moves the robot. Words carry the count of stops and instructions that their drafter knew when
+    the frame came; with an older count they move nothing (``StopLatch.counts``), and do not end an
+    instruction that was published again since. (By clocks that agree, the frame must not be older
+    than the last stop either.) Once there is an instruction, only words of the drafter's goal for
+    it move the robot, and none after they have completed the goal. A ``stop`` in any words stops
+    the robot, whatever their goal or age. ``counts`` counts what was dropped.
     """
 
     def __init__(
         self, settings: Settings | None = None, stops: int = 0, starting: str = ""
     ) -> None:
-        """``stops``: where to begin counting; another number for each navigator that runs.
-        ``starting``: why nothing may move yet (until ``Hold("", START)``); empty: nothing is.
-        """
+        """``stops``: where counting begins; different for each navigator that runs. ``starting``:
+        why nothing may move yet (until ``Hold("", START)``); empty: it may."""
         self.odometer = Odometer()
         self.settings = self.odometer.settings = settings or Settings()
         self.stop_latch = StopLatch(stops, starting)
         state = "stopped" if starting else "idle"
         self.status = Status(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
-        self._shortened: set[Action] = set()  # those of which it was said
+        self._shortened: set[Action] = set()  # actions whose shortening was reported
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
         self._run: Run | None = None
         self._commanded = CommandedMotion()
         self.obstacles = Obstacles(self.odometer, self._commanded)
         self.obstacles.settings = self.settings
-        self._free_at = -math.inf  # when nothing in the way held the robot last
-        self._in_way = ""  # what was in the way of the motion under way
+        self._free_at = -math.inf  # when no obstacle last held the robot
+        self._in_way = ""  # the obstacle in the way of the current motion
         self._decision_time = DecisionTime()
-        self._given = Drive(STILL, 0.0)  # the last command
-        self._resting = ("", -math.inf)  # the detail to show once the base rests, and since when
-        self._unseen = ""  # why it is not seen what is in the way; empty: it is
-        self._drifts = False  # whether it was told that the base moves by itself
-        self._set_off = -math.inf  # when the robot last began to move from standing
-        self._here = Pose()  # at the last tick
-        self._made = 0.0  # m or rad that one action again and again has made, since it was counted
+        self._given = Drive(STILL, 0.0)  # the latest command
+        self._resting = ("", -math.inf)  # the detail to publish once the base rests, and since when
+        self._unseen = ""  # why a lidar cannot be used; empty if all can
+        self._drifts = False  # whether it was reported that the base moves by itself
+        self._set_off = -math.inf  # when the robot last started from standing
+        self._here = Pose()  # the pose at the last tick
+        self._made = 0.0  # m or rad made by a repeated action since it was last counted
         self._latest = NOBODY
-        self._instruction: str | None = None  # that was heard last; None: none
-        self._followed: tuple[str, str] | None = None  # goal, and its instruction, by the drafter
-        self._completed: str | None = None  # goal that is done, until an instruction is heard
+        self._instruction: str | None = None  # the latest instruction; None: none
+        # Goal and instruction that the drafter follows.
+        self._followed: tuple[str, str] | None = None
+        self._completed: str | None = None  # the completed goal, until another instruction
         self._ticked = -math.inf
 
     @property
     def stops(self) -> int:
-        """Stops, releases and instructions so far, from where it began to count."""
+        """The count of stops, releases and instructions, from its random start."""
         return self.stop_latch.count
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages and actions were dropped so far, by cause."""
+        """How many messages and actions were dropped, by cause."""
         return {**self._assembler.counts, **self._refused}
 
     @property
@@ -215,11 +217,11 @@ class Navigator:
         return self._run is not None
 
     def read_in(self, dialect: Dialect) -> None:
-        """Read answers in this dialect from now on."""
+        """Parse answers in this dialect from now on."""
         self._assembler.dialect = dialect
 
     def configure(self, settings: Settings, now: float) -> list[Effect]:
-        """Take other settings; a motion or decision that began under the old ones ends."""
+        """Use other settings; a motion or decision that began under the old ones ends."""
         if settings == self.settings:
             return []
         self.settings = self.odometer.settings = self.obstacles.settings = settings
@@ -230,7 +232,7 @@ class Navigator:
         return self._noted(ended, now)
 
     def on(self, event: Event, now: float) -> list[Effect]:
-        """The effects of ``event`` at ``now`` (steady seconds)."""
+        """Handle an event at ``now`` (monotonic s); returns its effects."""
         return self._noted(self._on(event, now), now)
 
     def _noted(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -257,7 +259,7 @@ class Navigator:
             return self._latch(E_STOP, "e_stop is on" if event.on else "", now)
         if isinstance(event, Hold):
             return self._latch(event.cause, event.why, now)
-        if isinstance(event, GoalStatus):  # of an end nothing is to be done
+        if isinstance(event, GoalStatus):  # an end needs no reaction
             if event.state == FOLLOWING:
                 self._followed = event.goal_id, event.instruction
             return []
@@ -279,7 +281,8 @@ class Navigator:
         try:
             check_instruction(event.text)
         except UserError:
-            return effects  # the drafter says why; it follows none, and ends no waiting
+            # The drafter reports why it does not follow it, so the waiting continues.
+            return effects
         released = "idle", "released"
         same = self.status.state, self.status.detail
         return effects + self._show(
@@ -327,8 +330,8 @@ class Navigator:
         return self._start(settled, settled.action, now)
 
     def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
-        """It moves nothing. A motion under way goes on, unless its place is out of the next one's
-        reach: then the robot stands, and the next is decided there."""
+        """Refuse an action. A current motion continues, unless the next action would be out of
+        reach: then the robot stops, and decides again standing."""
         self._refused["refused"] += 1
         report = Report(f"request {settled.words.request} moves nothing: {problem}")
         if self._run is not None and problem != MOVED_AWAY:
@@ -339,8 +342,8 @@ class Navigator:
         return [*halt, report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
-        """The motion ends; the instruction is done, if the frame came after it was heard last: that
-        the count tells, whatever the clocks say."""
+        """Carry out the action ``stop``: the motion ends, and the instruction is done if the frame
+        came after it, by the count of stops, whatever the clocks say."""
         goal_id = settled.words.goal_id
         if self._is_followed(goal_id) and settled.words.stops == self.stops:
             self._completed = goal_id
@@ -348,8 +351,8 @@ class Navigator:
         return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
 
     def _is_followed(self, goal_id: str) -> bool:
-        """Whether this is the goal of the instruction that was heard last; any, if none was. The
-        drafter names it on another topic, so either may come first."""
+        """Whether this goal belongs to the latest instruction; true if there was none. The drafter
+        publishes the goal on another topic, so either may arrive first."""
         return self._instruction is None or self._followed == (goal_id, self._instruction)
 
     def _frame_time(self, settled: Settled) -> FrameTime:
@@ -364,7 +367,7 @@ class Navigator:
         if problem := frame.problem(self.settings, now):
             return problem
         if settled.action is not None and settled.action.verb == "stop":
-            return ""  # that harms nobody, whenever it was decided
+            return ""  # a stop is safe, whenever it was decided
         if self._run is not None and not (settled.verified and self._drives_on(self._run, now)):
             return "the robot moves, and nothing else is decided now"
         if self._run is None and (unseen := self.obstacles.missing(now)):
@@ -400,7 +403,7 @@ class Navigator:
         motion = Motion(goal, limits, now, pose, anchor, self._commanded.driven, used)
         if not motion.in_reach:
             return self._refuse(settled, MOVED_AWAY)
-        # Its own deadline is sooner, unless it has to wait for odometry that falters.
+        # Its own deadline is earlier, unless it must wait for overdue odometry.
         expiry = now + settings.command_lifetime
         look_at = math.inf
         if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
@@ -417,23 +420,24 @@ class Navigator:
             self._shortened.add(action)
             largest = f"the largest step (parameter steps.{action.verb}_large)"
             effects.append(Report(f"{asked} is shortened to {action}, {largest}"))
-        if before is not None:  # the next tick drives: no decision stands in for one
+        if before is not None:  # the next tick drives, since no decision waits for standing
             stop_by = min(self._given.stop_by, now + motion.lasts)
             return [*effects, replace(self._given, stop_by=stop_by)]
         self._ticked = self._set_off = now
-        self._free_at = now - HELD_S + PERIOD / 2  # what cannot begin ends with the next tick
+        # So that a step that cannot begin ends with the next tick.
+        self._free_at = now - HELD_S + PERIOD / 2
         return [*effects, *self._go_on(self._run, now)]
 
     def _drives_on(self, run: Run, now: float) -> bool:
-        """Whether another action may replace this one: not where the watchdog may have stopped the
-        base, nor while odometry falters."""
+        """Whether another action may replace the current one: not after the watchdog may have
+        stopped the base, nor while odometry is overdue."""
         in_time = now < min(self._given.until + SOONEST, self._given.stop_by)
         return in_time and not self.odometer.track.falters(now) and now >= run.look_at - PERIOD / 2
 
     def _used_since(self, frame: FrameTime, now: float) -> Use:
-        """What a decision on this frame has already used of its budget; nothing without odometry.
+        """The part of its budget that a decision on this frame has used; nothing without odometry.
 
-        That is what was commanded since the frame, or the way by odometry, whichever is more.
+        It is what was commanded since the frame, or odometry's way, whichever is more.
         """
         if not self.odometer.locates(now):
             return NOTHING
@@ -466,8 +470,8 @@ class Navigator:
         return self._go_on(run, now)
 
     def _stand(self, now: float) -> list[Effect]:
-        """Nothing is commanded: does the base rest? A decision that is made standing waits for
-        that; and one that moves by itself is told of."""
+        """While nothing is commanded, check whether the base rests, which a decision made standing
+        waits for; report a base that moves by itself."""
         effects: list[Effect] = []
         detail, ended = self._resting
         waits = self.status.state not in ("idle", "stopped")
@@ -489,11 +493,11 @@ class Navigator:
         return effects
 
     def _say_what_is_unseen(self, now: float) -> list[Effect]:
-        """Show that a promised lidar is missing: no decision is made, since none could move."""
+        """Publish that a configured lidar is missing; no decision is made, as none could move."""
         if self.stop_latch.why:
             return []
         before, missing = self._unseen, self.obstacles.missing(now)
-        self._unseen = missing and (before or missing)  # as it was when it went missing
+        self._unseen = missing and (before or missing)  # keep the text from when it went missing
         if missing:
             return [] if self.status.state == "stopped" else self._show("stopped", self._unseen)
         return self._show("idle", "what is in the way is seen again") if before else []
@@ -529,15 +533,15 @@ class Navigator:
         return effects
 
     def _not_arrived(self, run: Run, problem: str, now: float) -> list[Effect]:
-        """End the motion as not arrived, with the obstacle as the reason where one was seen."""
+        """End the motion as not arrived, with the obstacle as the reason if there is one."""
         self._refused["not_arrived"] += 1
         if self._in_way and problem in (BLOCKED, SHORT):
             return self._finish(run, f"{run.action}: {self._in_way}", now)
         return self._finish(run, f"{run.action} {problem}", now)
 
     def _is_blocked(self, now: float) -> bool:
-        """Whether the base makes little of what is commanded; of motions that replace each other
-        none lasts long enough to tell."""
+        """Whether the base makes little of its commands; checked across motions, since those that
+        replace each other are too short."""
         path, _, turn = self._commanded.since(now - PROGRESS_S, now)
         made, turned = self.odometer.track.made_lately(PROGRESS_S)
         return any(
@@ -546,8 +550,7 @@ class Navigator:
         )
 
     def _finish(self, run: Run, problem: str, now: float) -> list[Effect]:
-        """A motion came to its end, which is shown once the base rests, where the next decision is
-        made standing."""
+        """End a motion; the next decision made standing starts once the base rests."""
         detail = problem or f"done: {run.action}"
         if not run.closed_loop or self.settings.drive == CONTINUOUS:
             return self._end(problem, detail)
@@ -555,7 +558,7 @@ class Navigator:
         return [Halt(), Report(problem)] if problem else [Halt()]
 
     def _count_steps(self, run: Run) -> list[Effect]:
-        """Count an action that replaces itself once for each full step that the robot has made."""
+        """Count an action that repeatedly replaces itself once per full step made."""
         goal, before, here = run.motion.goal, self._here, self.odometer.track.newest
         ahead = math.cos(here.yaw) * (here.x - before.x) + math.sin(here.yaw) * (here.y - before.y)
         self._here = here

@@ -1,4 +1,4 @@
-"""What is in the way: the newest scan of each lidar, and how fast the base may go before it."""
+"""Obstacles: the newest scan of each lidar, and how fast the base may move towards them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 from .settings import Settings
 
-NEAR = 4.0  # m; what is further away stops nobody
-FRESH = 0.15  # s; no scan counts as fresher, so that the speed does not jump with each
-FUTURE = 0.2  # s; a stamp that is further ahead of its clock is none
+NEAR = 4.0  # m; farther points do not matter
+FRESH = 0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
+FUTURE = 0.2  # s; a stamp farther in the future is invalid
 UNSEEN = "what is in the way is not seen"
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A scan: its points, and when it was taken, in steady s and in ns of our ROS clock."""
+    """A scan's points, and when it was taken, in monotonic s and in ns of our ROS clock."""
 
     points: Points
     stamp: int
@@ -33,11 +33,11 @@ class _Seen:
 
 
 class Obstacles:
-    """The newest scan of each source, and how fast the base may go before what it shows.
+    """The newest scan of each lidar, and the speed that they allow.
 
-    It may go as fast as it still stops before that, by the arc of its velocity. The speed falls
-    steadily with the distance, so nothing chatters. ``why`` is a sentence while the last command
-    was slowed down; else it is empty.
+    The base may go only so fast that it can still stop before each point, along the arc of its
+    velocity. The allowed speed falls continuously with the distance, so it does not oscillate.
+    ``why`` is a sentence while the last command was slowed down; else it is empty.
     """
 
     def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
@@ -45,12 +45,12 @@ class Obstacles:
         self.why = ""
         self._odometer, self._commanded = odometer, commanded
         self._seen: dict[str, _Seen] = {}
-        self._problems: dict[str, str] = {}  # of the newest message of a source
-        self._behind: dict[str, int] = {}  # the last stamp that went back
+        self._problems: dict[str, str] = {}  # of each source's newest message
+        self._behind: dict[str, int] = {}  # each source's last stamp that went back
         self._clocks = {source: SourceClock(f"the {source}'s") for source in SOURCES}
 
     def hear(self, scan: Scan, now: float) -> str:
-        """Take a scan; returns a sentence for the log, mostly empty."""
+        """Take a scan; returns a sentence for the log, usually empty."""
         before, source = self._problems.get(scan.source, ""), scan.source
         problem = scan.problem
         if not abs(scan.age) <= FARTHEST_CLOCK:
@@ -69,7 +69,8 @@ class Obstacles:
         return problem if problem != before else ""
 
     def _is_news(self, scan: Scan, now: float) -> bool:
-        """Whether the scan's stamp is new; a restarted driver counts once the last scan is old."""
+        """Whether the scan's stamp is new; a restarted driver's counts once the last scan is
+        old."""
         last = self._seen.get(scan.source)
         if last is None or scan.stamp > last.stamp:
             return True
@@ -78,7 +79,7 @@ class Obstacles:
         return is_old and before is not None and before < scan.stamp < last.stamp
 
     def missing(self, now: float) -> str:
-        """Why a promised lidar does not show the way; empty where all of them do."""
+        """Why a configured lidar cannot be used; empty if all can."""
         for source in self.settings.obstacles.promised:
             seen = self._seen.get(source)
             if seen is None or not now - seen.taken <= self.settings.obstacles.timeout:
@@ -88,7 +89,7 @@ class Obstacles:
         return ""
 
     def slowed(self, wanted: Velocity, now: float) -> Velocity:
-        """``wanted``, slowed down until the base can stop before what was seen."""
+        """``wanted``, slowed down until the base can stop before every point."""
         footprint, limits, self.why = self.settings.obstacles, self.settings.limits, ""
         if wanted == STILL or not footprint.promised:
             return wanted
@@ -110,8 +111,8 @@ class Obstacles:
         return wanted if share == 1.0 else slower if share > 0.0 and moves else STILL
 
     def _here(self, seen: _Seen, now: float) -> tuple[Points, NDArray[np.float64] | float]:
-        """Its points as the base stands now, and the margin to keep of them: where odometry does
-        not tell how the base has moved since then, as much more as it can have."""
+        """A scan's points relative to the base's current pose, and the margin to keep; without
+        odometry the margin grows by as much as the base can have moved."""
         margin = self.settings.obstacles.margin
         path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
         track = self._odometer.track
@@ -125,7 +126,7 @@ class Obstacles:
         return seen.points, margin + path + turn * np.hypot(*seen.points.T)
 
     def _sentence(self, point: Points) -> str:
-        """A sentence on the obstacle, and where it is as seen from the body."""
+        """A sentence on the obstacle and its direction from the body."""
         footprint, (x, y) = self.settings.obstacles, point
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
@@ -134,7 +135,7 @@ class Obstacles:
 
 
 def _seen_from(points: Points, then: Pose, here: Pose) -> Points:
-    """Points of one pose's frame in another's."""
+    """Transform points from one pose's frame to another's."""
     (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
     in_odometry = points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
     return np.asarray(in_odometry @ np.array([[cb, -sb], [sb, cb]]))

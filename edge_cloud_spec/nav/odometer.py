@@ -1,4 +1,4 @@
-"""Odometry as the navigator uses it: where the base was when, and whether that can be relied on."""
+"""Odometry for the navigator: the base's pose over time, and whether it can be relied on."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .motion import RATE_S
 from .pose import Pose, between, wrap
 from .settings import Settings
 
-AWAY = 1.0  # m since a frame: the decision is about another place
-FAR = math.radians(90)  # the same for a turn
+AWAY = 1.0  # m from the frame's pose: the decision is about another place
+FAR = math.radians(90)  # the same for turning
 MOVED_AWAY = "the robot has moved away from where its frame was taken"
-LATE = 0.5  # s; no message is taken to be later than that beyond the least latency
+LATE = 0.5  # s; the largest delay assumed beyond the least latency
 
 
 class Odometer:
     """The track of poses by this computer's clock, and the offset of the base's clock.
 
-    A pose is dated by its message's arrival, less the delay beyond the quickest messages. So the
-    stamps need only tell one message from the next.
+    A pose is dated by its message's arrival, minus its delay compared with the quickest messages.
+    So stamps are needed only to tell messages apart.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Odometer:
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds by which its clock is ahead, less its least latency; None: not known."""
+        """How far the base's clock is ahead, s, minus the least latency; None: unknown."""
         return None if self.settings.odometry == "off" else self._clock.offset
 
     def add(self, event: Odometry, now: float) -> str:
-        """Take a message of odometry; returns a sentence for the log, mostly empty."""
+        """Take an odometry message; returns a sentence for the log, usually empty."""
         if not (event.pose.sane and abs(event.age) <= FARTHEST_CLOCK):
             return "odometry that is not a number, or no place, was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
@@ -46,31 +46,31 @@ class Odometer:
         return self._clock.news()
 
     def locates(self, now: float) -> bool:
-        """Whether odometry is recent enough to tell where the base is."""
+        """Whether odometry is recent enough to locate the base."""
         settings = self.settings
         return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
     def rests(self, bounds: tuple[float, float]) -> bool:
-        """Whether the base is slower than this now, in m/s and rad/s."""
+        """Whether the base is slower than ``bounds`` (m/s, rad/s) now."""
         moved = self.track.made_within(RATE_S)
         return all(real < bound * RATE_S for real, bound in zip(moved, bounds, strict=True))
 
     def problem(self, now: float) -> str:
-        """Why odometry is missing although it is needed; empty if nothing is wrong."""
+        """Why odometry is missing although it is required; empty if nothing is wrong."""
         needed = {"off": False, "required": True, "auto": self.track.begun}
         is_missed = needed[self.settings.odometry] and not self.locates(now)
         return self.missing(now) if is_missed else ""
 
     def missing(self, now: float) -> str:
-        """The sentence for people while odometry is missing."""
+        """The sentence for the user while odometry is missing."""
         hung = self.track.hangs(now, self.settings.odometry_timeout)
         return "odometry is missing" + (": its stamps do not go on" if hung else "")
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
-        """Why a step cannot count from where the base was at ``time``; empty if it can.
+        """Why a step cannot start from the base's pose at ``time``; empty if it can.
 
-        ``turned``: rad that it may have turned since. ``on_the_move``: it may have been moving, so
-        that a step from anywhere else would be another one.
+        ``turned``: rad that the base may have turned since. ``on_the_move``: it may have been
+        moving, so that the same step from another pose would lead elsewhere.
         """
         if problem := self.problem(now):
             return problem
@@ -85,29 +85,29 @@ class Odometer:
         return ""
 
 
-KEPT = 400  # poses, to find the one of a frame
-APART = 25_000_000  # ns between them at least, so that they reach back for ten seconds
-SAME_TIME = 200_000_000  # ns between a frame and the odometry that stands for it
-SWAY = 500_000_000  # ns in which a base that sways or trots is back
-SOONEST = 0.08  # s; no silence shorter than this is one
-PERIODS = 1.8  # of odometry, without which it falters
-LEARNING = 0.2  # weight of the newest period in their mean
+KEPT = 400  # poses, for locating frames
+APART = 25_000_000  # ns between stored poses, so that they cover ten seconds
+SAME_TIME = 200_000_000  # ns between a frame and the odometry that locates it
+SWAY = 500_000_000  # ns in which a swaying or trotting base returns
+SOONEST = 0.08  # s; a shorter silence is never overdue
+PERIODS = 1.8  # periods without a message, after which odometry is overdue
+LEARNING = 0.2  # weight of the newest period in the mean
 
 
 class Track:
-    """Poses by time (ns), of a source that is as fresh as its stamps are.
+    """Poses by time (ns), from a source whose stamps must advance.
 
-    A driver that hangs sends its last message again and again, so a stamp that stands still is no
-    news, however often it comes. One that goes back is late, or that of a driver (a clock, a
-    simulator) that began anew: it is dropped, and only when nothing else has come for ``timeout``
-    and the stamps go on from there, the track begins anew with them. Times are steady seconds.
+    A driver that hangs repeats its last message, so a repeated stamp is no news. A message with an
+    earlier stamp is late, or comes from a driver (or clock, or simulator) that restarted: it is
+    dropped. Only if nothing else has come for ``timeout`` and such stamps advance, the track starts
+    anew with them. Times are monotonic s.
     """
 
     def __init__(self) -> None:
         self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
-        self._stamp = 0  # of the newest
-        self._went_on = -math.inf  # when a stamp last was news
-        self._came = -math.inf  # when anything last came
+        self._stamp = 0  # the newest
+        self._went_on = -math.inf  # when a new stamp last came
+        self._came = -math.inf  # when any message last came
         self._behind: int | None = None  # the last stamp that went back
         self._period = 0.0
 
@@ -126,7 +126,7 @@ class Track:
     ) -> bool:
         """Add a pose; returns whether its stamp is new. ``timeout``: s of silence until missing.
 
-        ``at``: when the base was there, if not at ``stamp``.
+        ``at``: when the base was at this pose, if not at ``stamp``; ns.
         """
         silence, self._came = self.silence(now), now
         if self._poses and stamp <= self._stamp:
@@ -134,7 +134,7 @@ class Track:
                 return False
             self._poses.clear()
         self._behind, self._stamp = None, stamp
-        if silence <= timeout:  # a gap is no period, but odometry may have become slower
+        if silence <= timeout:  # a gap is not a period, but odometry may have become slower
             self._period += LEARNING * (min(silence, self._longest_silence) - self._period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
@@ -143,19 +143,19 @@ class Track:
         return True
 
     def silence(self, now: float) -> float:
-        """Seconds since the last new pose."""
+        """Seconds since the last new stamp."""
         return now - self._went_on
 
     def falters(self, now: float) -> bool:
-        """Whether a message that was due has not come."""
+        """Whether the next message is overdue."""
         return self.silence(now) > self._longest_silence
 
     def hangs(self, now: float, timeout: float) -> bool:
-        """Whether messages come whose stamps do not change."""
+        """Whether messages arrive but their stamps do not advance."""
         return self.silence(now) > timeout >= now - self._came
 
     def at(self, time: int) -> Pose | None:
-        """Where the base was at ``time``, interpolated; None where that is not known."""
+        """The pose at ``time`` (ns), interpolated; None if unknown."""
         if not self._poses:
             return None
         at, nearest = min(self._poses, key=lambda entry: abs(entry[0] - time))
@@ -170,11 +170,11 @@ class Track:
         return between(nearest, pose, (time - at) / (other - at))
 
     def made_within(self, seconds: float) -> tuple[float, float]:
-        """Metres and radians between the newest pose and the one ``seconds`` earlier."""
+        """Metres and radians moved between the newest pose and the one ``seconds`` earlier."""
         return self.moved_since(self._poses[-1][0] - round(seconds * 1e9))
 
     def moved_since(self, time: int) -> tuple[float, float]:
-        """Metres and radians between where the base was at ``time`` and where it is."""
+        """Metres and radians between the pose at ``time`` (ns) and the newest one."""
         then = self.at(time)
         if then is None:
             return 0.0, 0.0
@@ -182,7 +182,7 @@ class Track:
         return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
 
     def made_lately(self, seconds: float) -> tuple[float, float]:
-        """Metres of path and radians of turning, to either side, in the last ``seconds``.
+        """Metres of path and radians of turning, in either direction, in the last ``seconds``.
 
         Measured in steps of half a second, so that a base that sways on the spot makes no way.
         """
@@ -197,7 +197,7 @@ class Track:
         return max(SOONEST, PERIODS * self._period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
-        """Whether an old stamp comes from a restarted driver, and begins the track anew."""
+        """Whether an old stamp comes from a restarted driver, so that the track starts anew."""
         if stamp == self._stamp:
             return False
         before, self._behind = self._behind, stamp

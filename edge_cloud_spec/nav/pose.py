@@ -1,4 +1,4 @@
-"""Where the base is and how fast it is told to go.
+"""Poses and velocities of the base.
 
 Frames and units: metres, seconds, radians; x forward, y left, yaw to the left (ROS REP 103).
 """
@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-FARTHEST = 1e6  # m or rad; no robot gets there, and sums beyond lose the centimetres
+FARTHEST = 1e6  # m or rad; beyond any robot, and sums would lose centimetres
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Where the base is in its odometry frame: metres and radians."""
+    """The base's pose in its odometry frame: metres and radians."""
 
     x: float = 0.0
     y: float = 0.0
@@ -36,7 +36,7 @@ class Velocity:
 
     @property
     def speed(self) -> float:
-        """m/s over ground."""
+        """The speed over ground, m/s."""
         return math.hypot(self.vx, self.vy)
 
 
@@ -44,14 +44,14 @@ STILL = Velocity()
 
 
 def between(one: Pose, other: Pose, share: float) -> Pose:
-    """The pose at this share (0 to 1) of the way from one to the other, by the shorter turn."""
+    """The pose at ``share`` (0 to 1) of the way from one to the other, by the shorter turn."""
     turned = wrap(other.yaw - one.yaw)
     x, y = one.x + share * (other.x - one.x), one.y + share * (other.y - one.y)
     return Pose(x, y, one.yaw + share * turned)
 
 
 def wrap(angle: float) -> float:
-    """The angle (rad) from -pi to pi."""
+    """The same angle (rad) in the range -pi to pi."""
     return math.atan2(math.sin(angle), math.cos(angle))
 
 

@@ -1,4 +1,4 @@
-"""The navigator's settings: limits, steps, and what it insists on."""
+"""The navigator's settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRIVES = CONTINUOUS, STOP_AND_GO = "continuous", "stop_and_go"
 
 @dataclass(frozen=True)
 class Unverified(Bounded):
-    """Bounds of motion on words that nobody has verified. Raises ValueError naming a field."""
+    """Limits of motion on unverified words. Raises ValueError naming a field."""
 
     speed: float = bounded(0.2, 0.05, 1.5, "speed at most on unverified words, m/s")
     turn_speed: float = bounded(0.6, 0.1, 2.5, "turning speed at most on unverified words, rad/s")
@@ -30,7 +30,7 @@ class Unverified(Bounded):
         )
 
     def goal(self, goal: Goal) -> Goal:
-        """``goal``, within these bounds: a longer move is shortened, and decided on again then."""
+        """``goal``, with a longer move shortened to the limit."""
         if abs(goal.distance) <= self.move:
             return goal
         return replace(goal, distance=math.copysign(self.move, goal.distance))

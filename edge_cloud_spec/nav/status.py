@@ -1,4 +1,4 @@
-"""What the topics ``nav_status`` and ``instruction_status`` say, and what holds the robot still."""
+"""The contents of the topics ``nav_status`` and ``instruction_status``, and the stop latch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-STATES = ("idle", "ready", "moving", "stopped")  # NavStatus.msg numbers them so, from 1
+STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
 
 def is_request(name: str) -> bool:
-    """Whether this can name a request: one printable word, and not the one for none."""
+    """Whether this is a valid request id: one printable word, other than the placeholder ``-``."""
     one_word = 0 < len(name) <= MAX_REQUEST and name.isprintable() and " " not in name
     return one_word and name != NOBODY
 
@@ -21,12 +21,12 @@ def is_request(name: str) -> bool:
 class Status:
     """The contents of a NavStatus message.
 
-    ``idle``: standing still, a decision is welcome. ``ready``: still moving, but the next decision
-    may start. ``moving``: carrying out an action. ``stopped``: no action is taken until the detail
-    is mended. ``request`` is the last one that the navigator settled (moved on, or refused), ``-``
-    before the first. ``stops`` counts the stops, the releases, the instructions and the changes of
-    the settings, from a number that is another for each navigator (``StopLatch``). Raises
-    ValueError for another state, or a request that is not one word.
+    ``idle``: standing still, the next decision may start. ``ready``: still moving, but the next
+    decision may start. ``moving``: carrying out an action. ``stopped``: no action is taken until
+    the cause in ``detail`` is removed. ``request`` is the last one that moved the robot or was
+    refused; ``-`` before the first. ``stops`` counts the stops, releases, instructions and changes
+    of settings, from a start that differs for each navigator (``StopLatch``). Raises ValueError for
+    an unknown state, or a request that is not one word.
     """
 
     state: str
@@ -45,7 +45,7 @@ class Status:
 
     @property
     def text(self) -> str:
-        """The detail, for people."""
+        """State and detail as text for the user."""
         return f"{self.state} {self.detail}".rstrip()
 
     @property
@@ -65,7 +65,7 @@ class Status:
 
     @classmethod
     def read(cls, message: Any) -> Status:
-        """From a NavStatus message. Raises ValueError for one that no navigator publishes."""
+        """Read a NavStatus message. Raises ValueError for an invalid one."""
         if not 1 <= message.state <= len(STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")
         return cls(STATES[message.state - 1], message.request_id, message.detail, message.stops)
@@ -80,10 +80,10 @@ GOAL_STATES = (UNKNOWN, INACTIVE, IDLE, STOPPED, FOLLOWING, *ENDS, FAILED)
 
 @dataclass(frozen=True)
 class GoalStatus:
-    """The contents of an InstructionStatus message: what is followed, or how that ended.
+    """The contents of an InstructionStatus message: what is followed, or how it ended.
 
-    ``goal_id`` is the name that the drafter gives to an instruction when it takes it, another one
-    each time; empty where it follows none. ``detail``: why, or what the trouble is.
+    ``goal_id`` is the drafter's new name for each instruction that it accepts; empty if it follows
+    none. ``detail``: the reason, or the current trouble.
     """
 
     state: str
@@ -96,13 +96,13 @@ class GoalStatus:
 
     @property
     def text(self) -> str:
-        """The instruction and the detail, for people."""
+        """Instruction and detail as text for the user."""
         return ": ".join(filter(None, (self.instruction, self.detail)))
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of an InstructionStatus message, without the header. Raises ValueError for
-        another state."""
+        """The fields of an InstructionStatus message, without the header. Raises ValueError for an
+        unknown state."""
         return {
             "state": GOAL_STATES.index(self.state),
             "goal_id": self.goal_id,
@@ -112,7 +112,7 @@ class GoalStatus:
 
     @classmethod
     def read(cls, message: Any) -> GoalStatus:
-        """From an InstructionStatus message; a state that no drafter publishes is ``unknown``."""
+        """Read an InstructionStatus message; an unknown number becomes ``unknown``."""
         state = GOAL_STATES[message.state] if message.state < len(GOAL_STATES) else UNKNOWN
         return cls(state, message.instruction, message.detail, message.goal_id)
 
@@ -124,14 +124,13 @@ AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer i
 
 
 class StopLatch:
-    """After a stop the robot waits for an instruction that comes when nothing holds it any more.
+    """After a stop, the robot waits until nothing holds it and then for a new instruction.
 
-    Each stop, release and instruction adds one to ``count``, and ``valid_from`` is the count from
-    which on decisions move the robot: all of them put it up but an instruction that is followed
-    already, which changes nothing for the decision under way. ``since`` is when it was put up last
-    (steady seconds; not by an instruction that ended no waiting).
-    The hold ``START`` of a navigator that has just begun is no stop: nothing waits for an
-    instruction after it.
+    Each stop, release and instruction adds one to ``count``. Decisions made under ``valid_from`` or
+    a later count may move the robot. All of these events raise it, except an instruction that is
+    followed already, so that it does not disturb the decision under way. ``since``: when it was
+    last raised (monotonic s), not counting instructions that ended no waiting. The hold ``START``
+    of a navigator that has just started is no stop: no instruction is needed after it.
     """
 
     def __init__(self, count: int, starting: str = "") -> None:
@@ -142,37 +141,37 @@ class StopLatch:
 
     @property
     def why(self) -> str:
-        """Why nothing may move, for people; empty if it may."""
+        """Why nothing may move, for the user; empty if it may."""
         return "; ".join(self._causes.values()) or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def refusal(self) -> str:
-        """Why an instruction is not taken now; empty if it is."""
+        """Why an instruction is refused now; empty if it is not."""
         return "; ".join(
             why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
         )
 
     @property
     def starting(self) -> bool:
-        """Whether the hold ``START`` has not been released."""
+        """Whether the hold ``START`` is not released yet."""
         return START in self._causes
 
     def stop(self, cause: str, why: str, now: float) -> None:
-        """Hold the robot because of ``why``; its ``cause`` must be released."""
+        """Hold the robot because of ``why``, until this ``cause`` is released."""
         self._causes[cause] = why
         self._awaits = True
         self.tally(now)
 
     def release(self, cause: str, now: float) -> bool:
-        """End the hold of this cause; returns whether there was one."""
+        """End the hold of this cause; returns False if there was none."""
         if self._causes.pop(cause, None) is None:
             return False
         self.tally(now)
         return True
 
     def instruct(self, now: float, followed: bool) -> bool:
-        """An instruction came that would be taken, and is ``followed`` already or not; whether it
-        ended the waiting for one."""
+        """Record a new instruction, ``followed`` already or not; returns whether it ended the
+        waiting."""
         if not self._awaits:
             self.count += 1
             self.valid_from = self.valid_from if followed else self.count
@@ -183,7 +182,7 @@ class StopLatch:
         return True
 
     def tally(self, now: float) -> None:
-        """Count on, so that what was decided before moves nothing."""
+        """Increase the count, so that earlier decisions move nothing."""
         self.count += 1
         self.valid_from, self.since = self.count, now
 

@@ -1,6 +1,6 @@
-"""Stopping the robot when nobody has renewed its velocity command: a thread of its own.
+"""A thread that stops the robot when its velocity command is not renewed.
 
-It knows nothing of models, links or executors; it has a steady clock and one function to call.
+It depends on no model, link or executor: only on a monotonic clock and one function.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 
-REPEATS = 11  # a stop is said more than once: one message can be lost
+REPEATS = 11  # a stop is repeated, since one message can be lost
 PERIOD = 0.05  # s between repeats
 
 
 class Watchdog:
     """Calls ``stop(0), stop(1), ...`` from its thread, ``grace`` s after the last command expired.
 
-    ``feed(until)`` when a command is given that is valid until then (steady seconds), ``calm()``
-    when the robot was told to stand. ``stop_by`` is for a command that may not stand even so long.
-    ``fired`` counts how often it had to act.
+    ``feed(until)`` with each command, valid until then (monotonic s); ``calm()`` after a stop was
+    commanded. ``stop_by`` is for a command that must end even earlier. ``fired`` counts how often
+    the watchdog stopped the robot.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; a command still valid is not stopped by this."""
+        """End the thread; it does not stop a command that is still valid."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -49,21 +49,21 @@ class Watchdog:
             self._thread.join()
 
     def feed(self, until: float, stop_by: float = math.inf) -> None:
-        """Note a velocity command that is valid until ``until``, steady s."""
+        """Record a velocity command that is valid until ``until``, monotonic s."""
         deadline = min(until + self.grace, stop_by)
         with self._changed:
             sooner = self._deadline is None or deadline < self._deadline
             self._deadline = deadline
-            if sooner:  # a later one is looked at when the one before it comes
+            if sooner:  # a later deadline is checked when the earlier one comes
                 self._changed.notify()
 
     def calm(self) -> None:
-        """Stop watching: the robot was sent a stop."""
+        """Stop watching, because a stop was commanded."""
         with self._changed:
             self._deadline = None
 
     def due(self, now: float) -> bool:
-        """Whether the last command has expired, and the robot was not sent a stop."""
+        """Whether the last command has expired without a stop."""
         return self._deadline is not None and now >= self._deadline
 
     def _watch(self) -> None:
@@ -81,4 +81,4 @@ class Watchdog:
                     self._stop(repeat)
                 with self._changed:
                     if self._changed.wait_for(lambda: self._closed or self._deadline, PERIOD):
-                        break  # somebody is in command again
+                        break  # there is a new command

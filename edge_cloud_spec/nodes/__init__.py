@@ -1,1 +1,2 @@
-"""Thin ROS 2 nodes: parameters, topics, QoS, threads. Only here is rclpy, and no algorithm is."""
+"""Thin ROS 2 nodes: parameters, topics, QoS and threads. All rclpy code is here; no algorithm
+is."""

@@ -1,6 +1,6 @@
-"""Velocity commands to a base: as Twist, or as requests to the Go2's own sport service.
+"""Sends velocity commands to a base: as Twist, or as requests to the Go2's sport service.
 
-Both have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread.
+Both outputs have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPORT_TOPIC = "/api/sport/request"
 
 @dataclass(frozen=True)
 class OutputSettings:
-    """How the base receives velocities."""
+    """How velocity commands are sent to the base."""
 
     kind: str = chosen("twist", ("twist", "unitree_sport"), "what the base takes", fixed=True)
     stamped: bool = described(False, "twist: send TwistStamped", fixed=True)
@@ -39,11 +39,11 @@ class Output(Protocol):
         """Move at ``velocity``."""
 
     def stop(self, repeat: int) -> None:
-        """Send one message of a stop; called with 0, 1, 2, ... (an odd number of times)."""
+        """Send one message of a stop; call with 0, 1, 2, ... (an odd number of times)."""
 
 
 class TwistOutput:
-    """Twist (or TwistStamped) on ``cmd_vel``.
+    """Publishes Twist (or TwistStamped) on ``cmd_vel``.
 
     A stop is several zero Twists and then silence, so that a base's own timeout acts as well. The
     widely used go2_ros2_sdk drops all-zero Twists but rounds the others to 0.01 before it sends
@@ -74,7 +74,7 @@ class TwistOutput:
 
 
 class SportOutput:
-    """Move and StopMove requests to the Go2's sport service (``unitree_api``)."""
+    """Sends Move and StopMove requests to the Go2's sport service (``unitree_api``)."""
 
     def __init__(self, node: Node) -> None:
         try:
@@ -101,7 +101,7 @@ class SportOutput:
 
 
 def make_output(node: Node, settings: OutputSettings, base_frame: str) -> Output:
-    """The output that these settings ask for; raises UserError."""
+    """Make the output for these settings; raises UserError."""
     if settings.kind == "unitree_sport":
         return SportOutput(node)
     return TwistOutput(node, settings.stamped, base_frame, settings.stop_nudge)

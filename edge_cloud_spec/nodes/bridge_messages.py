@@ -1,4 +1,4 @@
-"""Wire messages as ROS messages: typed fields for people to read, and the opaque payload."""
+"""Converts wire messages to ROS messages: typed fields for people, and the serialized payload."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
 
 
 def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
-    """Any other message for the topic ``decode_request``."""
+    """Any message but a draft, for the topic ``decode_request``."""
     request = DecodeRequest(
         kind=_KINDS[type(message)], preset=preset, payload=encode_client(message)
     )
@@ -90,7 +90,7 @@ def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
 
 
 def _server_message(data: bytes) -> Verdict | Prediction:
-    """The typed fields of what the cloud sent, by its head; what has none is a fault."""
+    """The typed fields of a cloud's message, from its head; a malformed one becomes a fault."""
     try:
         head = server_head(data)
         if head.kind == "fault":

@@ -1,7 +1,7 @@
-"""The cloud bridge node: relays between the decode topics and one gRPC stream a request.
+"""The cloud bridge node: relays the decode topics over one gRPC stream per request.
 
-``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``; it decides nothing, but holds the
-secrets that prove to the cloud that a session is this robot's.
+``python -m edge_cloud_spec.nodes.cloud_bridge --ros-args ...``. It makes no decisions, but holds
+the secrets that prove to the cloud that a session is this robot's.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ WINDOW_S = 5.0
 
 @dataclass(frozen=True)
 class BridgeSettings(ClientSettings):
-    """The client's, and when the link counts as slow or lost."""
+    """The client's settings, and when the link counts as slow or lost."""
 
     startup: float = bounded(0.0, 0.0, 600.0, "the cloud has so long to appear, s", fixed=True)
     reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
 
 
 class CloudBridge(ManagedNode):
-    """Topics ``decode_request`` and ``draft`` to the cloud, ``verdict`` back."""
+    """Relays topics ``decode_request`` and ``draft`` to the cloud, and its messages to ``verdict``
+    and ``prediction``."""
 
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
@@ -67,7 +68,7 @@ class CloudBridge(ManagedNode):
         self._link_state = self.create_publisher(LinkState, "link_state", LATCHED)
 
     def begin(self) -> None:
-        """Begin to relay."""
+        """Connect, and start to relay."""
         config = self._config.value
         self._client = VerifierClient(config)
         first_s = max(config.startup, config.reply_deadline)
@@ -116,7 +117,7 @@ class CloudBridge(ManagedNode):
         return RequestStream(self._client.open(lambda item: self._on_item(request_id, item)))
 
     def _end(self, request_id: str, reason: str) -> None:
-        """End a request that cannot go on, and say why; its decode fails at once."""
+        """End a request that cannot continue, with the reason; its decode fails at once."""
         self._streams[request_id].close()
         self._forget(request_id)
         fault = encode_server(Fault("bridge", f"{reason}; the decision is made anew"))
@@ -168,7 +169,7 @@ class CloudBridge(ManagedNode):
             self._link_state.publish(message)
 
     def diagnose(self) -> Health:
-        """The link's state, the advice, and figures of its traffic."""
+        """The link's quality, advice, and traffic."""
         monitor, offset = self._monitor, self._client.clock_offset
         counts = dict(self._counts)
         up_bytes, down_bytes = counts.pop("up_bytes"), counts.pop("down_bytes")
@@ -192,7 +193,7 @@ _LEVELS = {
 
 
 class Sent(Enum):
-    """What happened to a message of a robot."""
+    """The result of sending a robot's message."""
 
     SENT = "sent"
     KEPT = "kept until its turn; after a restart of the bridge that never comes"
@@ -201,9 +202,10 @@ class Sent(Enum):
 
 
 class RequestStream:
-    """One request's way to the cloud: its messages in their order, on one stream.
+    """Sends one request's messages on one stream, in order.
 
-    They arrive on two topics, in any order; ``sequence`` is their own."""
+    They arrive on two topics, in any order; ``sequence`` numbers them.
+    """
 
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
@@ -212,7 +214,7 @@ class RequestStream:
         self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
 
     def send(self, sequence: int, payload: bytes, last: bool) -> Sent:
-        """Send all messages whose turn it is."""
+        """Queue a message, then send all that are next in sequence."""
         if sequence > self._next and len(self._waiting) >= MAX_WAITING:
             return Sent.GAP
         if sequence >= self._next:
@@ -236,12 +238,12 @@ class RequestStream:
 
 @dataclass
 class Rate:
-    """How fast a count grows over the last ``WINDOW_S``; to be asked about once a second."""
+    """The growth of a counter over the last ``WINDOW_S``; call about once a second."""
 
     _seen: deque[tuple[float, float]] = field(default_factory=deque)  # when (s), and the count
 
     def per_second(self, count: float, now: float) -> float:
-        """Growth per second up to now; ``count`` never shrinks. 0 before the second look."""
+        """Growth per second up to now; 0 at the first call. ``count`` never decreases."""
         while len(self._seen) > 1 and now - self._seen[1][0] >= WINDOW_S:
             self._seen.popleft()
         self._seen.append((now, count))
@@ -251,7 +253,7 @@ class Rate:
 
 @dataclass
 class BridgeHealth:
-    """Remembers since when the link is not good, and how fast the counts grow."""
+    """Adds traffic rates to the link's health, and since when the link is not good."""
 
     _up: Rate = field(default_factory=Rate)
     _down: Rate = field(default_factory=Rate)
@@ -265,9 +267,9 @@ class BridgeHealth:
         now: float,
         measured: Mapping[str, object],
     ) -> Health:
-        """``link`` with the figures of this second; to be asked about once a second.
+        """``link`` with the current figures; call about once a second.
 
-        ``up_bytes`` and ``down_bytes``: so far; ``measured``: what else there is.
+        ``up_bytes`` and ``down_bytes``: totals so far; ``measured``: other figures.
         """
         if link.level == Level.OK:
             self._bad_since = None

@@ -1,4 +1,4 @@
-"""The verifier as an executable of the package, for `ros2 run` and launch: no node, no ROS."""
+"""The verifier as an executable for `ros2 run` and launch; it is no node and needs no ROS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .runtime.parent import end_with_launch, leave
 
 
 def main() -> int:
-    """`edge-cloud-spec serve` with these arguments, without those that launch adds for nodes."""
+    """Run `edge-cloud-spec serve`, ignoring the arguments that launch adds for nodes."""
     end_with_launch()
     arguments = sys.argv[1:]
     if "--ros-args" in arguments:

@@ -45,7 +45,7 @@ _FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 
 
 class DrafterNode(ManagedNode):
-    """Topics to the pilot and back; a thread of its own makes the decisions."""
+    """Connects topics to the pilot; a separate thread makes the decisions."""
 
     def __init__(self) -> None:
         super().__init__("drafter")
@@ -99,7 +99,7 @@ class DrafterNode(ManagedNode):
         self.get_logger().info(f"drafting with {model.identity}")
 
     def begin(self) -> None:
-        """Hear instructions, frames and the cloud from now on."""
+        """Subscribe to instructions, frames and the bridge's topics."""
         self._camera = CameraWatch(time.monotonic())
         self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
         self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
@@ -111,7 +111,7 @@ class DrafterNode(ManagedNode):
         subscriptions.start()
 
     def halt(self) -> None:
-        """Abort the running decision, and follow no instruction."""
+        """Abort the current decision, and stop following the instruction."""
         self._subscription_thread.close()
         self._pilot.pause(NOT_ACTIVE)
         self._pilot.idle.wait(HALT_S)
@@ -207,7 +207,7 @@ class DrafterNode(ManagedNode):
             }
 
     def diagnose(self) -> Health:
-        """What is followed, and what is wrong with camera, model or last decision."""
+        """The instruction, and problems of camera, model or last decision."""
         now = time.monotonic()
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
@@ -231,10 +231,10 @@ def drafter_health(
     problem: str = "",
     last: Mapping[str, object] | None = None,
 ) -> Health:
-    """The worst of the model's thread, the camera and the last decision; else what is followed.
+    """The worst health of model thread, camera and last decision, with the instruction.
 
-    ``note``: how the instruction is followed. ``alive``: whether the model's thread is.
-    ``problem``: the last one, while it is recent. ``last``: figures of the last decision.
+    ``note``: how the instruction is followed. ``alive``: whether the model's thread runs.
+    ``problem``: a recent problem. ``last``: figures of the last decision.
     """
     what = f"following {instruction!r}" if instruction else "no instruction"
     found = [Health(Level.OK, what + note, values=last or {}), replace(camera, check="camera")]

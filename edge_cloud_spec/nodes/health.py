@@ -1,7 +1,7 @@
-"""What becomes of the health of nodes, and who may publish. No ROS here.
+"""Processes the nodes' health, and checks who publishes. No ROS here.
 
-``HealthConsole`` says which findings a console prints; ``PublisherWatch``, of the monitor and of
-``doctor``, who publishes in another node's place.
+``HealthConsole`` selects the findings to print; ``PublisherWatch`` (for the monitor and ``doctor``)
+finds nodes that publish in another's place.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ WELL_S = 3.0  # what comes and goes faster is one trouble
 
 
 class RecentProblem:
-    """The last problem that was reported, until it is ``lifetime`` seconds old or cleared."""
+    """The last reported problem, until it is ``lifetime`` seconds old or cleared."""
 
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime
         self._last: tuple[str, float] | None = None  # replaced as one: threads share it
 
     def report(self, text: str, now: float) -> None:
-        """Note a failure at ``now`` (steady seconds)."""
+        """Record a problem at ``now`` (monotonic s)."""
         self._last = (text, now)
 
     def clear(self) -> None:
-        """Clear the trouble."""
+        """Forget the problem."""
         self._last = None
 
     def text(self, now: float) -> str:
@@ -41,9 +41,9 @@ class RecentProblem:
 
 
 class Reports:
-    """Problems as they come: each counted, the last told while it is recent, a few logged.
+    """Counts problems, remembers a recent one, and logs some of them.
 
-    ``log`` writes a line, ``throttle`` says which, by their ``kind``.
+    ``log`` writes a line; ``throttle`` limits them by their ``kind``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Reports:
         self.clear, self.recent = self._last.clear, self._last.text
 
     def add(self, problem: str, now: float) -> None:
-        """A problem was reported at ``now`` (steady seconds)."""
+        """Record a problem at ``now`` (monotonic s)."""
         self.count += 1
         self._last.report(problem, now)
         left_out = self._throttle.admit(self._kind(problem), now)
@@ -76,17 +76,17 @@ class _Trouble:
 
 @dataclass
 class HealthConsole:
-    """Prints a node's health to its console: each trouble once, and when it is over.
+    """Prints a node's health to its console: each trouble once, and its end.
 
-    Turns the healths of each second into lines; those without a ``check`` are left out."""
+    It gets all healths once a second; those without a ``check`` are not printed.
+    """
 
     _troubles: dict[str, _Trouble] = field(default_factory=dict)
 
     def look(self, healths: Iterable[Health], now: float) -> Iterator[tuple[Level, str]]:
-        """The lines of this look, with their levels; ``now`` in steady seconds.
+        """The lines to print now, with their levels; ``now`` is monotonic, s.
 
-        While a trouble lasts, it is told again where something else is to be done about it, unless
-        it is less bad than what was told.
+        A lasting trouble is printed again if its advice changes, unless it has become less severe.
         """
         for health in healths:
             if not (health.check and health.severity):
@@ -131,7 +131,7 @@ NODES = tuple(dict.fromkeys(name for names in OWNERS.values() for name in names)
 
 @dataclass
 class PublisherWatch:
-    """``owners``: full topic name -> full names of those that may publish there, once each.
+    """Checks who publishes. ``owners``: full topic name -> full names of its expected publishers.
 
     ``allowed``: other nodes (full names) that may publish on any of these topics.
     """
@@ -141,7 +141,8 @@ class PublisherWatch:
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def look(self, publishers: Mapping[str, Sequence[str]], now: float) -> dict[str, Health]:
-        """A health for each topic with a fault; ``publishers``: full node names, one each."""
+        """A health per topic with a fault; ``publishers``: full node names by topic, one per
+        publisher."""
         faults: dict[str, Health] = {}
         seen: set[tuple[str, str]] = set()
         for topic, owners in self.owners.items():

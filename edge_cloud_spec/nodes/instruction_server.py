@@ -1,8 +1,8 @@
-"""The instruction server node: an instruction as a goal, with feedback, a result and a cancel.
+"""The instruction server node: an instruction as a ROS action, with feedback, result and cancel.
 
-``python -m edge_cloud_spec.nodes.instruction_server --ros-args ...``. It says on the topic
-``instruction`` what an operator would, and reads the answers on the topics that everybody reads.
-What is said there before the drafter is up, whose models take long to load, it says again then.
+``python -m edge_cloud_spec.nodes.instruction_server --ros-args ...``. It publishes ``instruction``
+as an operator would, and reads the same topics as everybody. An instruction that comes while the
+drafter still loads its models is published again once the drafter is up.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class _Goal(FollowedGoal):
 
 
 class InstructionServer(Node):
-    """One goal at a time; the next takes its place, as the next instruction does.
+    """Serves one goal at a time; the next goal replaces it, as the next instruction does.
 
-    A goal whose client has gone goes on, as an instruction does whose operator has gone: the
-    mission's own ends bound it. All callbacks are served by one thread.
+    A goal continues if its client disappears, as an instruction does without its operator: the
+    mission's limits end it. One thread serves all callbacks.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a lidar's messages say of the way: LaserScan and PointCloud2 as points about the base."""
+"""Converts LaserScan and PointCloud2 messages to points around the base."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Points = NDArray[np.float64]
 
 
 def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Points:
-    """Points [n, 2] in the base's frame, m; what is too near to be measured is at the least range.
+    """Points [n, 2] in the base's frame, m; a return below the minimum range counts as at that
+    range.
 
-    Raises ValueError, with a sentence, where nothing is known from it.
+    Raises ValueError, with a sentence, if the message cannot be used.
     """
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
@@ -32,9 +33,9 @@ def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: s
 
 
 def points_of_cloud(message: PointCloud2, settings: ObstacleSettings, base_frame: str) -> Points:
-    """Points [n, 2] of the band of heights that counts, in the base's frame, m.
+    """Points [n, 2] in the base's frame, m, within the configured heights.
 
-    Raises ValueError, with a sentence, where nothing is known from it.
+    Raises ValueError, with a sentence, if the message cannot be used.
     """
     _check_frame(message.header.frame_id, settings.points_at, base_frame, "points")
     places = _places(message)
@@ -56,7 +57,7 @@ def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None
 
 
 def _places(message: PointCloud2) -> Points:
-    """x, y and z [n, 3] as they lie in the message."""
+    """x, y and z [n, 3] as stored in the message."""
     order = ">" if message.is_bigendian else "<"
     found = {field.name: field for field in message.fields if field.datatype in SIZES}
     size, rows = message.width * message.point_step, message.height

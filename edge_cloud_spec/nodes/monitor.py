@@ -1,7 +1,7 @@
-"""The monitor node: are this robot's nodes alive, and does nobody else speak in their place?
+"""The monitor node: checks that this robot's nodes are alive, and that no others publish for them.
 
-``python -m edge_cloud_spec.nodes.monitor --ros-args ...``; it watches and reports on
-``/diagnostics``, and commands nothing.
+``python -m edge_cloud_spec.nodes.monitor --ros-args ...``; it reports on ``/diagnostics``, and
+commands nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STOOD_STILL_S = 1.0  # between two looks: this process stood still, and its ears
 
 @dataclass(frozen=True)
 class MonitorSettings(Bounded):
-    """What is watched. Names are separated by blanks, and are of the monitor's own namespace."""
+    """What is monitored. Names are separated by blanks, in the monitor's namespace."""
 
     nodes: str = described(" ".join(NODES), "nodes that must be alive", fixed=True)
     allowed_publishers: str = described(
@@ -44,10 +44,10 @@ class MonitorSettings(Bounded):
 
 
 class MonitorNode(Node):
-    """Looks at the graph and listens to ``/diagnostics``; ``health/`` judges."""
+    """Reads the graph and ``/diagnostics``; ``Heartbeats`` and ``PublisherWatch`` judge."""
 
     def __init__(self, **options: Any) -> None:
-        """``options``: rclpy's own of a node (its context, its namespace)."""
+        """``options``: rclpy's options of a node (context, namespace)."""
         super().__init__("monitor", **options)
         settings = Parameters(self, MonitorSettings()).start_value()
         now = time.monotonic()
@@ -114,11 +114,11 @@ class _Heard:
 
 @dataclass
 class Heartbeats:
-    """Which nodes are there and speak: diagnostics once a second are a node's heartbeat.
+    """Whether nodes are present and alive: their diagnostics, once a second, are the heartbeat.
 
-    Full node names are watched from ``started``; times are steady seconds.
+    It watches these full node names from ``started``; times are monotonic, s.
 
-    A node that said nothing for ``silence`` hangs; nodes have ``startup`` to appear.
+    A node silent for ``silence`` hangs; nodes have ``startup`` to appear.
     """
 
     names: tuple[str, ...]
@@ -129,7 +129,7 @@ class Heartbeats:
     _looked: float | None = None
 
     def hear(self, name: str, instance: str, message: str, now: float) -> None:
-        """Note a node's status message, from this ``instance`` of the node."""
+        """Record a node's status message, from this ``instance`` of the node."""
         if name not in self.names:
             return
         heard = self._heard.setdefault(name, _Heard(now, message, now))
@@ -145,7 +145,7 @@ class Heartbeats:
             heard.instances = [*heard.instances[-3:], instance]  # after a restart, a new one
 
     def look(self, present: Collection[str], now: float) -> dict[str, Health]:
-        """The health of each watched node; ``present``: the full names that the graph has."""
+        """The health of each watched node; ``present``: the graph's full node names."""
         if self._looked is not None and now - self._looked > STOOD_STILL_S:
             for heard in self._heard.values():
                 heard.at += now - self._looked

@@ -93,12 +93,12 @@ class NodeSettings(Settings):
 
 
 class NavigatorNode(ManagedNode):
-    """Topics and threads around ``Navigator``: one lock, held for one event at a time.
+    """Topics and threads around ``Navigator``, which a lock protects during each event.
 
-    e_stop and ``stop`` have threads of their own, so no other callback delays them; the watchdog
-    has another, which needs neither the executor nor the lock. e_stop is heard in every state of
-    the node, from publishers of every durability, and nothing moves before it was listened for.
-    A robot that was deactivated needs another instruction to move again.
+    e_stop and ``stop`` have their own threads, so no other callback delays them; the watchdog has
+    another, which needs neither the executor nor the lock. e_stop is received in every state of the
+    node, from publishers of every durability, and nothing moves before there was time to receive
+    it. After deactivation the robot needs another instruction to move.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class NavigatorNode(ManagedNode):
         self._instructions.start()
 
     def halt(self) -> None:
-        """Stop the robot, and let nothing move it: no watchdog runs after this."""
+        """Stop the robot and block all motion; the watchdog ends here."""
         assert self._output is not None
         self._output.stop(0)
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
@@ -170,7 +170,7 @@ class NavigatorNode(ManagedNode):
         self._instructions.close()
 
     def unload(self) -> None:
-        """Destroy the publishers: nothing is commanded any more."""
+        """Destroy the publishers, so that nothing is commanded any more."""
         with self._lock:
             self._output = None
 
@@ -192,7 +192,7 @@ class NavigatorNode(ManagedNode):
             self._run(self._words(message))
 
     def _words(self, message: VerifiedTokens) -> Words:
-        """The message as words; under the lock, since their age counts from this moment."""
+        """Convert a message to words; under the lock, since their age counts from this moment."""
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         return Words(
             request=message.request_id,
@@ -239,11 +239,11 @@ class NavigatorNode(ManagedNode):
             self._run(Tick())
 
     def _listen(self) -> None:
-        """Let the robot move once an e_stop that is on would have been heard.
+        """Release the hold at start-up, once an active e_stop would have been received.
 
-        The time counts from when somebody is found who could move it: a machine or a network that
-        is slow to find them is slow to find whoever published the e_stop, too. A stop guard must
-        hear the pulse before: two processes may need seconds to find each other.
+        The time counts from the discovery of a node that could move the robot: a slow machine or
+        network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
+        before: two processes may need seconds to discover each other.
         """
         if not self._navigator.stop_latch.starting:
             return
@@ -320,7 +320,7 @@ class NavigatorNode(ManagedNode):
         self._markers.publish(action_markers(str(announce.action), goal, self._base_frame, now))
 
     def diagnose(self) -> Health:
-        """The robot's status, and what was dropped so far."""
+        """The navigator's status, and counts of what was dropped."""
         with self._lock:
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
@@ -346,7 +346,7 @@ class NavigatorNode(ManagedNode):
 
 
 def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
-    """Arrow and text of the action that begins ``now``, in the frame of the base."""
+    """An arrow and the text of the action that begins ``now``, in the base's frame."""
     if goal.angle:
         tip = (TURN_ARROW * math.cos(goal.angle), TURN_ARROW * math.sin(goal.angle))
     else:
@@ -360,7 +360,7 @@ def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
 
 
 def no_markers() -> MarkerArray:
-    """Removes the markers of the last action."""
+    """A message that removes the markers of the last action."""
     return MarkerArray(markers=[Marker(ns="action", action=Marker.DELETEALL)])
 
 
@@ -382,12 +382,11 @@ def navigator_health(
     parameters: str = "",
     values: Mapping[str, object] | None = None,
 ) -> Health:
-    """The worst of what holds the robot, its odometry and its last problem.
+    """The worst of: what holds the robot, missing sensors, and the last problem.
 
-    ``topic``: odometry's; ``missing``: why odometry that is needed does not tell where the base is,
-    empty where it does; ``unseen``: the same of what is in the way; ``timed``: odometry was never
-    heard, and motions are timed. ``problem``: the last one, while it is recent. ``parameters``:
-    what is wrong with them.
+    ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
+    lidar cannot; empty if they can. ``timed``: there was never odometry, so motions are timed.
+    ``problem``: a recent problem. ``parameters``: what is wrong with parameters.
     """
     found = [Health(Level.OK, status.text, values=values or {})]
     if parameters:

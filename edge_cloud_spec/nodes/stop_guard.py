@@ -1,4 +1,4 @@
-"""The stop guard node: zero to the base when the navigator's pulse is silent while the robot moves.
+"""The stop guard node: stops the base if the navigator's pulse falls silent while the robot moves.
 
 ``python -m edge_cloud_spec.nodes.stop_guard --ros-args ...``. It needs no model and no navigator.
 """
@@ -32,7 +32,7 @@ LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
 
 @dataclass(frozen=True)
 class GuardSettings(Bounded):
-    """When and how the guard stops the base; ``output`` and ``base_frame`` are the navigator's."""
+    """When and how the guard stops the base; ``output`` and ``base_frame`` as for the navigator."""
 
     silence: float = bounded(0.1, 0.1, 0.5, "stop once the pulse is silent for so long, s", True)
     output: OutputSettings = field(default_factory=OutputSettings)
@@ -42,13 +42,13 @@ class GuardSettings(Bounded):
 class StopGuardNode(Node):
     """Stops the base when the navigator's ``pulse`` falls silent while the robot moves.
 
-    The navigator publishes true with each command, false once it has commanded standing. Messages
-    on the base's own topic do not count, so a joystick, the guard's zeros and a flood of messages
-    neither start the guard nor calm it.
+    The navigator publishes true with each command, and false once it has commanded standing.
+    Messages on the base's own topic do not count, so a joystick, the guard's zeros or a flood of
+    messages neither arm nor disarm the guard.
     """
 
     def __init__(self, **options: Any) -> None:
-        """``options``: rclpy's own of a node. Raises UserError."""
+        """``options``: rclpy's options of a node. Raises UserError."""
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
         self._silence, self._fired = settings.silence, 0
@@ -96,7 +96,8 @@ class StopGuardNode(Node):
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
     def close(self) -> None:
-        """Stop at once what moves: when the navigator has died, a launch ends all, and this."""
+        """Stop a moving base at once: when a launch ends all processes, the navigator may be dead
+        already."""
         if self._timer.is_canceled():
             return
         self._timer.cancel()
@@ -108,7 +109,7 @@ class StopGuardNode(Node):
 
 
 def main() -> int:
-    """Run the node until a signal; on a busy machine before the others, where it may."""
+    """Run the node until a signal, with real-time priority if permitted."""
     with contextlib.suppress(OSError, AttributeError):  # no right to it (ulimit -r); not Linux
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     return spin(StopGuardNode)

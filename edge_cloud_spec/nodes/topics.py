@@ -1,4 +1,4 @@
-"""The graph's topics: names, types and QoS, in one table. Names are relative but /diagnostics."""
+"""The graph's topics, with types and QoS, in one table. All names but /diagnostics are relative."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A run as seen on its topics: observed, written to a bag, logged, shown. Nothing here decides."""
+"""Observes a run through its topics: logs it, records it, shows it. Nothing here decides."""

@@ -1,4 +1,4 @@
-"""The words of the decision as people see them: drawn in colours, below the camera's picture."""
+"""Draws a decision's words, coloured by their fate, below the camera's picture."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LINK = {LinkQuality.CLOUD: GOOD, LinkQuality.DEGRADED: DOUBTFUL, LinkQuality.LOS
 
 @dataclass(frozen=True)
 class DecisionCaption:
-    """What is written below the picture. ``status``: the navigator's state and its detail."""
+    """The text below the picture. ``status``: the navigator's state and its detail."""
 
     instruction: str = ""
     words: tuple[WordSpan, ...] = ()
@@ -52,7 +52,7 @@ class DecisionCaption:
 
 
 def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
-    """The caption: a run's newest decision, its navigator and its link."""
+    """The caption of a run's newest decision, with the navigator's and the link's state."""
     decision = next(reversed(run_log.decisions.values()), None)
     words = tuple(words_of_decision(decision)) if decision is not None else ()
     status = run_log.nav_status.text if run_log.nav_status is not None else ""
@@ -60,7 +60,8 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
 
 
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
-    """Instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH, 3]."""
+    """Draw instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH,
+    3]."""
     sheet = Image.new("RGB", (scale * WIDTH, scale * HEIGHT), BACK)
     pen = _Pen(ImageDraw.Draw(sheet), scale)
     if caption == DecisionCaption():
@@ -83,9 +84,9 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
 
 
 def annotate(picture: Image.Image, caption: np.ndarray) -> np.ndarray:
-    """The picture, as wide as the drawn caption, above it: RGB uint8 [H, W, 3].
+    """The picture, scaled to the caption's width, above the caption: RGB uint8 [H, W, 3].
 
-    A strip is drawn four times as high as wide, or no memory holds it.
+    The picture is drawn at most four times as high as wide, which bounds memory.
     """
     width = caption.shape[1]
     height = max(1, round(width * min(4.0, picture.height / max(1, picture.width))))
@@ -118,7 +119,7 @@ def _font(scale: int, small: bool) -> ImageFont.FreeTypeFont | ImageFont.ImageFo
 
 
 def _laid_out(pen: _Pen, words: tuple[WordSpan, ...]) -> Iterator[tuple[float, int, str, Fate]]:
-    """(x, row) of each word; the last ROWS rows, as those are what is decided now."""
+    """(x, row) of each word; only the last ROWS rows, which belong to the current decision."""
     placed: list[tuple[float, int, str, Fate]] = []
     x, row, blank = float(MARGIN), 0, pen.wide(" ")
     for piece in words:

@@ -1,6 +1,8 @@
-"""The annotator node: the camera's picture with the decision's words, and the robot's path.
+"""The annotator node: publishes the camera's picture with the decision's words, and the robot's
+path.
 
-``python -m edge_cloud_spec.observe.annotator --ros-args ...``; for RViz, no other node needs it.
+``python -m edge_cloud_spec.observe.annotator --ros-args ...``; it is for RViz, and no other node
+needs it.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ POINTS = 4000  # of the path: 200 m
 
 
 class Annotator(Node):
-    """Publishes the camera's picture with the decision's words, while somebody subscribes.
+    """Publishes the camera's picture with the decision's words, while it has subscribers.
 
-    The picture is published raw as well as compressed: RViz shows a compressed one only where
+    The picture is published raw as well as compressed: RViz shows compressed ones only if
     image_transport's plugins are installed.
     """
 
@@ -107,7 +109,7 @@ class Annotator(Node):
             )
 
     def _drawn_caption(self) -> np.ndarray:
-        """Drawn anew only when it says something else."""
+        """The drawn caption; drawn again only if it changed."""
         caption = caption_of(self._run_log, self._instruction)
         if caption != self._caption:
             self._caption, self._sheet = caption, draw_caption(caption)

@@ -1,4 +1,4 @@
-"""Bags read without a full ROS: checked first, so that a damaged one is named and not followed."""
+"""Reads bags without a full ROS, after a check that refuses damaged ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERSION: Literal[9] = 9  # of the rosbag2 metadata; Jazzy and later read it
 
 @lru_cache(maxsize=1)
 def types() -> Typestore:
-    """The types of ROS 2 Jazzy and of this package."""
+    """The message types of ROS 2 Jazzy and of this package."""
     store = get_typestore(Stores.ROS2_JAZZY)
     ours: dict[str, Any] = {}
     for path in sorted((share() / "msg").glob("*.msg")):
@@ -46,7 +46,7 @@ def types() -> Typestore:
 
 
 class Bag:
-    """A bag, checked as a whole: its folder or one of its files. Raises UserError.
+    """A bag, given as its folder or one of its files, and checked as a whole. Raises UserError.
 
     ``topics``: type by full name, of topics with messages.
     """
@@ -63,7 +63,7 @@ class Bag:
     def read(self, topics: Collection[str]) -> Iterator[tuple[int, str, bytes, Any]]:
         """(ns, topic without its leading slash, CDR, message) of these topics, in order of time.
 
-        Messages are read with the bag's own types, so a bag of an earlier version reads too.
+        Messages are read with the bag's own types, so that bags of earlier versions can be read.
         """
         bag = self.path
         with _reading(bag) as reader:
@@ -91,10 +91,10 @@ class Bag:
 def robot_topics(
     types: Mapping[str, str], wanted: Mapping[str, str], namespace: str = ""
 ) -> dict[str, str]:
-    """Full names by the graph's own: those of ``wanted`` that one robot has. Raises UserError.
+    """The full names of one robot's ``wanted`` topics, by their relative names. Raises UserError.
 
-    ``types``: of the bag's topics. ``wanted``: the type of each, empty where any will do.
-    ``namespace``: of the robot, where the bag has several.
+    ``types``: of the bag's topics. ``wanted``: the type of each, empty for any. ``namespace``: the
+    robot's, if the bag has several.
     """
     found: dict[str, dict[str, str]] = {}
     for full, name in product(types, wanted):
@@ -122,7 +122,7 @@ ROBOTS = {"instruction", "verified_tokens"}
 
 
 def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], option: str) -> str:
-    """The one topic of these kinds, or the one that was given; empty where there is none.
+    """The only topic of these types, or the ``given`` one; empty if there is none.
 
     Raises UserError naming the option.
     """
@@ -136,7 +136,7 @@ def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], optio
 
 @contextmanager
 def _reading(bag: Path) -> Iterator[AnyReader]:
-    """An open reader; whatever rosbags raises at opening becomes a UserError."""
+    """An open reader; exceptions of rosbags while opening become UserErrors."""
     with ExitStack() as stack:
         try:
             with Reader(bag) as found:
@@ -158,7 +158,7 @@ def _next(
 
 
 def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
-    """The messages of each topic; UserError unless the files hold what metadata.yaml says."""
+    """The number of messages per topic; UserError unless the files agree with metadata.yaml."""
     try:
         files = [bag / Path(str(name)).name for name in metadata["relative_file_paths"]]
         topics = metadata["topics_with_message_count"]
@@ -201,7 +201,7 @@ def _check_file(path: Path) -> dict[str, int]:
 
 
 def _metadata(bag: Path) -> dict[str, Any] | None:
-    """What metadata.yaml says; None where the bag is a file."""
+    """The content of metadata.yaml; None if the bag is a file."""
     if not bag.is_dir():
         return None
     path = bag / "metadata.yaml"
@@ -231,16 +231,16 @@ _CHECKS: dict[str, Callable[[Path], dict[str, int]]] = {
 
 
 def check_definitions(connections: Iterable[Connection]) -> None:
-    """Raise ValueError where there is too much to parse, which is done for each topic anew."""
+    """Raise ValueError if the type definitions are too large; rosbags parses them per topic."""
     if sum(len(connection.msgdef.data) for connection in connections) > MAX_DEFINITIONS:
         raise ValueError(f"its types are defined by more than {MAX_DEFINITIONS} bytes")
 
 
 def check_types(types: Typesdict) -> None:
-    """Raise ValueError for an array whose length costs what its bytes do not say.
+    """Raise ValueError for arrays whose cost is not bounded by their bytes.
 
-    rosbags makes a line of code of each string or message in it; and of elements without bytes a
-    few bytes could tell of any number.
+    rosbags generates a line of code for each string or message in a fixed array; and an array of
+    empty elements may claim any length in a few bytes.
     """
     for name, (_, fields) in types.items():
         for field, desc in fields:
@@ -251,7 +251,7 @@ def check_types(types: Typesdict) -> None:
 
 
 def has_lists_of_parts(name: str, types: Typesdict) -> bool:
-    """Whether a message of this type is read into more objects than it has fields."""
+    """Whether a message of this type may be parsed into more objects than it has fields."""
     left, seen = [name], {name}
     while left:
         for _, desc in types[left.pop()][1]:
@@ -265,5 +265,5 @@ def has_lists_of_parts(name: str, types: Typesdict) -> bool:
 
 
 def _is_part(element: Any) -> bool:
-    """Whether it is an object of its own, and no number in an array."""
+    """Whether an element becomes an object of its own, unlike a number in an array."""
     return bool(element[0] == Nodetype.NAME or element[1][0] == "string")

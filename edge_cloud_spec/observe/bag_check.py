@@ -1,11 +1,11 @@
-"""Whether a bag's file is whole, and asks for no more than an honest one does.
+"""Checks that a bag's file is complete and bounded in what it makes a reader do.
 
-Of an MCAP file every record is in its place and every checksum right; an sqlite3 file has nothing
-but rows, since a view or an expression computes anything. A bag may be a stranger's.
+In an MCAP file every record must be in place and every checksum right; an sqlite3 file may have
+tables only, since a view or an expression could compute anything. A bag may come from a stranger.
 
-rosbags follows the index at the end of a file; a block that was zeroed, flipped or cut before it
-would be noticed late, as a message that cannot be read, or not at all. What rosbags will hold of
-the file later is bounded here, so its index must say what its blocks do.
+rosbags follows the index at the end of a file; it would notice a block that was zeroed, flipped or
+cut late, as an unreadable message, or not at all. So the index must agree with the blocks here, and
+what rosbags will allocate is bounded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_REPEATED = 4096  # strings or messages in an array of fixed length
 
 
 class _Block(NamedTuple):
-    """What a block says of itself, and the index of it: times in ns, its record, its bytes."""
+    """A block's description, in its head or in the index: times in ns, position, sizes."""
 
     begin: int
     end: int
@@ -50,9 +50,10 @@ class _Block(NamedTuple):
 
 
 def check_mcap(path: Path) -> dict[str, int]:
-    """The messages of each topic of a whole file; raises UserError with what is wrong, and where.
+    """The number of messages per topic in a complete file; raises UserError with what is wrong, and
+    where.
 
-    Bytes are checked where the recorder wrote checksums, as ours and ros2 bag's do.
+    Bytes are checked if the recorder wrote checksums, as ours and ros2 bag's do.
     """
     try:
         if not path.stat().st_size:
@@ -68,7 +69,7 @@ def check_mcap(path: Path) -> dict[str, int]:
 
 
 class _RefusedError(Exception):
-    """The file is not damaged: it is cut off, or asks for more than any honest one does."""
+    """The file is refused: it is cut off, or would cost too much to read."""
 
 
 def _cut_off(size: int) -> _RefusedError:
@@ -83,7 +84,7 @@ def _excess(what: str) -> _RefusedError:
 
 
 class _Contents:
-    """What the records of a file say so far: its topics and their messages."""
+    """The topics and messages found in a file's records so far."""
 
     def __init__(self) -> None:
         self.topics: dict[int, str] = {}
@@ -159,7 +160,7 @@ def _check(data: mmap.mmap) -> dict[str, int]:
 
 
 def _records(data: mmap.mmap, at: int, end: int, whole: bool) -> Iterator[Record]:
-    """The file's records; a record that goes beyond the end says whether it was cut."""
+    """A file's records; if a record extends beyond the end, says whether the file was cut."""
     while at < end:
         kind, length = data[at], int.from_bytes(data[at + 1 : at + RECORD], "little")
         if not kind or LAST_KNOWN < kind < PRIVATE:
@@ -176,7 +177,7 @@ def _records(data: mmap.mmap, at: int, end: int, whole: bool) -> Iterator[Record
 
 
 def _block(content: bytes, at: int) -> _Block:
-    """A block's head."""
+    """Parse a block's head."""
     try:
         begin, end, size, _, letters = struct.unpack_from("<QQQII", content)
         (stored,) = struct.unpack_from("<Q", content, 32 + letters)
@@ -191,7 +192,7 @@ def _block(content: bytes, at: int) -> _Block:
 
 
 def _indexed(content: bytes) -> _Block:
-    """The same, of the block that this part of the index is for."""
+    """Parse the index's description of a block."""
     begin, end, at, length, offsets = struct.unpack_from("<QQQQI", content)
     rest = content[36 + offsets + 8 :]  # after the messages' own index and its length
     (letters,) = struct.unpack_from("<I", rest)
@@ -200,7 +201,7 @@ def _indexed(content: bytes) -> _Block:
 
 
 def _inner(block: _Block, content: bytes) -> Iterator[Record]:
-    """The records of a chunk, when its checksum is right."""
+    """The records in a chunk, once its checksum is verified."""
     at, size = block.at, block.size
     raw = _inflated(block, content[-block.stored :] if block.stored else b"")
     (crc,) = struct.unpack_from("<I", content, 24)
@@ -217,7 +218,7 @@ def _inner(block: _Block, content: bytes) -> Iterator[Record]:
 
 
 def _inflated(block: _Block, stored: bytes) -> bytes:
-    """A block's bytes: no more than it says are ever made of it."""
+    """A block's bytes, never inflated to more than its head says."""
     if not block.compression:
         return stored
     if block.compression not in (b"zstd", b"lz4"):
@@ -237,7 +238,7 @@ def _inflated(block: _Block, stored: bytes) -> bytes:
 
 
 def _check_order(blocks: list[_Block]) -> None:
-    """What is read in the order of time is held together where blocks overlap."""
+    """Bound the memory of reading in time order, which holds overlapping blocks together."""
     begun = [(block.begin, block.size) for block in blocks]
     ended = [(max(block.begin, block.end) + 1, -block.size) for block in blocks]
     held = 0
@@ -251,7 +252,7 @@ def _check_order(blocks: list[_Block]) -> None:
 
 
 def _check_sum(data: mmap.mmap, start: int, end: int, crc: int, what: str) -> None:
-    """``crc``: 0 where none was written."""
+    """Verify a checksum; ``crc`` 0: none was written."""
     with memoryview(data) as view, view[start:end] as part:
         if crc and (start > end or crc32(part) != crc):
             raise ValueError(f"{what} has a wrong checksum")
@@ -264,7 +265,7 @@ _PLAIN = re.compile(
 
 
 def check_sqlite(path: Path) -> dict[str, int]:
-    """The messages of each topic of a database whose pages are where they should be."""
+    """The number of messages per topic in a database with intact pages; raises UserError."""
     try:
         with path.open("rb") as file:
             if file.read(16) != b"SQLite format 3\0":

@@ -1,4 +1,4 @@
-"""A bag that is written while a robot runs: it ends in order, whatever its disk does."""
+"""Writes a bag while a robot runs; the bag stays readable if its disk fails or fills up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOOTER = struct.Struct("<QQI8s")  # start of the summary, of its offsets; checks
 
 
 class _Unbuffered:
-    """A file whose writes are whole when they return; what did not fit is not kept anywhere."""
+    """A file whose writes are complete when they return; nothing is buffered."""
 
     def __init__(self, path: Path) -> None:
         self._raw = path.open("r+b", buffering=0)
@@ -49,7 +49,7 @@ class _Unbuffered:
 
 @dataclass(frozen=True)
 class _Block:
-    """A chunk that is in the file: where it ends, what it holds, its last stamp (ns)."""
+    """A chunk in the file: its end, its content, its last stamp (ns)."""
 
     end: int
     counts: Mapping[int, int]
@@ -57,7 +57,7 @@ class _Block:
 
 
 class RecoverableMcap(McapWriter):
-    """rosbags' writer, with checksums and blocks that can be taken back."""
+    """rosbags' MCAP writer with checksums, whose last blocks can be removed."""
 
     def __init__(self, path: Path, compression: CompressionMode) -> None:
         super().__init__(path, compression)
@@ -82,9 +82,9 @@ class RecoverableMcap(McapWriter):
         self._blocks.append(_Block(end, _counts(pending), pending.message_end_time))
 
     def take_back(self) -> bool:
-        """Forget the block that does not fit, else the last one; whether there was one.
+        """Drop the unwritten block, else the last written one; False if there was none.
 
-        The file ends after the block before it.
+        The file then ends after the block before.
         """
         pending = self.chunk
         if pending.bio.tell():
@@ -113,7 +113,7 @@ class RecoverableMcap(McapWriter):
 
 
 def _counts(chunk: PendingChunk) -> Mapping[int, int]:
-    """Messages by channel."""
+    """The number of messages per channel."""
     return {channel: len(messages) for channel, messages in chunk.msgs.items()}
 
 
@@ -122,12 +122,12 @@ class _McapBag(Writer):
 
 
 class BagWriter:
-    """Writes serialized messages; may be closed by another thread than writes.
+    """Writes serialized messages; another thread may close it.
 
-    ``topics`` maps names to types (``std_msgs/msg/String``), ``offered`` to their QoS where it is
-    known. When a message cannot be written (disk full), the bag is ended so that it can be read,
-    ``problem`` says it in one sentence, and later messages are dropped. Raises UserError where no
-    bag can be begun.
+    ``topics`` maps names to types (``std_msgs/msg/String``), ``offered`` to their QoS if known. If
+    a message cannot be written (disk full), the bag is ended so that it can be read, ``problem``
+    says so in one sentence, and later messages are dropped. Raises UserError if no bag can be
+    created.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class BagWriter:
 
     @property
     def text(self) -> str:
-        """How much there is of it: its messages, and the seconds from the first to the last."""
+        """The number of messages, and the seconds from the first to the last, as text."""
         return f"{self.messages} messages, {(self._last - self._first) / 1e9:.0f} s"
 
     def write(self, topic: str, stamp: int, cdr: bytes) -> None:
-        """One message of ``topic``, received at ``stamp`` (ns)."""
+        """Write one message of ``topic``, received at ``stamp`` (ns)."""
         with self._lock:
             if not self._open:
                 return
@@ -178,7 +178,7 @@ class BagWriter:
             self.messages += 1
 
     def close(self) -> None:
-        """End the file; without this it has no index."""
+        """End the file with its index."""
         with self._lock:
             if not self._open:
                 return
@@ -189,7 +189,7 @@ class BagWriter:
                 self._end_early(error)
 
     def _end_early(self, error: OSError) -> None:
-        """Take back what does not fit until the index does."""
+        """Remove blocks until the index fits on the disk."""
         self._open = False
         storage = cast("RecoverableMcap | None", self._writer.storage)
         readable = False

@@ -1,4 +1,4 @@
-"""A run on the console as it happens: colours on a terminal, plain lines elsewhere."""
+"""Prints a run on the console as it happens: colours on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, be
 class ConsoleView:
     """Prints run events; ``update_status`` rewrites the line at the bottom of a terminal.
 
-    Words that settle one after another make one line, which ends when something else is printed.
+    Consecutive words share a line, which ends when something else is printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -47,12 +47,12 @@ class ConsoleView:
         self._problems: dict[str, float] = {}
 
     def print_line(self, text: str, style: str = "") -> None:
-        """One line."""
+        """Print one line."""
         self._flush()
         self._console.print(Text(text, style), soft_wrap=True)
 
     def node_ready(self, name: str, seconds: float) -> None:
-        """A process of the graph is up."""
+        """Print that a process of the graph is up."""
         self.print_line(f"  up after {seconds:5.1f} s  {name}", "dim")
 
     def update_status(self, text: str) -> None:
@@ -126,10 +126,10 @@ class ConsoleView:
 
 
 def words_of(round_: ShownRound, verified: bool = True) -> Text:
-    """Accepted words as they are, rejected ones in [- -], the cloud's correction in {+ +}.
+    """Accepted words as they are, rejected ones in [- -], the cloud's token in {+ +}.
 
-    A tree's branches are separated by |, and (+9) are nine words of branches that were left before.
-    Words that were not drafted on the robot have no marks.
+    A tree's branches are separated by |; (+9) stands for nine words of branches off the accepted
+    path. Words that the robot did not draft have no marks.
     """
     text = Text()
     for words in words_of_round(round_, verified):
@@ -142,7 +142,7 @@ def words_of(round_: ShownRound, verified: bool = True) -> Text:
 
 
 def size(count: float) -> str:
-    """Bytes in a readable unit."""
+    """A number of bytes with a readable unit."""
     return f"{count:.0f} B" if count < 1000 else f"{count / 1000:.1f} kB"
 
 

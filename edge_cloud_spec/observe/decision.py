@@ -20,7 +20,7 @@ _SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen fami
 
 @dataclass(frozen=True)
 class ShownDraft:
-    """A draft as it was sent: its words in the order of its nodes, and when it was made."""
+    """A draft as sent: its words in the order of its nodes, and the time of drafting."""
 
     words: tuple[str, ...]
     tree: Draft | None  # None: it could not be read, and is taken for a chain
@@ -29,11 +29,11 @@ class ShownDraft:
 
     @property
     def parents(self) -> tuple[int, ...] | None:
-        """Parents of the draft's nodes; None for a chain."""
+        """The parents of the draft's nodes; None for a chain."""
         return None if self.tree is None else self.tree.parents
 
     def path_of(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """The nodes that begin as these tokens do."""
+        """The nodes along the longest path that agrees with these tokens."""
         tree, path = self.tree or Draft(()), [-1]
         for token in tokens:
             children = (child for child in tree.children(path[-1]) if tree.tokens[child] == token)
@@ -46,12 +46,12 @@ class ShownDraft:
 
 @dataclass
 class ShownRound:
-    """One draft and its verdict. ``accepted`` is None until the verdict arrived.
+    """One draft and its verdict. ``accepted`` is None until the verdict arrives.
 
-    ``drafting`` and ``sent`` bound the drafting, ``answered`` ends the waiting; ``verify`` seconds
-    of the waiting were the target's pass. ``settled`` is the text that the verdict made final.
-    ``generated``: the tokens of a pass that the server made without the robot, over its own nodes;
-    of what the robot had drafted there until then, so much is shown as accepted as they have.
+    ``drafting``, ``sent`` and ``answered`` are when drafting began, the draft was sent and the
+    verdict came; ``verify`` seconds of the waiting were the target's pass. ``settled`` is the text
+    that the verdict added. ``generated``: the tokens of a pass that the server made over its own
+    nodes; as many of the robot's drafted words as agree with them are shown as accepted.
     """
 
     number: int
@@ -71,17 +71,18 @@ class ShownRound:
 
     @property
     def complete(self) -> bool:
-        """Whether its verdict and the words that it settled have both arrived."""
+        """Whether both the verdict and its words have arrived."""
         return self.accepted is not None and self.settled is not None
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The drafted words that the cloud accepted, where the draft was received."""
+        """The drafted words that the cloud accepted, if the draft was received."""
         return tuple(self.drafted[node] for node in self.path if node < len(self.drafted))
 
     @property
     def branches(self) -> tuple[tuple[str, ...], ...]:
-        """What was drafted to follow them, each likeliest branch to its end; a chain has one."""
+        """The drafted words after the accepted ones: each most likely branch to its end; a chain
+        has one."""
         tree = Draft((0,) * len(self.drafted), self.parents)
         return tuple(
             tuple(self.drafted[node] for node in _first_of_each(tree, child))
@@ -90,7 +91,7 @@ class ShownRound:
 
     @property
     def others(self) -> int:
-        """How many drafted words are in none of these: in branches that were left before."""
+        """How many drafted words are neither accepted nor in ``branches``."""
         return len(self.drafted) - len(self.kept) - sum(map(len, self.branches))
 
     @property
@@ -101,7 +102,7 @@ class ShownRound:
 
 @dataclass
 class Decision:
-    """One frame, its answer, and the motion that followed from it."""
+    """One frame, its answer, and the motion that followed."""
 
     number: int
     request: str
@@ -127,11 +128,11 @@ class Decision:
 
     @property
     def length(self) -> int:
-        """How many tokens are verified, be they received or not."""
+        """How many tokens are verified, received or not."""
         return len(self.tokens) + self.missed
 
     def miss(self, position: int) -> ShownRound:
-        """Add a round in place of the tokens up to ``position``, which were not received."""
+        """Add a round that stands for the tokens up to ``position``, which were not received."""
         round_ = self.round_after(self.length)
         round_.missed = position - self.length
         round_.accepted, round_.settled = round_.accepted or 0, ""
@@ -139,11 +140,11 @@ class Decision:
         return round_
 
     def round_after(self, base: int) -> ShownRound:
-        """The round after ``base`` verified tokens."""
+        """The round after ``base`` verified tokens; created if missing."""
         return self.rounds.setdefault(base, ShownRound(len(self.rounds) + 1, base))
 
     def attach_draft(self, round_: ShownRound) -> None:
-        """Give a round the draft that its verdict judges, of all that were sent for this prefix."""
+        """Attach the draft that the round's verdict judges, among all with this prefix."""
         draft = self.drafts.get((round_.base, -1 if round_.hash is None else round_.hash))
         if draft is None or (round_.generated is not None and draft.sent > round_.answered):
             return
@@ -154,12 +155,12 @@ class Decision:
 
     @property
     def complete(self) -> bool:
-        """Whether its end and its statistics have both arrived."""
+        """Whether both its end and its statistics have arrived."""
         return bool(self.finish and self.stats)
 
 
 def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
-    """A node, the first of its children, the first of theirs, to the end."""
+    """A node, its first child, that one's first child, and so on to the end."""
     while node is not None:
         yield node
         node = next(tree.children(node), None)
@@ -167,7 +168,7 @@ def _first_of_each(tree: Draft, node: int | None) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class RoundSettled:
-    """A round's verdict and words are known."""
+    """A round's verdict and words have arrived."""
 
     decision: Decision
     round: ShownRound
@@ -182,7 +183,7 @@ class ActionStarted:
 
 @dataclass(frozen=True)
 class DecisionFinished:
-    """A decision's answer is complete and its statistics are known."""
+    """A decision's answer is complete and its statistics have arrived."""
 
     decision: Decision
 
@@ -198,7 +199,7 @@ RunEvent = RoundSettled | ActionStarted | DecisionFinished | ProblemReported
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as one text; most tokenizers' tokens contain their blanks, some tokenizers' do not."""
+    """Join words to a text; tokens of most tokenizers contain their blanks, of some they do not."""
     words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     if any(word.startswith((" ", "\u2581")) for word in words):
         return " ".join("".join(words).replace("\u2581", " ").split())
@@ -209,12 +210,12 @@ def joined(words: Sequence[str]) -> str:
 
 
 def branched(branches: Iterable[Sequence[str]]) -> str:
-    """Branches of a tree, separated by |."""
+    """Join the branches of a tree, separated by |."""
     return " | ".join(text for text in map(joined, branches) if text)
 
 
 def after(text: str, words: Sequence[str]) -> str:
-    """What of ``text`` comes after ``words``, whose blanks may differ from the text's."""
+    """The rest of ``text`` after ``words``, whose blanks may differ from the text's."""
     rest = text.lstrip()
     words = [word for word in words if not _SPECIAL.fullmatch(word.strip())]
     for character in "".join("".join(words).replace("\u2581", " ").split()):
@@ -229,11 +230,11 @@ Fate = Literal["drafted", "accepted", "rejected", "left", "own", "unverified", "
 
 @dataclass(frozen=True)
 class WordSpan:
-    """Words of one fate, in the order of the answer.
+    """Words with the same fate, in the order of the answer.
 
-    ``drafted`` ones are with the cloud; ``own`` ones the cloud chose itself; ``left`` are those of
-    a tree's branches that were left before, as their number; ``unverified`` ones have no verdict;
-    ``missed`` ones were settled, but not received: a sentence with their number.
+    ``drafted``: sent, without a verdict yet; ``own``: chosen by the cloud; ``left``: in branches
+    off the accepted path, as their number; ``unverified``: decided without the cloud; ``missed``:
+    verified but not received, as a sentence with their number.
     """
 
     text: str
@@ -241,7 +242,7 @@ class WordSpan:
 
 
 def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSpan]:
-    """A round whose verdict is known; a tree's branches are separated by |."""
+    """The words of a round with a verdict; a tree's branches are separated by |."""
     if round_.missed:
         yield from _words(f"[{round_.missed} tokens not received]", "missed")
         return
@@ -255,7 +256,7 @@ def words_of_round(round_: ShownRound, verified: bool = True) -> Iterator[WordSp
 
 
 def words_of_decision(decision: Decision) -> list[WordSpan]:
-    """All settled words of a decision, and the draft after them that has no verdict yet."""
+    """All final words of a decision, then the latest draft without a verdict."""
     words: list[WordSpan] = []
     begin = 0
     for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):

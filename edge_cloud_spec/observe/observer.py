@@ -1,4 +1,4 @@
-"""A ROS node that observes a run: all of its topics, into the run log and the bag."""
+"""A ROS node that observes a run: it takes all of its topics into the run log and a bag."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BAG_ONLY = {
 
 
 class Observer:
-    """Spins in a thread of its own; a context manager. ``bag`` None: no bag is written.
-    It hears the topics of the graph in ``namespace``.
+    """Spins in its own thread; a context manager. ``bag`` None: no bag is written. It subscribes to
+    the graph's topics in ``namespace``.
 
-    ``run_log`` grows under ``lock``; what is worth showing at once is put into ``events``.
+    ``run_log`` grows under ``lock``; events to show at once are put into ``events``.
     """
 
     def __init__(self, domain: int, bag: Path | None, namespace: str = "") -> None:
@@ -53,7 +53,7 @@ class Observer:
 
     @property
     def problem(self) -> str:
-        """Why the bag ended before the run did; empty: it did not."""
+        """Why the bag ended before the run; empty if it did not."""
         return self._bag.problem if self._bag is not None else ""
 
     @property
@@ -62,7 +62,7 @@ class Observer:
         return time.monotonic() - self._zero
 
     def publish_instruction(self, instruction: str) -> None:
-        """Publish the instruction; the run log's time starts here."""
+        """Publish the instruction; it is time 0 of the run log."""
         with self.lock:
             self._zero, before = time.monotonic(), self._zero
             run_log, shift = self.run_log, self._zero - before
@@ -72,12 +72,12 @@ class Observer:
         self._instruction.publish(String(data=instruction))
 
     def subscribers(self, topic: str) -> set[str]:
-        """Names of the nodes that subscribe to ``topic``."""
+        """The names of the nodes that subscribe to ``topic``."""
         found = self.node.get_subscriptions_info_by_topic(self.node.resolve_topic_name(topic))
         return {info.node_name for info in found}
 
     def read(self, query: Callable[[RunLog], T]) -> T:
-        """The query's result; the run log does not change while it runs."""
+        """Evaluate a query on the run log under its lock."""
         with self.lock:
             return query(self.run_log)
 

@@ -1,4 +1,4 @@
-"""The recorder node: all topics of a running graph into a bag; it disturbs nothing.
+"""The recorder node: records all topics of a running graph into a bag, without affecting it.
 
 ``python -m edge_cloud_spec.observe.recorder --ros-args -p folder:=DIR``, the launch argument
 ``record:=DIR``, or ``edge-cloud-spec record``.
@@ -32,9 +32,9 @@ SHOW_S = 5.0  # between two lines about how much there is
 
 
 class Recorder:
-    """Records what ``node`` hears until it is closed, or until its disk is full; then it says so.
+    """Records the topics through ``node`` until it is closed or its disk is full, which it reports.
 
-    Raises UserError where no bag can be begun.
+    Raises UserError if no bag can be created.
     """
 
     def __init__(self, node: Node, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Recorder:
             self._log.error(self.bag.problem)
 
     def health(self) -> Health:
-        """How the recording is."""
+        """Whether the recording works."""
         if self.bag.problem:
             return Health(Level.ERROR, self.bag.problem)
         return Health(Level.OK, f"recording to {self.bag.folder}: {self.bag.text}")
@@ -67,7 +67,7 @@ class Recorder:
 
 
 class RecorderNode(Node):
-    """The recorder as a process of the graph; where its disk is full, it stays."""
+    """The recorder as a process of the graph; it keeps running when its disk is full."""
 
     def __init__(self) -> None:
         super().__init__("recorder")
@@ -80,7 +80,7 @@ class RecorderNode(Node):
 
 
 def bag_folder(given: str = "") -> Path:
-    """The folder to record to: this one, or one named for the time."""
+    """``given``, or by default a folder named for the current time."""
     return Path(given) if given else Path("bags") / datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
@@ -101,10 +101,9 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_record(args: argparse.Namespace) -> int:
-    """Record; 0 when a bag with messages was ended in order.
+    """Record; returns 0 if a bag with messages was completed.
 
-    1: nothing was published. Raises UserError where the bag could not be begun or was ended by
-    its disk.
+    1: nothing was published. Raises UserError if the bag could not be created, or its disk failed.
     """
     if not 0 <= args.seconds < math.inf:
         raise UserError(f"--seconds is 0 or more, not {args.seconds:g}")

@@ -1,6 +1,6 @@
-"""What happened in a run, assembled from the messages of its topics. No ROS is imported here.
+"""The history of a run, assembled from the messages of its topics. Imports no ROS.
 
-Times are seconds since the instruction was published, on the clock of the process that listens.
+Times are seconds since the instruction was published, on the observing process's clock.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ STATS = (
 
 
 class RunLog:
-    """Grows by ``on_message``; read under the observer's lock, or after the run.
+    """The run so far; ``on_message`` extends it. Read it under the observer's lock, or after the
+    run.
 
-    ``keep``: how many of the newest decisions (and of each other list's entries) are kept; None:
-    all.
+    ``keep``: how many of the newest decisions (and entries of other lists) are kept; None: all.
     """
 
     def __init__(self, keep: int | None = None) -> None:
@@ -78,7 +78,8 @@ class RunLog:
         return self.outcomes[-1][1] if self.outcomes else {}
 
     def on_message(self, topic: str, message: Any, now: float) -> list[RunEvent]:
-        """Take a message of ``topic`` (a relative name) received at ``now``."""
+        """Add a message of ``topic`` (a relative name) received at ``now``; returns new run
+        events."""
         if topic in LATEST:
             try:
                 setattr(self, topic, LATEST[topic](message))
@@ -194,7 +195,7 @@ class RunLog:
 
 
 def _tree(payload: Any) -> Draft | None:
-    """The draft in a message's payload; None where it is none."""
+    """The draft in a message's payload; None if it is malformed."""
     try:
         message = decode_client(bytes(payload))
     except (WireError, ValueError):
@@ -203,7 +204,7 @@ def _tree(payload: Any) -> Draft | None:
 
 
 def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The robot's nodes that a verdict accepts; of a pass that the cloud made alone its tokens."""
+    """The robot's nodes that a verdict accepts, or the tokens of a pass of server generation."""
     try:
         verdict = decode_server(bytes(message.payload))
     except (WireError, ValueError):

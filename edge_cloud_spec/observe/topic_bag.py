@@ -1,4 +1,4 @@
-"""A graph's topics into a bag: serialized messages as they come, by their full names."""
+"""Writes a graph's topics to a bag: serialized messages as they arrive, by their full names."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
 
 
 def subscribe_raw_camera(node: Node, take: Take) -> None:
-    """Subscribe to raw pictures, thirty times as large, where there are no compressed ones.
+    """Subscribe to raw pictures, thirty times as large, if there are no compressed ones.
 
-    Looked for until it is so.
+    It checks the graph repeatedly until it finds raw pictures only.
     """
 
     def look() -> None:
@@ -84,7 +84,7 @@ def _callback(topic: str, take: Take) -> Callable[..., None]:
 
 
 class TopicBag(BagWriter):
-    """The bag of a node that observes all topics. Raises UserError where none can be begun."""
+    """The bag of a node that observes all topics. Raises UserError if it cannot be created."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self._names = {topic: node.resolve_topic_name(topic) for topic in ALL}
@@ -95,7 +95,7 @@ class TopicBag(BagWriter):
         )
 
     def take(self, topic: str, cdr: bytes, stamp: int) -> None:
-        """One message of ``topic``, sent at ``stamp`` (ns)."""
+        """Write one message of ``topic``, sent at ``stamp`` (ns)."""
         self.write(self._names[topic], stamp, cdr)
 
 
@@ -109,7 +109,7 @@ def _name(kind: type[Any]) -> str:
 
 
 def _offered(qos: QoSProfile) -> Qos:
-    """What `ros2 bag play` publishes the topic with."""
+    """The QoS recorded for a topic, which `ros2 bag play` uses."""
     latched = qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
     best_effort = qos.reliability == ReliabilityPolicy.BEST_EFFORT
     return Qos(

@@ -1,8 +1,8 @@
-"""The loop that decides: what is followed, when a decision begins and on which frame, and when its
-answer has said enough.
+"""The decision loop: which instruction is followed, when a decision begins and on which frame, and
+when its answer is long enough.
 
-``DecisionLoop`` hears what arrives, and answers with effects that its caller carries out: a robot's
-drafter in threads, a simulated robot in virtual time. No I/O, no clock, no thread.
+``DecisionLoop`` takes events and returns effects for its caller to perform: a drafter node with
+threads, or a simulated robot in virtual time. No I/O, no clock, no thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ..nav.status import (
     Status,
 )
 
-SETTLE_S = 3.0  # s; an idle navigator that has not settled a decision by then did not receive it
+SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did not receive it
 REMEMBERED = 64  # counts of the navigator
-RELEASE_S = 0.5  # s at least by which an instruction may overtake the release before it
+RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
 E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
 
@@ -42,11 +42,11 @@ time for until the next decision needs the models, nothing."""
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How decisions follow each other; ``explain``: one of ``EXPLAIN``.
+    """When decisions follow each other; ``explain``: one of ``EXPLAIN``.
 
-    ``retry``: pause after a decision that failed or said no action, s. ``lag``: how long a frame is
-    on its way beyond what its stamp says, s. A driver that stamps frames when they arrive hides it;
-    without it a frame would count that shows the robot before.
+    ``retry``: pause after a decision without an action, s. ``lag``: how much older a frame is than
+    its stamp says, s. A driver that stamps frames on arrival hides this delay; uncorrected, a frame
+    from before the last motion would count as new.
     """
 
     explain: str = FULL
@@ -56,15 +56,15 @@ class LoopSettings:
     dialect: Dialect = CLAUSES
 
 
-# What the loop hears, beside Instruction, EStop, the navigator's Status and Tick (once a second)
+# Events, besides Instruction, EStop, the navigator's Status and Tick (once a second)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A camera frame arrived, as both models receive it.
+    """A new camera frame, as JPEG for both models.
 
-    ``stamp``: when it was taken, by the camera's clock, ns. ``clock_offset``: seconds by which that
-    is ahead of this computer's.
+    ``stamp``: when it was taken, by the camera's clock, ns. ``clock_offset``: how far that clock is
+    ahead of this computer's, s.
     """
 
     jpeg: bytes
@@ -74,18 +74,18 @@ class Frame:
 
 @dataclass(frozen=True)
 class Answered:
-    """The decision under way has these verified words so far."""
+    """The verified words of the current decision so far."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The decision under way is over; ``words``: all that it said.
+    """The current decision is over; ``words``: its whole answer.
 
-    ``problem``: why it was broken off; empty: it was not. ``by_link``: the cloud could not be
-    reached. ``retry_after``: pause that the cloud asks for, s. ``abandoned``: nobody wants it.
-    ``whole``: the model ended it itself.
+    ``problem``: why it broke off; empty if it did not. ``by_link``: the cloud was unreachable.
+    ``retry_after``: the pause that the cloud asks for, s. ``abandoned``: it was aborted on request.
+    ``whole``: the model ended the answer.
     """
 
     words: str = ""
@@ -98,7 +98,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Paused:
-    """The robot's caller begins (state ``idle``) or ends its work: nothing is followed."""
+    """The caller starts (state ``idle``) or stops its work; no instruction is followed then."""
 
     why: str
     state: str = INACTIVE
@@ -106,12 +106,12 @@ class Paused:
 
 Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
 
-# What is to be done
+# Effects
 
 
 @dataclass(frozen=True)
 class Decide:
-    """Make the decision ``request`` for this goal, on this frame.
+    """A decision to make: request id, goal and frame.
 
     ``stops`` is the navigator's newest count (``StopLatch``) when the frame was taken.
     """
@@ -125,12 +125,12 @@ class Decide:
 
 @dataclass(frozen=True)
 class StopAnswering:
-    """The decision under way has said its action, and the rest of its answer is not wanted."""
+    """Effect: cut the current answer, which already contains its action."""
 
 
 @dataclass(frozen=True)
 class Abandon:
-    """Abort the decision under way: it is no longer needed."""
+    """Effect: abort the current decision, which is no longer needed."""
 
     reason: str
 
@@ -140,16 +140,16 @@ Effect = StopAnswering | Abandon | GoalStatus | Report
 
 
 class DecisionLoop:
-    """``on(event, now)`` answers with effects, ``take`` with the decision that is due.
+    """``on(event, now)`` returns effects; ``take`` returns the decision that is due.
 
-    A decision is due when there is an instruction, the navigator has settled the last decision and
-    welcomes the next, and a frame arrived after that and after the last stop or release. Topics
-    arrive in no order among each other: an instruction under e_stop waits for a release that it may
-    have overtaken, and one that the navigator has not heard before its stop is refused in words.
+    A decision is due if there is an instruction, the navigator has handled the last decision and
+    accepts the next, and a frame arrived after that and after the last stop or release. Topics are
+    not ordered among each other: an instruction under e_stop waits for a release that may arrive
+    later, and one that the navigator received only after its stop is refused with a sentence.
 
-    ``now`` is the caller's steady clock, s. ``known``: the instructions that the models understand;
-    None: all. ``name``: of this loop, another one for each that runs: goals are ``name``-1 and so
-    on. ``blind``: why there is no picture to decide on.
+    ``now`` is the caller's monotonic clock, s. ``known``: the instructions that the models
+    understand; None: all. ``name``: unique to this loop, goals are called ``name``-1 and so on.
+    ``blind``: why there is no picture to decide on.
     """
 
     def __init__(
@@ -165,28 +165,30 @@ class DecisionLoop:
         self._goals = (f"{name}-{number}" for number in count(1))
         self._published: GoalStatus | None = None
         self._e_stop = False
-        self._early: tuple[str, float] | None = None  # instruction under e_stop, and since when
-        self._frame: tuple[Frame, int] | None = None  # and the navigator's count as it was taken
+        self._early: tuple[str, float] | None = None  # an instruction under e_stop, and its time
+        # The frame, and the navigator's count when it was taken.
+        self._frame: tuple[Frame, int] | None = None
         self._frames_from = -math.inf
         self._status: Status | None = None
-        self._counted: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # from when, which count
-        self._stops = 0  # that of a frame that arrives now
+        # The navigator's counts, and from when they apply.
+        self._counted: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
+        self._stops = 0  # the count of a frame that arrives now
         self._request, self._explain = "", FULL  # of the last decision
         self._acted = self._is_enough = False
         self._decided_at = self._instructed_at = self._not_before = -math.inf
 
     @property
     def instruction(self) -> str:
-        """The instruction that is followed; empty: none."""
+        """The current instruction; empty: none."""
         return self._mission.instruction
 
     def is_due(self, now: float) -> bool:
-        """Whether the next decision is to begin; while one is under way: whether it is wanted."""
+        """Whether the next decision should begin or, during one, whether it is still wanted."""
         waits = self.instruction and self._frame is not None and now >= self._not_before
         return bool(waits) and self._is_welcome(now)
 
     def take(self, request: str, now: float) -> Decide | None:
-        """The decision that is due, which begins as ``request``; None: none is."""
+        """Begin the decision that is due, as ``request``; None if none is."""
         frame = self._frame
         if frame is None or self.deciding or not self.is_due(now):
             return None
@@ -196,11 +198,11 @@ class DecisionLoop:
         return Decide(request, self.instruction, *frame, self._mission.goal_id)
 
     def on(self, event: Event, now: float) -> list[Effect]:
-        """What this event asks for at ``now``, in the order in which to do it."""
+        """Handle an event at ``now``; returns its effects in order."""
         if isinstance(event, Frame):
             while self._counted and now >= self._counted[0][0]:
                 self._stops = self._counted.popleft()[1]
-            if now >= self._frames_from:  # else it was taken before
+            if now >= self._frames_from:  # otherwise it was taken before
                 self._frame = event, self._stops
             return self._cut_short(now)
         if isinstance(event, Answered):
@@ -219,11 +221,11 @@ class DecisionLoop:
             return [*self._drop(event.why, now), self._publish(event.state, event.why)]
         return self._tick(now)
 
-    # Orders
+    # Instructions
 
     def _instruct(self, text: str, now: float) -> list[Effect]:
         if self.instruction and normalized(text) == self.instruction and not self._awaits:
-            self._instructed_at = now  # the status that asks for it may come later
+            self._instructed_at = now  # the status that asks for it may arrive later
             return self._judge(now, anew=True)
         effects = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stop and not is_stop(text) else None
@@ -252,7 +254,7 @@ class DecisionLoop:
         return self._judge(now, anew=True)
 
     def _drop(self, why: str, now: float) -> list[Effect]:
-        """Follow nothing."""
+        """Stop following the instruction."""
         self._mission.follow("", now)
         return self._abandon(why)
 
@@ -272,19 +274,20 @@ class DecisionLoop:
     # Decisions
 
     def _on_status(self, status: Status, now: float) -> list[Effect]:
-        """Only a frame that is taken after it shows the robot in that state. Where nothing but the
-        count is new (an instruction that is followed already), frames from before it count on, as
-        such: else one that is told often, with pictures that come late, would see none."""
+        """Handle the navigator's status; only frames taken afterwards show the robot in that state.
+        If only the count changed (a repeated instruction), earlier frames still count with their
+        earlier count: otherwise a robot that is instructed often, with late pictures, would have no
+        valid frame."""
         self._mission.on_status(status)
-        effects = self._judge(now)  # first: after an end no decision is due
+        effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
         welcome = status.welcomes_decision and status.request == self._request
         same = before and (before.state, before.detail) == (status.state, status.detail)
-        stopped = counted and not same  # or released, or told something else
+        stopped = counted and not same  # stopped, released, or instructed anew
         if counted:
-            self._frame = None  # a newer one has the newer count
+            self._frame = None  # a newer frame has the newer count
             self._counted.append((now + self.settings.lag, status.stops))
         if stopped or (welcome and not again):
             self._drop_frames(now)
@@ -304,7 +307,7 @@ class DecisionLoop:
         return self._judge(now)
 
     def _cut_short(self, now: float) -> list[Effect]:
-        """The answer under way ends early, once it has its action and nobody waits for the rest."""
+        """Cut the current answer once it has its action and the rest is not needed."""
         wanted = self._explain == FULL or (self._explain == UNTIL_NEXT and not self.is_due(now))
         if not (self.deciding and self._acted) or self._is_enough or wanted:
             return []
@@ -312,7 +315,7 @@ class DecisionLoop:
         return [StopAnswering()]
 
     def _drop_frames(self, now: float) -> None:
-        """Only a frame that is taken from now on counts."""
+        """Discard frames taken before now."""
         self._frame, self._frames_from = None, now + self.settings.lag
 
     @property
@@ -321,17 +324,18 @@ class DecisionLoop:
         return self._status is not None and self._status.detail in AWAITING
 
     def _is_welcome(self, now: float) -> bool:
-        if self._status is None:  # no navigator yet: a decision moves nothing, and can be watched
+        if self._status is None:  # without a navigator nothing moves, but decisions can be watched
             return not self.deciding
         settled = self._status.request == self._request or not self._request
         idle = self._status.state == "idle" and not self.deciding
         missed = idle and now - self._decided_at > SETTLE_S
         return self._status.welcomes_decision and (settled or missed)
 
-    # What is said of the instruction
+    # Instruction status
 
     def _judge(self, now: float, anew: bool = False) -> list[Effect]:
-        """Whether the instruction has ended; else what is new of it, or all of it ``anew``."""
+        """End the instruction if it is over; else publish changes of its status, or all of it if
+        ``anew``."""
         end = self._mission.end(self.settings.mission, now)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]

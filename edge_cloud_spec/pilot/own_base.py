@@ -1,4 +1,4 @@
-"""A base that a function of one's own drives: the navigator, and a watchdog beside it."""
+"""A base driven by a user's function: the navigator, and a watchdog beside it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ OnVelocity = Callable[[float, float, float], None]
 
 
 class OwnBase:
-    """``hear`` events in one thread; where that hangs, the watchdog's thread stops the base.
+    """Call ``hear`` for events from one thread; if that hangs, the watchdog's thread stops the
+    base.
 
-    A context manager: the base stands when it ends.
+    A context manager, which stops the base at its end.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class OwnBase:
             self._watchdog.close()
 
     def hear(self, event: Event) -> None:
-        """Give the event to the navigator and carry out the effects that it returns."""
+        """Pass an event to the navigator and perform its effects."""
         for effect in self._navigator.on(event, time.monotonic()):
             if isinstance(effect, Drive):
                 self._watchdog.feed(effect.until, effect.stop_by)

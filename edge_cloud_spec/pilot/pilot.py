@@ -1,6 +1,6 @@
-"""The pilot: when to decide and on which frame (``DecisionLoop``), and the decode of each decision.
+"""The pilot: the decision loop (``DecisionLoop``), and the decode of each decision.
 
-A drafter node carries it on a robot, the harness in virtual time, ``Pilot.navigate`` without ROS.
+Used by the drafter node, by the harness in virtual time, and without ROS by ``Pilot.navigate``.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from .decision_loop import (
 from .own_base import OnVelocity, OwnBase
 
 _log = logging.getLogger(__name__)
-POLL_S = 0.2  # s at most until a decision begins that is due because time went on
+POLL_S = 0.2  # s; longest delay of a decision that is due by time
 LINK_LOST = "the link is lost; the drafter decides alone"
 
 
 @dataclass(frozen=True)
 class PilotSettings:
-    """How a pilot decides; each decision has those of the moment it begins.
+    """How a pilot decides; a decision uses the settings of the moment it begins.
 
-    ``decode``: each decision's seed is derived from its policy's. ``alone``: the preset of
-    decisions while the link is lost; None: they wait for the link. ``order``: what an answer says
-    first.
+    ``decode``: its policy's seed is the base from which each decision's seed is derived. ``alone``:
+    the preset while the link is lost; None: decisions wait for the link. ``order``: what an answer
+    begins with.
     """
 
     decode: DecodeSettings
@@ -67,7 +67,7 @@ class PilotSettings:
     alone: Preset | None = None
 
     def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
-        """Those of the decision of this number; ``alone``: without the cloud."""
+        """The decode settings of the ``number``-th decision; ``alone``: without the cloud."""
         policy = self.decode.policy
         policy = replace(policy, seed=decision_seed(policy.seed, number))
         preset = self.alone if alone and self.alone is not None else self.decode.preset
@@ -76,7 +76,7 @@ class PilotSettings:
 
 @dataclass(frozen=True)
 class Decided:
-    """A finished decision: its answer and its statistics; without ``outcome`` it failed.
+    """A finished decision: its answer and statistics; ``outcome`` is None if it failed.
 
     ``alone``: it was made without the cloud. ``seed``: of its sampling.
     """
@@ -116,9 +116,10 @@ class MissionMemory:
 
 
 class Pilot:
-    """``hear`` and ``see`` what arrives, in any thread; ``make`` each decision that is due, in one.
+    """Call ``hear`` and ``see`` for events and frames, from any thread; ``make`` decisions in one
+    thread.
 
-    Words and decisions are published in the thread that makes them, the rest in any, one by one.
+    Words and decisions are published from the deciding thread, the rest from any, one at a time.
     """
 
     def __init__(
@@ -133,30 +134,29 @@ class Pilot:
         requests: Iterator[str] | None = None,
         make_inbox: Callable[[], Inbox] = Inbox,
     ) -> None:
-        """connect: makes the transport of a decision. clock: steady, s; stamp_clock: of this
-        computer's stamps, ns. requests: names of decisions, hexadecimal; None: random ones.
-        """
+        """connect: makes the transport of a decision. clock: monotonic, s; stamp_clock: of this
+        computer's stamps, ns. requests: request ids, hexadecimal; None: random ones."""
         self._connect, self._publish, self._is_link_lost = connect, publish, is_link_lost
         self._clock, self._stamp_clock = clock, stamp_clock
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
-        self._changed = threading.Condition()  # held while the loop hears, and is obeyed
+        self._changed = threading.Condition()  # held while events are handled
         self._loop = DecisionLoop(name=secrets.token_hex(4))
         self._memory = MissionMemory()
         self._inbox: Inbox | None = None  # of the decision under way
         self._in_cloud = False  # whether that is made in the cloud
         self._newest_stamp = 0
         self.number = 0  # of the next decision
-        self.idle = threading.Event()  # whether nothing is to be done by who waits
+        self.idle = threading.Event()  # set while no decision is made
         self.camera_clock = SourceClock("the camera's")
         self.runner: DecodeRunner | None = None
         self.settings = settings  # of the next decision
 
     @classmethod
     def of(cls, decoder: PictureDecoder, camera_lag: float = 0.0) -> Pilot:
-        """One that decides by this decoder, to ``navigate``.
+        """A pilot that decides with this decoder, for ``navigate``.
 
-        camera_lag: how much older a picture is than the moment at which the camera gives it, s.
+        camera_lag: how much older a picture is than its delivery by the camera, s.
         """
         loop = LoopSettings(UNTIL_NEXT, lag=camera_lag, dialect=decoder.dialect)
         settings = PilotSettings(decoder.settings, loop, decoder.order)
@@ -165,7 +165,7 @@ class Pilot:
         return pilot
 
     def use(self, runner: DecodeRunner | None, known: KnownInstructions | None = None) -> None:
-        """Decide with this runner from now on; None: nothing any more, and ``wait`` ends.
+        """Decide with this runner from now on; None: stop deciding, and end ``wait``.
 
         known: the instructions that the models understand; None: all.
         """
@@ -175,18 +175,18 @@ class Pilot:
 
     @property
     def instruction(self) -> str:
-        """The instruction that is followed; empty: none."""
+        """The current instruction; empty: none."""
         return self._loop.instruction
 
     @property
     def decides_alone(self) -> bool:
-        """Whether a decision that begins now is made without the cloud."""
+        """Whether a decision that begins now would be made without the cloud."""
         return self.settings.alone is not None and self._is_link_lost()
 
-    # What arrives
+    # Events
 
     def hear(self, event: Event) -> None:
-        """Instruction, EStop, Status, Frame or Tick: the loop's answer to it is carried out."""
+        """Handle an Instruction, EStop, Status, Frame or Tick, and perform the loop's effects."""
         with self._changed:
             self._loop.settings = self.settings.loop
             for action in self._loop.on(event, self._clock()):
@@ -199,8 +199,9 @@ class Pilot:
             self._changed.notify()
 
     def see(self, stamp: int, jpeg: bytes | None) -> None:
-        """A camera frame arrived, by its driver's ``stamp`` (ns); None: nobody needs it."""
-        if stamp not in (0, self._newest_stamp):  # a stamp that stands still tells nothing
+        """Handle a camera frame with its driver's ``stamp`` (ns); ``jpeg`` None: it was not
+        needed."""
+        if stamp not in (0, self._newest_stamp):  # a repeated stamp says nothing
             self._newest_stamp = stamp
             self.camera_clock.hear((stamp - self._stamp_clock()) / 1e9, self._clock())
         if jpeg is not None:
@@ -208,18 +209,18 @@ class Pilot:
             self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
 
     def tick(self, blind: str = "") -> None:
-        """Once a second, or more often. ``blind``: why there is no picture to decide on."""
+        """Call this at least once a second. ``blind``: why there is no picture to decide on."""
         self._loop.blind = blind
         self.hear(Tick())
 
     def pause(self, why: str, state: str = INACTIVE) -> None:
-        """The pilot's work begins (state ``idle``) or ends: nothing is followed."""
+        """Start (state ``idle``) or stop the pilot's work; no instruction is followed then."""
         self.camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
         self.hear(Paused(why, state))
 
     def lose_link(self) -> None:
-        """The link is lost now. A decision under way in the cloud is made anew, alone and on a
-        newer frame, where the pilot decides alone: it does not wait for its session."""
+        """Handle a lost link. If the pilot may decide alone, a current decision in the cloud is
+        aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
             self._tell_decode(Abort(LINK_LOST))
 
@@ -231,7 +232,7 @@ class Pilot:
     # Decisions
 
     def take(self) -> Decide | None:
-        """The decision that is due, which begins, and is to be made; None: none is."""
+        """Begin and return the decision that is due; None if none is."""
         with self._changed:
             now, loop = self._clock(), self._loop
             loop.settings = self.settings.loop
@@ -241,7 +242,7 @@ class Pilot:
             return loop.take(next(self._requests), now)
 
     def wait(self) -> Decide | None:
-        """Wait until a decision is due, as ``take``; None once there is no runner."""
+        """Wait until a decision is due and begin it, as ``take``; None once there is no runner."""
         with self._changed:
             self.idle.set()
             while self.runner is not None:
@@ -253,8 +254,8 @@ class Pilot:
             return None
 
     def make(self, decide: Decide) -> Decided:
-        """Decode this decision, in the calling thread, and publish its words. One that fails is
-        told, and the pilot goes on."""
+        """Decode a decision in the calling thread, and publish its words. A failure is reported,
+        and the pilot goes on."""
         try:
             decided = self._decode(decide)
         except Exception as error:
@@ -280,20 +281,20 @@ class Pilot:
         settings: Settings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
-        """Carry out an instruction on a base of one's own; returns how it ended, one of ``ENDS``.
+        """Follow an instruction on a user's base; returns how it ended, one of ``ENDS``.
 
-        ``camera`` gives the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
-        the left and rad/s to the left, 20 times a second; where a callback hangs, another thread
-        commands zero. ``odometry`` gives x, y (m) and yaw (rad); without it motions are timed.
-        ``settings``: limits and steps. ``report`` is told problems, in sentences.
+        ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
+        the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
+        commands zero. ``odometry`` returns x, y (m) and yaw (rad); without it motions are timed.
+        ``settings``: limits and steps. ``report`` gets problems, as sentences.
 
-        Whatever ends this, also Ctrl-C or what a callback raises, the base is told to stand. Raises
-        UserError for an instruction that cannot be used.
+        However this ends, also by Ctrl-C or an exception in a callback, zero is commanded. Raises
+        UserError for an invalid instruction.
         """
         check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
         self._publish = outputs.put
-        # a navigator begins, too
+        # a navigator starts, too
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
@@ -354,7 +355,7 @@ class Pilot:
 
         reason = "failed"
         try:
-            self._in_cloud = True  # first: a link that is lost meanwhile ends it
+            self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
             alone = self.decides_alone
             self._in_cloud = not alone
             decode = settings.decode_settings(self.number, alone=alone)
@@ -378,7 +379,7 @@ class Pilot:
 
 
 def _first_words(decide: Decide) -> Words:
-    """Words of this decision that say nothing yet."""
+    """Empty words that announce this decision."""
     return Words(
         request=decide.request,
         position=0,

@@ -24,7 +24,7 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 
 @dataclass(frozen=True)
 class DrafterSettings(DecodeOptions):
-    """How decisions are decoded. Each decision uses the values of the moment it starts."""
+    """How decisions are decoded. A decision uses the values of the moment it begins."""
 
     temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
@@ -82,7 +82,7 @@ class DrafterSettings(DecodeOptions):
 
     @cached_property
     def pilot(self) -> PilotSettings:
-        """What the pilot is told of them."""
+        """The pilot's settings from these parameters."""
         temperature = temperature_of(self.rule, self.temperature)
         grammar = self.loaded_dialect.grammar(self.grammar, self.order)
         policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, grammar)

@@ -1,1 +1,2 @@
-"""A recorded run played to the real nodes again, and what they decide compared with it."""
+"""Plays a recorded run to the real nodes again, and compares their decisions with the recorded
+ones."""

@@ -1,7 +1,7 @@
-"""``edge-cloud-spec replay BAG``: a bag's pictures and instructions, given to the real nodes.
+"""``edge-cloud-spec replay BAG``: plays a bag's pictures and instructions to the real nodes.
 
-Their answers are compared with the recorded ones; where there are none they are recorded beside.
-Nothing moves: the nodes have a namespace of their own, where the replay is the navigator.
+It compares their answers with the recorded ones, if there are any, and records the new ones.
+Nothing moves: the nodes have their own namespace, in which the replay takes the navigator's place.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(args: argparse.Namespace) -> int:
-    """Play the bag; 0 when all decisions are the recorded ones, or were made where none were.
+    """Play the bag; returns 0 if all decisions equal the recorded ones, or are made if none are
+    recorded.
 
-    1: a decision differs, or was not made. Under ``rejection``, whose words are drawn with the
-    drafts, 0 when all were made. Raises UserError.
+    1: a decision differs, or was not made. Under ``rejection``, whose answers depend on the drafts,
+    0 if all were made. Raises UserError.
     """
     if not 0 <= args.every < math.inf:
         raise UserError(f"--every is 0 seconds or more, not {args.every:g}")
@@ -135,7 +136,7 @@ def run_replay(args: argparse.Namespace) -> int:
 
 
 def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[ReplayTask]:
-    """The tasks with the parameters that the user asks for."""
+    """The tasks with the user's parameters."""
     given: dict[str, Value] = {
         name: getattr(args, name)
         for name in ("preset", "rule", "temperature", "order")
@@ -150,7 +151,7 @@ def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[Re
 
 
 def _check_target(args: argparse.Namespace, recording: Recording) -> None:
-    """UserError where the recorded run had another target, and the user did not choose one."""
+    """Raise UserError if the recorded run had another target and the user chose none."""
     was = influences(recording.run_log).get("target")
     if not (was and recording.compares) or args.target or args.attach or args.cloud != LOCAL:
         return
@@ -168,7 +169,7 @@ def _check_target(args: argparse.Namespace, recording: Recording) -> None:
 def _nodes(
     args: argparse.Namespace, recording: Recording, out: Path | None, view: ConsoleView
 ) -> Iterator[Observer]:
-    """Drafter, bridge and verifier: those that run already, or ones started here."""
+    """Drafter, bridge and verifier: existing ones, or started here."""
     if args.attach:
         with Observer(int(os.environ.get("ROS_DOMAIN_ID") or 0), out, NAMESPACE) as observer:
             yield observer
@@ -194,7 +195,7 @@ def _nodes(
 
 
 def _beside(bag: Path) -> Path:
-    """A folder beside the bag that is not there yet."""
+    """A new folder beside the bag."""
     base = bag.resolve() if bag.is_dir() else bag.resolve().parent
     names = (f"{base.name}_decisions{number or ''}" for number in range(1000))
     return next(base.parent / name for name in names if not (base.parent / name).exists())
@@ -212,7 +213,7 @@ def _show(view: ConsoleView, row: Comparison) -> None:
 
 
 def _conclude(view: ConsoleView, recording: Recording, rows: list[Comparison]) -> int:
-    """The last lines, and the exit status."""
+    """Print the summary; returns the exit status."""
     made = sum(row.replayed is not None for row in rows)
     if not recording.compares:
         view.print_line(f"{made} of {len(rows)} decisions were made", "bold")

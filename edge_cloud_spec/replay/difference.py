@@ -1,4 +1,4 @@
-"""Where a replayed decision parts from the recorded one, and what likely made it."""
+"""Finds where a replayed decision differs from the recorded one, and the likely cause."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .recording import ReplayTask, opening_of
 
 
 def parting(recorded: Decision, replayed: Decision) -> tuple[int, str] | None:
-    """The first token that differs, from 1, and both sides' words there; None: all are equal.
+    """The first token that differs, from 1, and both sides' words there; None: no difference.
 
-    Of one that was cut off only what was said counts: when that was is a matter of time.
+    Of an answer that was cut off only the common length counts, as the time of the cut varies.
     """
     cut = min((len(d.tokens) for d in (recorded, replayed) if d.finish == CUT), default=None)
     pairs = zip_longest(recorded.tokens[:cut], replayed.tokens[:cut])
@@ -38,7 +38,7 @@ DRAFTED = ("draft model", "preset")
 
 
 def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, object]:
-    """What the words of a run, or of one decision, depend on, as far as the run recorded it."""
+    """What the answers of a run, or of one decision, depend on, as far as it was recorded."""
     noted = _noted(run_log.run_info)
     spec, opening = spec_of(run_log), opening_of(decision) if decision else None
     found: dict[str, object] = {
@@ -68,12 +68,12 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
 
 
 def dialect_of(run_log: RunLog) -> str:
-    """The dialect of a run's answers, as it was named; empty where the run does not say."""
+    """The dialect of a run's answers by name; empty if not recorded."""
     return str(_noted(run_log.run_info).get("dialect", ""))
 
 
 def spec_of(run_log: RunLog) -> PromptSpec | None:
-    """The prompt specification that the run's cloud sent last."""
+    """The last prompt specification that the run's cloud sent; None if not recorded."""
     for payload in reversed(run_log.opened):
         try:
             message = decode_server(payload)
@@ -85,7 +85,7 @@ def spec_of(run_log: RunLog) -> PromptSpec | None:
 
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:
-    """Differences between both runs that may have changed the words."""
+    """A sentence on differences between the two runs that may have changed the answer."""
     was, now = influences(*recorded), influences(*replayed)
     draws = was.get("rule", "rejection") == "rejection"
     found = {
@@ -104,7 +104,7 @@ def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]
 
 
 def _prompt(spec: PromptSpec) -> str:
-    """The fields of a specification that make the prompt and its end, in short."""
+    """The fields of a specification that determine the prompt and the answer's end, in short."""
     text = hashlib.blake2b(
         "\0".join((spec.chat_template, spec.system_text, spec.user_text)).encode(), digest_size=3
     ).hexdigest()
@@ -122,11 +122,11 @@ def _noted(run_info: str) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One replayed decision beside the recorded one, which may be missing (``recorded`` None).
+    """A replayed decision and the recorded one, which may be missing (``recorded`` None).
 
     ``at``: seconds since the bag's start. ``replayed`` is None if ``problem`` prevented it;
-    ``equal`` is None without both. ``token``: number of the first token that differs, from 1;
-    ``why``: the likely cause.
+    ``equal`` is None unless there are both. ``token``: number of the first token that differs, from
+    1; ``why``: the likely cause.
     """
 
     number: int
@@ -144,7 +144,7 @@ class Comparison:
 
     @property
     def place(self) -> str:
-        """The place in the bag, for people."""
+        """The place in the bag as text for the user."""
         picture = f"picture {self.frame}" if self.frame else "a picture that only it holds"
         return f"decision {self.number}, {picture}, at {self.at:.2f} s"
 
@@ -152,7 +152,8 @@ class Comparison:
 def compare(
     number: int, task: ReplayTask, answer: Decision | str, was: RunLog, now: RunLog
 ) -> Comparison:
-    """``was``: the recorded run, ``now``: this one."""
+    """Compare a replayed decision with the recorded one. ``was``: the recorded run, ``now``: this
+    one."""
     recorded = task.recorded
     place = (number, task.frame, task.at, task.stamp, task.instruction)
     words = recorded.answer if recorded is not None else None

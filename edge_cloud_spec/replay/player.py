@@ -1,4 +1,4 @@
-"""Plays a recording's tasks to running nodes, in the place of camera, operator and navigator."""
+"""Plays a recording's tasks to running nodes, in place of camera, operator and navigator."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Player:
     """Asks for one decision after another; a context manager, used once.
 
     As the navigator it publishes ``moving`` between two tasks and ``idle`` before a picture, so
-    that each decision is made on the picture that it is for. Nothing moves: the topics are those of
-    ``NAMESPACE``, whatever waits here raises NotPlayed as soon as something could move there, and
-    the instruction is taken back at the end, in any case.
+    that each decision is made on its own picture. Nothing moves: the topics are those of
+    ``NAMESPACE``; its methods raise NotPlayed as soon as something could move there, and the
+    instruction is withdrawn at the end in any case.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -78,7 +78,7 @@ class Player:
             time.sleep(0.005)
 
     def wait_for_drafter(self) -> None:
-        """Wait until the drafter can receive what is played; raises NotPlayed."""
+        """Wait until the drafter can receive the topics; raises NotPlayed."""
         subscribers = self._observer.subscribers
         needed = (CAMERA, "instruction", "nav_status")
         heard = ("decode_request", "verdict", "verified_tokens", "decode_stats")
@@ -100,8 +100,8 @@ class Player:
     def play(self, task: ReplayTask) -> Decision | str:
         """The nodes' decision on this task's picture, or why there is none. Raises UserError.
 
-        On a busy machine the drafter may receive an earlier picture only now and decide on that
-        one; then the picture is played again.
+        On a busy machine the drafter may receive an earlier picture late and decide on that; then
+        the picture is played again.
         """
         try:
             return self._decision_on(task)
@@ -154,7 +154,8 @@ class Player:
         self._set.update(changed)
 
     def _instruct(self, text: str) -> None:
-        """Have the instruction followed; a decision to stop, or a mission's end, ended it."""
+        """Let the drafter follow the instruction again, if a decision to stop or the mission's end
+        ended it."""
 
         def is_followed() -> bool:
             goal = self._goal

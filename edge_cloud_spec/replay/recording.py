@@ -1,4 +1,4 @@
-"""What a bag asks of the nodes: decisions, each on one picture and for one instruction."""
+"""Reads a bag as tasks: decisions to make, each on one picture and for one instruction."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ CAMERA = "camera"
 
 
 def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
-    """Full names by the graph's own, and that of ``CAMERA``, as far as the bag has them.
+    """Full topic names in the bag by the graph's names, including ``CAMERA``.
 
-    The user names them, or the robot's namespace has them, or, of cameras, the bag has one only.
-    Raises UserError.
+    They are chosen by the user, by the robot's namespace or, for a camera, because there is only
+    one. Raises UserError.
     """
     topics = robot_topics(types, {**RUN, **CAMERAS}, choice.namespace)
     ours = [topics.pop(name) for name in CAMERAS if name in topics]
@@ -60,9 +60,9 @@ ZEROS = bytes(64)  # that many in a row are in no JPEG's pixels: a block was los
 
 @dataclass(frozen=True)
 class Choice:
-    """How to read a bag: topics by name, an instruction of one's own, seconds between decisions.
+    """How to read a bag: topics by name, another instruction (``say``), seconds between decisions.
 
-    ``every`` counts where no recorded decisions are played again; ``namespace``: of the robot.
+    ``every`` is used only if no recorded decisions are played again; ``namespace``: the robot's.
     """
 
     camera: str = ""
@@ -76,8 +76,8 @@ class Choice:
 class ReplayTask:
     """One decision to make: on which picture, for which instruction, with which parameters.
 
-    ``at``: seconds since the bag's first message. ``frame``: the picture's number among those of
-    the camera, from 1; 0 where the bag has only the decision's copy. ``stamp`` in ns.
+    ``at``: seconds since the bag's first message. ``frame``: the picture's number in the camera's
+    topic, from 1; 0 if only the decision itself contains it. ``stamp`` in ns.
     """
 
     at: float
@@ -91,7 +91,7 @@ class ReplayTask:
 
 @dataclass(frozen=True)
 class Recording:
-    """A bag's tasks in order, and the log of its run (empty where none of ours was recorded)."""
+    """A bag's tasks in order, and the log of its run (empty if it has no topics of ours)."""
 
     tasks: tuple[ReplayTask, ...]
     frames: int
@@ -120,7 +120,7 @@ def read_recording(path: Path, choice: Choice = Choice()) -> Recording:
 
 @dataclass
 class _Reading:
-    """What was read so far."""
+    """The state of reading a bag."""
 
     path: Path
     topics: Mapping[str, str]
@@ -193,7 +193,7 @@ class _Reading:
         return tuple(task for task in map(self._recorded, ended) if task is not None)
 
     def _recorded(self, decision: Decision) -> ReplayTask | None:
-        """The task of a recorded decision; None where no cloud was asked."""
+        """The task of a recorded decision; None if it did not use the cloud."""
         opening, shown = opening_of(decision), self.seen.get(decision.stamp, [])
         if opening is None:
             return None
@@ -235,7 +235,7 @@ class _Reading:
 
 
 def opening_of(decision: Decision) -> Open | None:
-    """What the cloud was asked with; None where none was. Raises UserError."""
+    """The request that the decision sent to the cloud; None if there was none. Raises UserError."""
     try:
         opening = decode_client(decision.opening) if decision.opening else None
     except WireError as error:
@@ -246,7 +246,7 @@ def opening_of(decision: Decision) -> Open | None:
 
 
 def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
-    """The drafter's parameters that this decision was made with."""
+    """The drafter's parameters with which this decision was made."""
     seed, number = seed_and_number(decision.seed)
     parameters: dict[str, Value] = {"seed": seed, "first_decision": number}
     if decision.preset:
@@ -264,7 +264,7 @@ def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
 
 
 def check_picture(jpeg: bytes) -> None:
-    """Raise UserError for a picture that no model would see right."""
+    """Raise UserError for a damaged picture."""
     scan = jpeg.rfind(b"\xff\xda")
     if jpeg[:2] == b"\xff\xd8" and ZEROS in jpeg[scan if scan >= 0 else 0 :]:
         raise UserError("it is damaged: a block of its bytes is zero")
@@ -280,6 +280,6 @@ def _digest(data: bytes) -> bytes:
 
 
 def _encoded(message: Any) -> bytes:
-    """A raw picture, encoded as the drafter does."""
+    """Encode a raw picture as the drafter does."""
     fields = {name: getattr(message, name) for name in ("width", "height", "step", "encoding")}
     return encode_frame(SimpleNamespace(data=message.data.tobytes(), **fields))

@@ -1,1 +1,1 @@
-"""Shows a run in a browser, live or from a bag: converts messages to Rerun entities, no more."""
+"""Shows a run in a browser, live or from a bag, by converting messages to Rerun entities."""

@@ -1,4 +1,4 @@
-"""The messages of a bag under the graph's own topic names. No ROS is needed."""
+"""Reads the messages of a bag under the graph's topic names. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Timed = tuple[float, str, Any]
 def bag_messages(path: Path, namespace: str = "") -> Iterator[Timed]:
     """(seconds since the first, topic, message), in the order of time. Raises UserError.
 
-    ``namespace``: of the robot, where the bag has several.
+    ``namespace``: the robot's, if the bag has several.
     """
     bag = Bag(path)
     topics = robot_topics(bag.topics, TYPES, namespace)

@@ -1,7 +1,7 @@
-"""``edge-cloud-spec view``: the running graph, or a bag, in a browser or as a file of Rerun's.
+"""``edge-cloud-spec view``: shows the running graph or a bag in a browser, or writes a Rerun file.
 
-Browsers are served by Rerun's own server as a process. The SDK could serve from this process, too,
-but on all interfaces only: a robot's camera would be open to its whole network.
+Rerun's server runs as a separate process. Served from this process by the SDK, it would listen on
+all interfaces, and expose the robot's camera to the whole network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where all interfaces are reac
 
 @dataclass(frozen=True)
 class ViewerAddress:
-    """Where the viewer is served. ``data_port``: of the messages to it. Raises UserError."""
+    """Where the viewer is served. ``data_port``: for the data it shows. Raises UserError."""
 
     host: str = "127.0.0.1"
     port: int = 9090
@@ -49,17 +49,17 @@ class ViewerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @property
     def data_url(self) -> str:
-        """Where this process sends its entities to."""
+        """The URL to which this process sends its entities."""
         return _data_url(REACHED.get(self.host, self.host), self.data_port)
 
     @property
     def page(self) -> str:
-        """What a person opens in a browser."""
+        """The URL to open in a browser."""
         name = socket.gethostname() if self.host in REACHED else self.host
         data = quote(_data_url(name, self.data_port), safe="")
         return f"http://{_in_url(name)}:{self.port}/?url={data}"
@@ -95,7 +95,8 @@ def _in_url(host: str) -> str:
 
 @contextlib.contextmanager
 def serving(address: ViewerAddress) -> Iterator[Callable[[], None]]:
-    """The server, up; it ends with the context. Yields what raises UserError once it is gone."""
+    """A context in which the server runs. Yields a function that raises UserError if it has
+    ended."""
     with (
         tempfile.TemporaryDirectory(prefix="view-") as logs,
         Processes([Program("rerun", address.command)], {}, Path(logs)) as processes,
@@ -132,7 +133,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_view(args: argparse.Namespace) -> int:
-    """Show it until Ctrl-C; with ``--save`` and a bag, until the file is written."""
+    """Show the run until Ctrl-C; with ``--save`` and a bag, until the file is written."""
     check_installed("rerun", "view (of Python 3.11 or newer)")
     if args.bag is not None and not args.bag.exists():
         raise UserError(f"there is no bag {args.bag}")

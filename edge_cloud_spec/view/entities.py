@@ -1,4 +1,4 @@
-"""A run's messages as Rerun's archetypes."""
+"""Converts a run's messages to Rerun's archetypes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BAD_STATES = {"failed": "ERROR", "not_found": "WARN", "blocked": "WARN", "given_
 
 
 class Entities:
-    """Call ``on_message`` with each message in the order of time."""
+    """Converts messages to entities; call ``on_message`` with each message in the order of time."""
 
     def __init__(self) -> None:
         self._run_log = RunLog(DECISIONS)
@@ -108,7 +108,7 @@ class Entities:
         }
 
     def begin(self) -> Iterator[Entity]:
-        """What is true at all times: the plots' lines, and the robot's outline."""
+        """Entities that are valid at all times: the plots' lines, and the robot's outline."""
         for path, (name, colour) in SERIES.items():
             yield Entity(path, rr.SeriesLines(names=[name], colors=[colour], widths=[2.0]), None)
         outline = [(x, y, 0.0) for x, y in BODY]
@@ -141,7 +141,7 @@ class Entities:
     # Words
 
     def caption(self, now: float) -> Iterator[Entity]:
-        """The words as a picture, where they changed. It takes ten times as long as a message."""
+        """The decision's words as a picture, if they changed; ten times as slow as a message."""
         caption = caption_of(self._run_log, self._instruction)
         if self._changed(CAPTION, caption):
             data = io.BytesIO()
@@ -190,7 +190,7 @@ class Entities:
             )
 
     def _on_raw(self, message: Any, now: float) -> Iterator[Entity]:
-        """Shown where there is no compressed picture."""
+        """Show a raw picture, unless there are compressed ones."""
         if not self._compressed and self._is_due(CAMERA, now):
             with contextlib.suppress(UserError):  # an encoding that is none of ours
                 jpeg = encode_frame(message)
@@ -199,12 +199,12 @@ class Entities:
     # Time line and log
 
     def _state(self, lane: str, text: str, at: float) -> Iterator[Entity]:
-        """``text`` empty: nothing."""
+        """A text entity; none for an empty ``text``."""
         if self._changed(lane, text):
             yield Entity(lane, rr.StateChange(state=text[:MAX_LETTERS]), at)
 
     def _told(self, path: str, text: str, level: str, now: float) -> Iterator[Entity]:
-        """Logged when it is another than before."""
+        """A log entity, if the text has changed."""
         if self._changed(f"{LOG}/{path}", (text, level)):
             yield _line(f"{LOG}/{path}", text, now, level)
 
@@ -264,7 +264,8 @@ class Entities:
             yield Entity(PATH, rr.LineStrips3D([self._path], colors=[RED], radii=[0.02]), now)
 
     def _on_velocity(self, message: Any, now: float) -> Iterator[Entity]:
-        """Show the way that the command leads in a second; of one on the spot the angle."""
+        """Show where the commanded velocity leads in a second; for a turn on the spot, the
+        angle."""
         twist = getattr(message, "twist", message)
         ahead, left, turn = twist.linear.x, twist.linear.y, twist.angular.z
         if math.hypot(ahead, left) > 0.01:
@@ -288,7 +289,7 @@ class Entities:
             yield Entity(GOAL, rr.Clear(recursive=False), now)
 
     def _on_markers(self, message: Any, now: float) -> Iterator[Entity]:
-        """Walls, things and names; actions are taken from nav_command, the path from odometry."""
+        """Show walls, things and names; actions come from nav_command, the path from odometry."""
         markers = [m for m in message.markers if m.ns in ("walls", "room", "names")]
         where = [(m.pose.position.x, m.pose.position.y, m.pose.position.z) for m in markers]
         if markers and self._changed(f"{MAP}/room", where):
@@ -297,13 +298,13 @@ class Entities:
 
 
 def _arrow(ahead: float, left: float, colour: tuple[int, int, int], text: str = "") -> Any:
-    """An arrow in the robot's own frame; m."""
+    """An arrow in the robot's frame; m."""
     labels = [text] if text else None
     return rr.Arrows3D(vectors=[(ahead, left, 0.0)], colors=[colour], radii=[0.04], labels=labels)
 
 
 def _turn_arrow(angle: float, colour: tuple[int, int, int], text: str = "") -> Any:
-    """The same, in the direction that a turn (radians) leads to."""
+    """An arrow in the direction after a turn (radians)."""
     return _arrow(TURN_ARROW * math.cos(angle), TURN_ARROW * math.sin(angle), colour, text)
 
 

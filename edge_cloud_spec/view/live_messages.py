@@ -1,4 +1,4 @@
-"""The messages of the running graph, by a node that only listens."""
+"""Receives the messages of the running graph through a node that only subscribes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ WAITING = 20_000  # messages, some minutes' worth; most have less than 1 kB
 
 
 class Backlog:
-    """``put`` by the thread that receives, ``take`` by the one that draws; in order, and bounded.
+    """A bounded queue in order: ``put`` by the receiving thread, ``take`` by the drawing one.
 
-    Of pictures the newest waits alone. Of all other topics each message waits; those that come
-    while ``size`` do are counted in ``missed``.
+    Of each picture topic only the newest message is kept. Other messages beyond ``size`` are
+    dropped and counted in ``missed``.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class Backlog:
         self._numbers, self._lock = itertools.count(), threading.Lock()
 
     def put(self, now: float, topic: str, message: Any) -> None:
-        """A message of ``topic``, received at ``now`` (s)."""
+        """Add a message of ``topic``, received at ``now`` (s)."""
         with self._lock:
             self.received += 1
             is_picture = topic in (COMPRESSED_CAMERA, RAW_CAMERA)
@@ -56,16 +56,16 @@ class Backlog:
                 self.missed += 1
 
     def take(self) -> list[Timed]:
-        """All that waits."""
+        """Remove and return all messages."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         return list(waiting.values())
 
 
 def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
-    """(seconds since the start, topic, message) as they come, until a signal ends it.
+    """Yield (seconds since the start, topic, message) on arrival, until a signal ends it.
 
-    ``check`` is called between; it raises where nobody can look any more.
+    ``check`` is called in between; it raises when the viewer has ended.
     """
     backlog, begun = Backlog(WAITING), time.monotonic()
     thread = NodeThread("viewer", "/" + namespace.strip("/"))

@@ -1,4 +1,4 @@
-"""Where the viewer shows what: camera and words, map and link above, the time line, the logs."""
+"""Sends entities to Rerun, and defines the viewer's layout."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEIGHT = 11.0  # m of the eye above the robot
 
 
 def layout(live: bool) -> rrb.Blueprint:
-    """The viewer's layout; a person may change it there.
+    """The viewer's layout, which the user can change.
 
-    ``live``: its time is the newest; that of a recorded run begins at its start, and plays.
+    ``live``: show the newest time; a recorded run starts at its beginning, and plays.
     """
     seen = rrb.Vertical(
         rrb.Spatial2DView(origin=CAMERA, name="Camera"),
@@ -71,7 +71,8 @@ BATCH_BYTES, BATCH_ROWS = 4 * 2**20, 2**14  # bounds of a batch
 
 
 class Sink:
-    """``to``: a file to write, or the URL of a server; ``live``: for people who watch it grow.
+    """Sends entities. ``to``: a file to write, or the URL of a server; ``live``: the run is still
+    going on.
 
     Raises UserError.
     """
@@ -94,17 +95,17 @@ class Sink:
             self._stream.send_blueprint(layout(live))
 
     def log(self, entities: Iterable[Entity]) -> None:
-        """Send these."""
+        """Send these entities."""
         for path, shown, at in entities:
             if at is not None:
                 self._stream.set_time(TIME, duration=at)
             self._stream.log(path, shown, static=at is None)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send what is buffered."""
         self._stream.flush()
 
     def close(self) -> None:
-        """Send what waits, and end."""
+        """Send what is buffered, and disconnect."""
         self._stream.flush()
         self._stream.disconnect()

@@ -1,5 +1,5 @@
-"""What robot and cloud say to each other: the messages, their frames, and the codec between them.
+"""The messages between robot and cloud, their frames, and the codec between the two.
 
-Everything else handles the dataclasses of ``messages``; who only passes a message on reads the head
-of its frame (``frames``). Protobuf ends at ``codec``.
+All other code uses the dataclasses of ``messages``; a relay such as the bridge reads only the head
+of a frame (``frames``). Only ``codec`` knows protobuf.
 """

@@ -1,4 +1,4 @@
-"""What both ends of the gRPC channel agree on: the method, limits and keepalive."""
+"""What both ends of the gRPC channel share: the method, limits and keepalive."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from ..errors import UserError
 
 METHOD = "/edge_cloud_spec.v2.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
-EARLIER_SERVICE = "edge_cloud_spec.v1.Verifier"  # of protocols before 4: refused in a sentence
-DEFAULT_ADDRESS = "127.0.0.1:50151"  # of a verifier on this machine
-RETRY_AFTER = "retry-after-ms"  # trailing metadata of a refusal that passes
-ASK = "ask-for-replica"  # metadata of a robot that knows that a router is there: no message comes
-AVOID = "avoid-replica"  # the address of a replica that the robot could not reach
-LEASE = "lease-bin"  # what the router gave the robot for a replica
-MAX_RETRY_S = 30.0  # a longer pause than this is not taken from a cloud
-MESSAGE_BYTES = 16 * 2**20  # a camera frame or dense rows; above it a peer is refused
+EARLIER_SERVICE = "edge_cloud_spec.v1.Verifier"  # of protocols before 4; refused with a sentence
+DEFAULT_ADDRESS = "127.0.0.1:50151"  # a verifier on this machine
+RETRY_AFTER = "retry-after-ms"  # trailing metadata of a temporary refusal
+ASK = "ask-for-replica"  # metadata of a robot that expects a router, and sends no message
+AVOID = "avoid-replica"  # metadata: the address of a replica that the robot could not reach
+LEASE = "lease-bin"  # metadata: the router's lease for a replica
+MAX_RETRY_S = 30.0  # a cloud cannot ask for a longer pause
+# Holds a camera frame or dense distributions; larger messages are refused.
+MESSAGE_BYTES = 16 * 2**20
 
-# A dead link is noticed within seconds even when nothing is sent.
+# Detects a dead link within seconds, even if nothing is sent.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.use_local_subchannel_pool", 1),  # or the robots of one process share a connection
+    # Otherwise the robots of one process would share a connection.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 5_000),
@@ -28,25 +30,25 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # of one attempt: three round trips, with TLS
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # of one attempt: TLS takes three round trips
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.server_handshake_timeout_ms", 10_000),  # of a connection that says nothing
+    ("grpc.server_handshake_timeout_ms", 10_000),  # until a silent connection is closed
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.bdp_probe", 0),  # or a fast client's stream is given 16 MB to fill
-    ("grpc.http2.lookahead_bytes", 2**20),  # bytes of a message in a round trip
-    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
+    ("grpc.http2.bdp_probe", 0),  # otherwise a fast client's stream gets a window of 16 MB
+    ("grpc.http2.lookahead_bytes", 2**20),  # bytes of a message per round trip
+    ("grpc.so_reuseport", 0),  # a second server on the port fails, instead of sharing connections
 )
 
 
 def check_address(address: str) -> None:
-    """Raise UserError where this is neither ``host:port`` nor a ``unix:`` path."""
+    """Raise UserError unless this is ``host:port`` or a ``unix:`` path."""
     host, _, port = address.rpartition(":")
     if not (address.startswith("unix:") or (host and port.isdecimal() and int(port) < 2**16)):
         raise UserError(f"the verifier's address must be HOST:PORT, not {address!r}")
@@ -64,12 +66,12 @@ def is_loopback(address: str) -> bool:
         return True
     try:
         return ip_address(host).is_loopback
-    except ValueError:  # a name, which may resolve to another machine
+    except ValueError:  # a host name, which may resolve to another machine
         return False
 
 
 def retry_after_s(metadata: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """The seconds after which a refused client may try again; None where none are given."""
+    """After how many seconds a refused client may retry; None if the metadata does not say."""
     for name, value in metadata or ():
         if name == RETRY_AFTER:
             try:

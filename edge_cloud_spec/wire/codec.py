@@ -1,6 +1,6 @@
-"""Between the dataclasses of ``messages`` and the bytes of frames: a head, and protobuf.
+"""Converts between the dataclasses of ``messages`` and the bytes of frames: a head, then protobuf.
 
-Whatever a peer sends is checked where it is read here, or where it is used.
+Whatever a peer sends is checked here, or where it is used.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from .messages import (
 
 M = TypeVar("M", bound=Message)
 
-MAX_NUMBERS = 2**24  # numbers in one message; more do not fit one anyway
-MAX_VERIFIED = 65_536  # tokens with which an answer goes on at another verifier
+MAX_NUMBERS = 2**24  # in one message; more would not fit
+MAX_VERIFIED = 65_536  # tokens that another verifier can continue after
 
 
 def encode_client(message: ClientMessage) -> bytes:
-    """The bytes of a robot's message."""
+    """Serialize a robot's message."""
     match message:
         case DraftMessage():
             return _client_frame("draft", _write_draft(message), message.base)
@@ -69,7 +69,7 @@ def _client_frame(kind: str, message: Message, base: PrefixDigest = NOWHERE) -> 
 
 
 def decode_client(data: bytes) -> ClientMessage:
-    """Read a robot's message; raises WireError, or ValueError for a value out of range."""
+    """Parse a robot's message; raises WireError, or ValueError for a value out of range."""
     head, body = read_client(data)
     base = head.base
     match head.kind:
@@ -90,7 +90,7 @@ def decode_client(data: bytes) -> ClientMessage:
 
 
 def encode_server(message: ServerMessage) -> bytes:
-    """The bytes of a cloud's message."""
+    """Serialize a cloud's message."""
     match message:
         case Verdict():
             pass_us = _microseconds(message.verify_s)
@@ -110,7 +110,7 @@ def encode_server(message: ServerMessage) -> bytes:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """Read a cloud's message; raises WireError."""
+    """Parse a cloud's message; raises WireError."""
     head, body = read_server(data)
     match head.kind:
         case "verdict":
@@ -128,7 +128,7 @@ def decode_server(data: bytes) -> ServerMessage:
 
 
 def _parsed(message: M, body: bytes) -> M:
-    """``message`` filled with these bytes."""
+    """Parse these bytes into ``message``."""
     try:
         message.ParseFromString(body)
     except DecodeError as error:
@@ -136,7 +136,7 @@ def _parsed(message: M, body: bytes) -> M:
     return message
 
 
-# What the robot sends
+# Robot's messages
 
 
 def _write_open(opening: Open) -> pb.Open:
@@ -272,7 +272,7 @@ def _read_generation(generate: pb.Generate) -> Generation:
     return Generation(generate.speculative, generate.may_speculate)
 
 
-# What the cloud sends
+# Cloud's messages
 
 
 def _write_verdict(verdict: Verdict) -> pb.Verdict:
@@ -346,16 +346,16 @@ def _read_fault(fault: pb.Fault) -> Fault:
     )
 
 
-# What they are made of
+# Parts of messages
 
 
 def _write_path(path: tuple[int, ...]) -> tuple[int, ...]:
-    """The nodes of a tree; none where it is the beginning of a chain, which its length names."""
+    """The nodes of a path in a tree; empty for a prefix of a chain, which its length identifies."""
     return () if path == tuple(range(len(path))) else path
 
 
 def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ...]:
-    """A path from its nodes (of a tree) or its length (of a chain)."""
+    """The inverse of ``_write_path``: from nodes (tree) or length (chain)."""
     if head.accepted > MAX_NODES:
         raise WireError("more is accepted than a draft holds")
     path = tuple(message.path) or tuple(range(head.accepted))
@@ -369,12 +369,12 @@ def _microseconds(seconds: float) -> int:
 
 
 def _whole_milliseconds(seconds: float) -> int:
-    """The longest that a uint32 holds where it is longer."""
+    """Milliseconds, limited to a uint32."""
     return round(1e3 * min(max(0.0, seconds), 4e6))
 
 
 def _write_residual(residual: Residual) -> pb.Residual:
-    """Write a residual of any form that a ``Split`` has."""
+    """Serialize a residual of any form of ``Split``."""
     if isinstance(residual, TokenDistribution):
         return pb.Residual(top=_write_rows([residual]))
     top = TokenDistribution(residual.top_probabilities, residual.top)
@@ -398,9 +398,9 @@ def _read_residual(residual: pb.Residual) -> Residual:
 
 
 def _write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:
-    """Rows of probabilities: float32, and ids of as many bits as they need.
+    """Serialize distributions: float32 probabilities, and ids in as few bits as possible.
 
-    Where one row is sparse, all carry their ids.
+    If one is sparse, all carry their ids.
     """
     numbers = b"".join(row.probabilities.astype("<f4").tobytes() for row in rows)
     sizes = [len(row.probabilities) for row in rows]
@@ -437,18 +437,19 @@ def _read_row(rows: pb.Rows) -> TokenDistribution:
 
 
 def pack_ids(ids: NDArray[np.int64], bits: int) -> bytes:
-    """Ids [n] below 2^bits as ``bits`` bits each, lowest bit first."""
+    """Pack ids [n], each below 2^bits, as ``bits`` bits per id, lowest bit first."""
     each = (ids[:, None] >> np.arange(bits)) & 1
     return np.packbits(each.astype(np.uint8).ravel(), bitorder="little").tobytes()
 
 
 def unpack_ids(data: bytes, count: int, bits: int) -> NDArray[np.int64]:
-    """The inverse of ``pack_ids``, ids [count]; raises WireError."""
+    """The inverse of ``pack_ids``: ids [count]; raises WireError."""
     if not 1 <= bits <= 31 or len(data) != (count * bits + 7) // 8:
         raise WireError(f"{len(data)} bytes are not {count} ids of {bits} bits each")
     each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits]
     each = each.reshape(count, bits)
     ids = np.zeros(count, np.int64)
-    for bit in range(bits):  # one by one: all bits as int64 are 64 times what the message has
+    # One bit at a time, as all bits as int64 take 64 times the message's memory.
+    for bit in range(bits):
         ids |= each[:, bit].astype(np.int64) << bit
     return ids

@@ -1,20 +1,20 @@
-"""What stands before each message, for whoever passes it on without reading it.
+"""The head of each message, for a relay that passes the message on without parsing it.
 
-A frame is a head of fixed size, perhaps times, and the message's protobuf. All numbers are
+A frame is a head of fixed size, optional times, and the message's protobuf. All numbers are
 little-endian::
 
     kind        u8    which message follows (``CLIENT_KINDS``, ``SERVER_KINDS``)
     timed       u8    1: times stand between head and message
-    length      u32   the base: how many tokens are verified before what the message is about ...
-    hash        u64   ... and their rolling hash; both 0 where it is about no place
+    length      u32   the message's base, a prefix digest: the number of verified tokens ...
+    hash        u64   ... and their rolling hash; both 0 for a message without a base
 
     finish      u8    from the cloud only: how a verdict ends the answer (``FINISHES``)
-    accepted    u16   how many tokens a verdict accepts, or a prediction says that it will
-    millionths  u32   of a second: a verdict's pass; of 1: how sure a prediction is
+    accepted    u16   how many tokens a verdict accepts, or a prediction expects it to accept
+    millionths  u32   of a second: a verdict's pass; of 1: a prediction's confidence
 
-The times are u64 in ns: the robot's clock where a message leaves, and in the cloud's answer that
-time again, with the cloud's clock where the message arrived and where the answer left. Of these the
-robot compares both clocks, as NTP does.
+The times are u64 in ns: the robot's clock at sending; in the cloud's answer that time again, then
+the cloud's clock at arrival and at the answer. From them the robot estimates the offset of the two
+clocks, as NTP does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .messages import WireError
 CLIENT_KINDS = ("", "open", "draft", "generate", "resume", "close", "row_request")
 SERVER_KINDS = ("", "opened", "verdict", "fault", "row", "prediction")
 FINISHES = ("", "end", "length")
-EARLIER = range(10, 51, 8)  # first bytes of protocols before 4, which were protobuf throughout
-NOWHERE = PrefixDigest(0, 0)  # the base of a message that is about no place
-# A larger message takes long to send, one way only, which would pass for a difference of clocks.
-MAX_STAMPED = 4096  # bytes
+EARLIER = range(10, 51, 8)  # first bytes of frames before protocol 4, which were plain protobuf
+NOWHERE = PrefixDigest(0, 0)  # the base of messages without one
+# A larger message takes long to send in one direction, which would look like a clock offset.
+MAX_STAMPED = 4096  # bytes; larger messages get no times
 
 _CLIENT = Struct("<BBIQ")
 _SERVER = Struct("<BBIQBHI")
@@ -41,7 +41,7 @@ _ECHO = Struct("<QQQ")
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a frame; a robot's has no more than kind and base."""
+    """The head of a frame; a robot's has only kind and base."""
 
     kind: str
     base: PrefixDigest = NOWHERE
@@ -51,18 +51,18 @@ class Head:
 
     @property
     def ends_decode(self) -> bool:
-        """Whether it is of the last message: a verdict that ends the answer, or a fault."""
+        """Whether this message is the last: a verdict that ends the answer, or a fault."""
         return self.kind == "fault" or bool(self.finish)
 
 
 def client_frame(head: Head, message: bytes) -> bytes:
-    """A robot's frame."""
+    """A robot's frame, without times."""
     base, kind = head.base, CLIENT_KINDS.index(head.kind)
     return _CLIENT.pack(kind, 0, base.length, base.hash) + message
 
 
 def server_frame(head: Head, message: bytes) -> bytes:
-    """A cloud's frame."""
+    """A cloud's frame, without times."""
     base, kind, finish = head.base, SERVER_KINDS.index(head.kind), FINISHES.index(head.finish)
     numbers = (finish, head.accepted, head.millionths)
     return _SERVER.pack(kind, 0, base.length, base.hash, *numbers) + message
@@ -110,12 +110,12 @@ def _check_kind(kind: int, kinds: tuple[str, ...], side: str) -> None:
 
 
 def kind_of(data: bytes) -> str:
-    """The kind of a robot's frame (draft, open, ...), by its first byte; empty: unknown."""
+    """The kind of a robot's frame (draft, open, ...) by its first byte; empty if unknown."""
     return CLIENT_KINDS[data[0]] if data and data[0] < len(CLIENT_KINDS) else ""
 
 
 def server_kind_of(data: bytes) -> str:
-    """The kind of a cloud's frame (verdict, fault, ...), by its first byte; empty: unknown."""
+    """The kind of a cloud's frame (verdict, fault, ...) by its first byte; empty if unknown."""
     return SERVER_KINDS[data[0]] if data and data[0] < len(SERVER_KINDS) else ""
 
 
@@ -124,7 +124,8 @@ def server_kind_of(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Echo:
-    """The times of a stamped message: sent by the robot, received and answered by the cloud."""
+    """When the robot sent a message (robot's clock), and when the cloud received and answered it
+    (cloud's clock); ns."""
 
     sent_ns: int
     received_ns: int
@@ -132,32 +133,32 @@ class Echo:
 
 
 def with_sent(data: bytes, sent_ns: int) -> bytes:
-    """A robot's frame with the time at which it is sent."""
+    """Add the time of sending (ns, robot's clock) to a robot's frame."""
     return _timed(data, _CLIENT.size, _SENT.pack(sent_ns))
 
 
 def sent_of(data: bytes) -> int:
-    """When the robot sent this frame, by its clock, ns; 0 where it has no time."""
+    """When the robot sent this frame (ns, robot's clock); 0 if the frame has no time."""
     if len(data) < _CLIENT.size + _SENT.size or data[1] != 1:
         return 0
     return int(_SENT.unpack_from(data, _CLIENT.size)[0])
 
 
 def with_echo(data: bytes, echo: Echo) -> bytes:
-    """A cloud's frame with the times of the robot's frame before it."""
+    """Add the times of the robot's last message to a cloud's frame."""
     times = _ECHO.pack(echo.sent_ns, echo.received_ns, echo.answered_ns)
     return _timed(data, _SERVER.size, times)
 
 
 def echo_of(data: bytes) -> Echo | None:
-    """The times in a cloud's frame, where it has some."""
+    """The times in a cloud's frame; None if it has none."""
     if len(data) < _SERVER.size + _ECHO.size or data[1] != 1:
         return None
     return Echo(*_ECHO.unpack_from(data, _SERVER.size))
 
 
 def _timed(data: bytes, head_bytes: int, times: bytes) -> bytes:
-    """The frame with these times; one that has none of ours, or no head, stays as it is."""
+    """Add or replace a frame's times; unchanged if it has no valid head."""
     if len(data) < head_bytes or data[1]:
         return data
     return data[:1] + b"\1" + data[2:head_bytes] + times + data[head_bytes:]

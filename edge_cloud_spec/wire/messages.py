@@ -1,4 +1,4 @@
-"""The messages of one decode, as frozen dataclasses, and the version of the protocol."""
+"""The messages of a decode as frozen dataclasses, and the protocol version."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
 from ..history import NO_TURNS, History
 
-PROTOCOL = 4  # what this side speaks
+PROTOCOL = 4  # the version that this side implements
 
 
 def versions_differ(robot: int, cloud: int) -> str:
-    """The sentence for a user whose robot and cloud speak these protocols."""
+    """The user's error message for robot and cloud with different protocol versions."""
     side = "robot" if robot < cloud else "cloud"
     return (
         f"the robot speaks protocol {robot} and the cloud protocol {cloud}; "
@@ -26,10 +26,10 @@ def versions_differ(robot: int, cloud: int) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """How the cloud generates without the robot's drafts.
+    """How the cloud generates without waiting for the robot's drafts.
 
-    ``speculative``: the server's draft model drafts. ``may_speculate``: it drafts if the server has
-    one and measures that drafting pays.
+    ``speculative``: the server's draft model drafts. ``may_speculate``: it drafts if there is one
+    and measurements show that it pays.
     """
 
     speculative: bool = False
@@ -55,7 +55,7 @@ class Open:
     rule: str
     _: KW_ONLY
     payload: str = "ids"
-    tokenizer_digest: bytes = b""  # empty where the robot has no drafter
+    tokenizer_digest: bytes = b""  # empty if the robot has no drafter
     draft_identity: str = ""
     spec_digest: bytes = b""
     max_tokens: int = 0
@@ -67,7 +67,7 @@ class Open:
     predictions: bool = False
     key: bytes = b""
     secret: bytes = b""
-    preset: str = ""  # for the cloud's metrics; decides nothing
+    preset: str = ""  # for the cloud's metrics only
     verified: tuple[int, ...] = ()
     generation: Generation | None = None
     lookup: bool = False
@@ -76,13 +76,13 @@ class Open:
 
 @dataclass(frozen=True)
 class DraftMessage:
-    """Proposed tokens after the prefix that ``base`` names.
+    """Proposed tokens after the prefix with digest ``base``.
 
-    ``resampled`` is the last token of that prefix, where the robot drew it after a rejection.
-    Another draft continues after its leaf ``open_at``: a verdict that ends there is left open.
-    ``reply_timeout_s``: how long the robot can wait for the verdict; 0: it does not say. The cloud
-    generates on beside a ``hint``; any other draft ends that. ``without_exits``: no early exits in
-    this pass, where Open asked for predictions.
+    ``resampled``: the prefix's last token, if the robot drew it after a rejection. ``open_at``: a
+    leaf after which another draft continues, so that a verdict ending there has no bonus token.
+    ``reply_timeout_s``: how long the robot can wait for the verdict; 0: unknown. ``hint``: the
+    cloud goes on generating; any other draft stops that. ``without_exits``: no early exits in this
+    pass, although Open asked for predictions.
     """
 
     base: PrefixDigest
@@ -97,7 +97,7 @@ class DraftMessage:
 
 @dataclass(frozen=True)
 class Generate:
-    """Let the cloud generate from ``base`` on."""
+    """Ask the cloud to generate by itself, from prefix ``base`` on."""
 
     base: PrefixDigest
     generation: Generation = Generation()
@@ -105,7 +105,7 @@ class Generate:
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a session whose stream was lost; ``base`` is the robot's verified prefix."""
+    """Continue a session whose stream broke; ``base`` is the robot's verified prefix."""
 
     session: str
     base: PrefixDigest
@@ -114,14 +114,14 @@ class Resume:
 
 @dataclass(frozen=True)
 class Close:
-    """The robot is done with this session; ``resampled`` is its last token where it drew that."""
+    """End the session. ``resampled``: the answer's last token, if the robot drew it."""
 
     resampled: int | None = None
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Ask for the whole of P at the rejected place after ``base``."""
+    """Ask for the target's whole distribution P at the position rejected after ``base``."""
 
     base: PrefixDigest
 
@@ -131,11 +131,11 @@ ClientMessage = Open | DraftMessage | Generate | Resume | Close | RowRequest
 
 @dataclass(frozen=True)
 class Opened:
-    """The session is open. ``spec`` is empty where the robot named the same one.
+    """The session is open. ``spec`` is empty if the robot already has the same one.
 
-    ``base`` is the digest of the empty answer; after a Resume, of the cloud's verified prefix.
-    ``protocol`` is the cloud's (after a Resume 0). ``verified`` is how
-    many tokens of the Open's ``verified`` the cloud goes on after.
+    ``base`` is the digest of the empty answer, or after a Resume of the cloud's verified prefix.
+    ``protocol`` is the cloud's version (after a Resume 0). ``verified``: how many of the
+    ``verified`` tokens in Open the cloud accepted.
     """
 
     session: str
@@ -147,20 +147,19 @@ class Opened:
 
 Residual = TokenDistribution | SparseResidual
 
-COMPLETE = ("end", "length")  # how a complete answer finishes: by its end token, or at its limit
+COMPLETE = ("end", "length")  # finish reasons of complete answers: end token, or length limit
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The final answer to a draft: the accepted path, then a recovered or bonus token.
+    """The final result for a draft: the accepted path, then a recovered or bonus token.
 
-    Without a token it is open, ends in the path, or carries the ``residual`` that the robot draws
-    the recovered token from. ``tokens`` are the accepted tokens themselves where the robot did not
-    draft all that was judged, and in a repeated verdict (else empty); ``drafted`` says how many
-    were judged then. ``finish`` is "end", "length" or empty. ``leads_to`` is the
-    ``PrefixDigest.short`` of the prefix after all of these: a robot that would come to another
-    prefix drops the verdict. ``generated``: no draft whose verdict a robot awaits was judged. Times
-    in seconds; ``draft_s`` is that of the cloud's own draft model.
+    ``token`` is None if the verdict is open, the answer ends in the path, or the robot draws the
+    recovered token from ``residual``. ``tokens``: the accepted tokens, if the robot did not draft
+    all of them or the verdict is repeated (else empty); ``drafted``: how many were judged then.
+    ``finish``: "end", "length" or empty. ``leads_to``: ``PrefixDigest.short`` of the prefix after
+    the verdict; a robot that computes another drops the verdict. ``generated``: no robot awaits
+    this verdict. Times in seconds; ``draft_s`` is the time of the cloud's own draft model.
     """
 
     base: PrefixDigest
@@ -179,9 +178,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Prediction:
-    """An early exit's prediction of the verdict on the draft at ``base``; never acted on.
+    """An early exit's prediction of the verdict on the draft at ``base``; no motion follows from
+    it.
 
-    ``confidence`` is from 0 to 1.
+    ``confidence``: probability, 0 to 1, that it is right.
     """
 
     base: PrefixDigest
@@ -192,7 +192,7 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class RowMessage:
-    """The whole of P at the rejected place after ``base``."""
+    """The target's whole distribution P at the position rejected after ``base``."""
 
     base: PrefixDigest
     row: TokenDistribution
@@ -204,11 +204,11 @@ UNKNOWN_HISTORY = "unknown_history"  # of one after which a robot sends its whol
 
 @dataclass(frozen=True)
 class Fault:
-    """The cloud cannot continue this decode. The text names what is wrong and what to do.
+    """The cloud cannot continue this decode; ``text`` says what is wrong and what to do.
 
-    ``retry_after_s``: when it may be asked again; 0: it does not say. Code ``MOVED`` sends the
-    robot to the replica at ``address`` (empty: back to the router) with a ``lease`` that opens
-    streams there for ``lease_s``. Times in seconds.
+    ``retry_after_s``: seconds until a retry; 0: unknown. Code ``MOVED`` sends the robot to the
+    replica at ``address`` (empty: back to the router) with a ``lease`` that opens streams there for
+    ``lease_s`` seconds.
     """
 
     code: str
@@ -223,24 +223,24 @@ ServerMessage = Opened | Prediction | Verdict | RowMessage | Fault
 
 
 class WireError(ValueError):
-    """Bytes that are not a message of this protocol; the text is the reason."""
+    """Bytes that are not a message of this protocol; the text says why."""
 
 
 def key_of(secret: bytes) -> bytes:
-    """16 bytes, the hash of a session's secret; empty for none."""
+    """A 16-byte hash of a session's secret; empty for an empty secret."""
     return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
 def spec_digest(spec: bytes) -> bytes:
-    """16 bytes that name a prompt specification; empty for none."""
+    """A 16-byte hash of a prompt specification; empty for an empty one."""
     return hashlib.blake2b(spec, digest_size=16).digest() if spec else b""
 
 
 def base_digest(opening: Open, prompt_digest: bytes, spec: bytes) -> PrefixDigest:
-    """The digest of a decode's empty answer, the same on both sides if they make the same prompt.
+    """The digest of a decode's empty answer, equal on both sides if their prompts are.
 
-    The prompt digest covers the image's bytes, ``spec`` (a ``spec_digest``) the target's identity,
-    its end tokens and its vocabulary: a draft made under another specification is stale.
+    The prompt digest covers the image's bytes. ``spec``, a ``spec_digest``, covers the target's
+    identity, end tokens and vocabulary, so that a draft made under another specification is stale.
     """
     policy = opening.policy
     return request_digest(

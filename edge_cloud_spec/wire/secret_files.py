@@ -1,4 +1,4 @@
-"""Files with tokens, certificates and keys, which may be replaced while a program runs."""
+"""Reads files with tokens, certificates and keys, which may be replaced while a program runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST, MOST_BYTES = 4096, 2**20  # letters of a token, which goes with each call; bytes of a file
+# Characters of a token, which is sent with each call; bytes of a file.
+MOST, MOST_BYTES = 4096, 2**20
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):(.+)")
 
 
 def read_token(path: str) -> str:
-    """The bearer token in this file (so that no process list shows it); raises UserError."""
+    """The bearer token in a file of one line; raises UserError. A file keeps it out of process
+    lists."""
     tokens = read_tokens(path)
     if len(tokens) > 1:
         raise UserError(
@@ -32,7 +34,7 @@ def read_token(path: str) -> str:
 
 
 def read_tokens(path: str) -> tuple[str, ...]:
-    """The tokens in this file, one a line; raises UserError, which does not quote them."""
+    """The tokens in this file, one per line; raises UserError without quoting them."""
     name = f"file {path} with the token or key"
     try:
         lines = _read(path, name).decode("utf-8-sig").split("\n")
@@ -46,7 +48,7 @@ def read_tokens(path: str) -> tuple[str, ...]:
 
 
 def _read(path: str, name: str) -> bytes:
-    """A file's bytes; raises UserError, which has its ``name``."""
+    """A file's bytes; raises UserError, which contains ``name``."""
     try:
         return read_file(Path(path), MOST_BYTES)
     except (OSError, ValueError) as error:
@@ -55,12 +57,13 @@ def _read(path: str, name: str) -> bytes:
 
 
 def read_pem(path: str, what: str) -> bytes:
-    """The bytes of a PEM file; raises UserError that names ``what`` it is."""
+    """The bytes of a PEM file; raises UserError, whose text calls the file ``what``."""
     return _read(path, f"{what} {path}")
 
 
 def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
-    """A key and its certificate (chain), as gRPC takes them; raises UserError where they differ."""
+    """A key and its certificate chain, as gRPC takes them; raises UserError if they do not
+    match."""
     pair = (read_pem(key, "key"), read_pem(certificate, "certificate"))
     try:  # gRPC would only report that it cannot bind or connect
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -72,10 +75,11 @@ def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
 
 
 def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The name and the token of each: of ``name:token``, else "token" and digits of its hash.
+    """The name and the token of each line ``name:token``; a line without a name gets one from its
+    hash.
 
-    What is kept for a name belongs to that token, whichever lines come or go. A line that has a
-    name is good as a whole, too: a token from before there were names may hold a colon.
+    So a token keeps its name when lines are added or removed. A whole line with a name is also
+    accepted as a token: tokens from before there were names may contain a colon.
     """
     named: list[tuple[str, str]] = []
     for line in tokens:
@@ -87,26 +91,26 @@ def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _digits(token: str) -> str:
-    """Too few to tell the token by, and the same in a fleet's router and its replicas."""
+    """Digits of a token's hash: too few to reveal it, equal in a fleet's router and replicas."""
     return hashlib.blake2b(token.encode(), digest_size=6, person=b"token name").hexdigest()
 
 
 class Reloaded(Generic[T]):
-    """What ``read`` makes of some files, made again when one of them was replaced.
+    """A value that ``read`` makes from files, made again when one of them is replaced.
 
-    If that fails (a file is half written, or a key came before its certificate) the old value stays
-    and the next look tries again. The first read raises UserError.
+    If that fails (a half-written file, a key without its new certificate) the old value stays and
+    the next call tries again. The first read raises UserError.
     """
 
     def __init__(self, read: Callable[[], T], *paths: str) -> None:
         self._read = read
         self._paths = [path for path in paths if path]
         self._seen = self._stamps()
-        self._failed: object = None  # the stamps of the files that could not be used
+        self._failed: object = None  # stamps of the files that could not be read
         self.value = read()
 
     def renew(self) -> bool:
-        """Look at the files; whether there is a new value."""
+        """Read the files again if they changed; True if there is a new value."""
         stamps = self._stamps()
         if stamps == self._seen:
             return False
@@ -123,7 +127,7 @@ class Reloaded(Generic[T]):
 
     @property
     def current(self) -> T:
-        """The newest value that could be read."""
+        """The newest value that could be read; looks at the files first."""
         self.renew()
         return self.value
 

@@ -1,4 +1,5 @@
-"""Several verifiers as one: a router places each robot at a replica; Ray runs the replicas.
+"""Several verifiers behind one address: a router assigns each robot a replica; Ray runs the
+replicas.
 
-A replica is the verifier of ``cloud/``; rounds do not cross the router.
+A replica is the verifier of ``cloud/``; no round passes through the router.
 """

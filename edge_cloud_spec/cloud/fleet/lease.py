@@ -1,4 +1,5 @@
-"""A lease: the router's signed word that a client may decode at a replica, for a short while."""
+"""Leases: the router's signed permission for a client to decode at one replica, for a short
+time."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ _TAG_BYTES = 32
 
 @dataclass(frozen=True)
 class Lease:
-    """``client`` names the credential (empty: a fleet without any); ``expires`` is Unix time by the
-    replica's clock, s: the clocks of two machines may differ by more than a lease lasts.
-    """
+    """``client``: the credential's name (empty in a fleet without credentials). ``expires``: Unix
+    time on the replica's clock, s, since two machines' clocks may differ by more than a lease
+    lasts."""
 
     client: str
     replica: str
@@ -24,20 +25,20 @@ class Lease:
 
 
 def new_key() -> bytes:
-    """A new fleet's key, known only to its router and replicas."""
+    """A new signing key, shared only by a fleet's router and replicas."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def sign(lease: Lease, key: bytes) -> bytes:
-    """The lease as a robot shows it: its HMAC-SHA256, and what that is of."""
+    """Serialize and sign a lease: its HMAC-SHA256, then its content."""
     said = json.dumps([lease.client, lease.replica, lease.expires]).encode()
     return hmac.digest(key, said, hashlib.sha256) + said
 
 
 def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: float) -> str:
-    """Why this client may not decode at this replica with what it shows; empty: it may.
+    """Why a client's signed lease does not admit it to this replica; empty if it does.
 
-    ``now`` is Unix time, s. Nothing of an unsigned lease is read.
+    ``now`` is Unix time, s. The signature is checked before anything is parsed.
     """
     if not shown:
         return "a lease is needed: ask the fleet's router for a replica"

@@ -1,7 +1,7 @@
-"""A fleet whose replicas are actors of Ray: ``serve --replicas``, until a signal.
+"""A fleet whose replicas are Ray actors: ``serve --replicas``.
 
-``/metrics`` of a fleet are all replicas' own, each with a label ``replica``, as vLLM labels the
-engines of one server, so that the same queries sum over them; and the router's.
+``/metrics`` has the router's metrics and all replicas', with a label ``replica``, as vLLM labels
+the engines of one server; the same queries sum over them.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from .router import RouterServer
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-STORE_BYTES = 80 * 2**20  # of Ray's object store, which a fleet does not use; Ray's own least
-LEAST = (2, 60)  # of Ray's versions; before 2.52 whoever reaches its ports runs code there
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray is for this machine alone, at 127.0.0.1
-ASK_S = 10.0  # in which Ray refuses who shows no token
-CALLS = 4  # of an actor at a time: a report does not wait for another
+STORE_BYTES = 80 * 2**20  # Ray's minimum for its object store, which a fleet does not use
+LEAST = (2, 60)  # Ray's version; before 2.52 anyone who reached its ports could run code
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on 127.0.0.1 only
+ASK_S = 10.0  # for Ray to refuse a client without a token
+CALLS = 4  # concurrent calls per actor, so that reports do not wait for other calls
 LABEL = "replica"
-# What each replica counts; None where one did not answer.
+# The metrics of each replica; None if it did not answer.
 Scrape = Mapping[str, "Sequence[Metric] | None"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05  # between two reports of a replica
-REPORT_S = 0.2  # in which a report is in time
-LEAVE_S = 30.0  # after which a replica that drains is ended, whoever is there
-SCRAPE_S = 2.0  # in which a replica says what it counts
-LOST_S = 2.0  # between two looks at whether Ray is there
+REPORT_S = 0.2  # after which a report is late
+LEAVE_S = 30.0  # after which a draining replica is ended, even with robots
+SCRAPE_S = 2.0  # after which a replica's metrics are missing
+LOST_S = 2.0  # between two checks of Ray
 
 
 class RayReplicas:
-    """Starts, asks and ends actors by name. Raises UserError where Ray is missing or fails."""
+    """Starts, queries and ends Ray actors by name. Raises UserError if Ray is missing or fails."""
 
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, key: bytes, cpus: float, gpus: float
     ) -> None:
-        """settings: the router's. cpus, gpus: what each replica gets of Ray's machines.
+        """settings: the router's. cpus, gpus: Ray's resources per replica.
 
         RAY_ADDRESS names a cluster; without it, Ray runs on this machine.
         """
@@ -70,7 +70,7 @@ class RayReplicas:
 
     @property
     def names(self) -> list[str]:
-        """Replicas that were started and not ended."""
+        """Replicas that were started and have not ended."""
         return list(self._actors)
 
     def start(self, name: str) -> None:
@@ -81,7 +81,8 @@ class RayReplicas:
         )
 
     async def report(self, name: str) -> ReplicaReport:
-        """The replica's report; LookupError with the reason if it is gone for good."""
+        """The replica's report; raises LookupError with the reason if the replica is gone for
+        good."""
         try:
             report: ReplicaReport = await asyncio.wrap_future(
                 self._actors[name].report.remote().future()
@@ -91,12 +92,12 @@ class RayReplicas:
         return report
 
     async def metrics(self, name: str) -> list[Any]:
-        """The replica's metrics."""
+        """The replica's metric families."""
         found: list[Any] = await asyncio.wrap_future(self._actors[name].metrics.remote().future())
         return found
 
     def drain(self, name: str) -> None:
-        """Let the replica send its robots elsewhere."""
+        """Let the replica redirect its robots to others."""
         self._actors[name].drain.remote()
 
     def end(self, name: str) -> None:
@@ -104,26 +105,28 @@ class RayReplicas:
         self._ray.kill(self._actors.pop(name))
 
     def lost(self) -> str:
-        """Why no replica can run any more; empty: they can. Asks Ray, which may take seconds."""
+        """Why no replica can run any more; empty if they can. Asks Ray, which may take seconds."""
         own = self._ray.get_runtime_context().get_node_id()
         try:
             if any(node["NodeID"] == own and node["Alive"] for node in self._ray.nodes()):
                 return ""
-        except Exception as error:  # of the classes of Ray and of its gRPC
+        except Exception as error:  # Ray and its gRPC raise various classes
             return f"Ray does not answer ({type(error).__name__}); start the fleet again"
         return "Ray has ended on this machine, and its replicas with it; start the fleet again"
 
     def close(self) -> None:
-        """End all, and what of Ray was started here."""
+        """End all replicas, and Ray itself if it was started here."""
         for name in self.names:
             self.end(name)
         self._ray.shutdown()
 
 
 class Controller:
-    """Keeps as many replicas as are wanted, knows what they hold, and lets those that leave drain.
+    """Keeps the wanted number of replicas running, collects their reports, and drains those that
+    leave.
 
-    One task; ``look`` is one look at all replicas. ``pids`` are those that reported."""
+    Runs as one task. ``pids``: the process ids of replicas that have reported.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class Controller:
         clock: Callable[[], float] = time.monotonic,
         unix: Callable[[], float] = time.time,
     ) -> None:
-        """clock: steady time, s. unix: Unix time, s."""
+        """clock: monotonic time, s. unix: Unix time, s."""
         self._replicas, self._registry, self._scaling, self._clock = (
             replicas,
             registry,
@@ -141,13 +144,13 @@ class Controller:
             clock,
         )
         self._unix = unix
-        self._leaving: dict[str, float] = {}  # since when
+        self._leaving: dict[str, float] = {}  # since when, by name
         self._numbers = itertools.count(1)
-        self.problem = ""  # why a replica could not start, last
+        self.problem = ""  # why a replica last failed to start
         self.pids: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Call ``look`` repeatedly until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
@@ -164,7 +167,7 @@ class Controller:
             self.drain(min(staying, key=lambda name: loads[name].sessions if name in loads else 0))
 
     def drain(self, name: str) -> None:
-        """Let this replica leave; a wanted one is replaced."""
+        """Drain this replica; it is replaced if still needed."""
         self._leaving[name] = self._clock()
         self._registry.drain(name)
         self._replicas.drain(name)
@@ -178,7 +181,7 @@ class Controller:
             log.error("%s is gone: %s", name, error)
             self._forget(name)
             return
-        except Exception:  # it starts (again), or its machine does not answer
+        except Exception:  # it is starting, or its machine does not answer
             self._registry.missed(name)
             return
         if name in self._leaving:
@@ -198,15 +201,15 @@ class Controller:
 
 
 def _started_ray() -> Any:
-    """Start a Ray of this fleet's own: replicas run any code they are sent."""
+    """Start a separate Ray for this fleet: replicas run any code that Ray sends them."""
     own: dict[str, Any] = {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # its own is 15: behind all other work
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15, behind all other work
     os.environ["RAY_AUTH_MODE"] = "token"
     if not os.environ.get("RAY_ADDRESS"):
         own = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
         os.environ.setdefault(LOOPBACK, "0")
-        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # else Ray writes one for all to read
+        if not os.environ.get("RAY_AUTH_TOKEN_PATH"):  # otherwise Ray writes a world-readable token
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     check_installed("ray", "--replicas")
     import ray
@@ -232,7 +235,8 @@ def _started_ray() -> Any:
 
 
 def _check_refusal(address: str) -> None:
-    """Raise UserError unless Ray refuses who shows no token: who is let in runs code there."""
+    """Raise UserError unless Ray refuses clients without a token, since clients can run code
+    there."""
     code = None
     with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
         try:
@@ -247,9 +251,9 @@ def _check_refusal(address: str) -> None:
 
 
 def fleet_metrics(ask: Callable[[], Scrape], registry: Registry) -> Iterator[Metric]:
-    """All families of all replicas; one that does not answer is ``fleet_replica_up`` 0.
+    """All replicas' metric families; a replica without an answer has ``fleet_replica_up`` 0.
 
-    ask: all replicas, from the thread of the scrape.
+    ask: scrapes all replicas; called in the thread of the HTTP request.
     """
     scrape = ask()
     up = {name: float(found is not None) for name, found in scrape.items()}
@@ -271,7 +275,7 @@ def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
 
 
 class Fleet:
-    """A router with its replicas on Ray; lives on one asyncio loop, once it is made."""
+    """A router and its replicas on Ray; belongs to one asyncio loop."""
 
     def __init__(
         self,
@@ -281,7 +285,7 @@ class Fleet:
         cpus: float = 1.0,
         gpus: float = 0.0,
     ) -> None:
-        """Starts Ray. cpus, gpus: for each replica. Raises UserError."""
+        """Starts Ray. cpus, gpus: per replica. Raises UserError."""
         key, self.registry = new_key(), Registry()
         self._replicas = RayReplicas(make, settings, key, cpus, gpus)
         self.controller = Controller(self._replicas, self.registry, Scaling(limits))
@@ -291,7 +295,7 @@ class Fleet:
         self.metrics: MetricsServer | None = None
 
     async def start(self, count: int) -> str:
-        """The router's address, once so many replicas serve. Raises UserError."""
+        """Start; returns the router's address once ``count`` replicas serve. Raises UserError."""
         loop = asyncio.get_running_loop()
         if self._metrics_address:
 
@@ -309,7 +313,7 @@ class Fleet:
         return address
 
     async def lost(self) -> str:
-        """Why no replica can run any more, once that is so: robots would wait for ever."""
+        """Return once no replica can run any more, with the reason."""
         while not (why := await asyncio.to_thread(self._replicas.lost)):
             await asyncio.sleep(LOST_S)
         return why
@@ -341,7 +345,7 @@ def serve_fleet(
 ) -> str:
     """Serve until SIGINT or SIGTERM; ``on_ready`` gets the address. Raises UserError.
 
-    Returns why it could not go on; empty: it was told to end.
+    Returns why the fleet failed; empty if a signal ended it.
     """
 
     async def run() -> str:

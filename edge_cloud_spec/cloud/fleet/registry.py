@@ -1,11 +1,11 @@
-"""The replicas of a fleet as its router knows them: who gets a client, and how many are needed.
+"""The router's list of replicas: which one a client gets, and how many are needed.
 
-Their number follows from the load: replicas are added soon, and drained late.
+The number of replicas follows the load: they are added quickly and drained slowly.
 
-A client gets the replica of the highest random weight that is not too full. Rendezvous hashing
-(Thaler and Ravishankar 1998): only the clients of a lost replica move, and a new one gets only
-those whose highest weight it has. The bound on a replica's load is that of consistent hashing with
-bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018, 1608.01350).
+A client gets the replica with the highest random weight that is not too full. Rendezvous hashing
+(Thaler and Ravishankar 1998): if a replica is lost only its clients move, and a new one gets only
+the clients that weight it highest. The bound on load is that of consistent hashing with bounded
+loads (Mirrokni, Thorup and Zadimoghaddam 2018, 1608.01350).
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
 
-ABOVE_MEAN = 1.25  # times the mean of sessions that a replica may have
-FULL = 0.9  # share of its KV memory with which a replica gets no client while another has room
-MISSES = 2  # reports in a row that did not come, after which a replica is late
+ABOVE_MEAN = 1.25  # a replica may have this many times the mean number of sessions
+FULL = 0.9  # share of KV memory above which a replica gets no client while others have space
+MISSES = 2  # missing reports in a row after which a replica is late
 
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """A replica's load: ``waiting`` passes are queued, ``memory`` is the used share of its KV."""
+    """A replica's load: ``sessions`` held, ``waiting`` passes queued, ``memory`` share of KV
+    used."""
 
     sessions: int = 0
     waiting: int = 0
@@ -33,13 +34,13 @@ class ReplicaLoad:
 
 
 def weight(client: str, replica: str) -> int:
-    """The pseudo-random weight of a client and a replica; always the same."""
+    """The pseudo-random weight of a client and replica; constant over time."""
     said = f"{len(client)}:{client}{replica}".encode()
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big")
 
 
 def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
-    """The replica of this client, by name; None where there is none."""
+    """The name of this client's replica; None if there is none."""
     ranked = sorted(loads, key=lambda name: weight(client, name), reverse=True)
     bound = _bound(loads.values())
     for name in ranked:
@@ -49,7 +50,7 @@ def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
 
 
 def _bound(loads: Iterable[ReplicaLoad]) -> float:
-    """The most sessions that a replica may have, once one more is placed."""
+    """The most sessions that a replica may have after one more is placed."""
     sessions = [load.sessions for load in loads]
     return math.ceil(ABOVE_MEAN * (sum(sessions) + 1) / len(sessions)) if sessions else 0.0
 
@@ -64,20 +65,22 @@ class _Entry:
 
 
 class Registry:
-    """Replicas by name. No I/O: others report to it. ``placed`` counts clients by replica."""
+    """The replicas by name, from their reports. No I/O. ``placed`` counts clients per replica."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._since_report: Counter[str] = Counter()  # clients placed that no report counts yet
+        # Clients placed since the replica's last report.
+        self._since_report: Counter[str] = Counter()
         self.placed: Counter[str] = Counter()
 
     @property
     def loads(self) -> dict[str, ReplicaLoad]:
-        """The loads of replicas that take clients, with clients that were placed just now."""
+        """The loads of replicas that accept clients, including clients placed since their last
+        report."""
         return self._loads(late=False)
 
     def _loads(self, *, late: bool) -> dict[str, ReplicaLoad]:
-        """Loads of the replicas whose reports are late, or of the others."""
+        """The loads of replicas whose reports are late (True) or punctual (False)."""
         return {
             name: replace(one.load, sessions=one.load.sessions + self._since_report[name])
             for name, one in self._entries.items()
@@ -85,19 +88,20 @@ class Registry:
         }
 
     def ahead_s(self, name: str) -> float:
-        """How far a replica's clock is ahead of the router's, s; KeyError where it is gone."""
+        """How far a replica's clock is ahead of the router's, s; KeyError for an unknown
+        replica."""
         return self._entries[name].ahead_s
 
     def reported(self, name: str, address: str, load: ReplicaLoad, ahead_s: float = 0.0) -> None:
-        """Take a replica's report: its address, load and clock offset."""
+        """Record a replica's address, load and clock offset."""
         entry = self._entries.get(name)
         if entry is None or entry.address != address:
-            entry = self._entries[name] = _Entry(address)  # it was started, or started again
+            entry = self._entries[name] = _Entry(address)  # started or restarted
         entry.load, entry.missed, entry.ahead_s = load, 0, ahead_s
         self._since_report[name] = 0
 
     def missed(self, name: str) -> None:
-        """Note that a report is overdue."""
+        """Record that a replica's report is overdue."""
         if name in self._entries:
             self._entries[name].missed += 1
 
@@ -111,10 +115,10 @@ class Registry:
             self._entries[name].draining = True
 
     def place(self, client: str, avoid: Collection[str] = ()) -> tuple[str, str] | None:
-        """The name and the address of this client's replica; None where none serves.
+        """The name and address of this client's replica; None if none serves.
 
-        ``avoid``: addresses that the client could not reach. One that is late may only be busy:
-        after a death all robots are at the others. So it is taken before one that was not reached.
+        ``avoid``: addresses that the client could not reach, used last. Replicas whose report is
+        late come before those: they may only be busy with robots of a replica that died.
         """
         choices = (self.loads, self._loads(late=True))
         reached = (
@@ -133,9 +137,9 @@ class Registry:
 class ScalingLimits:
     """When to add or drain one of ``least`` to ``most`` replicas. Raises UserError.
 
-    Add one when the mean of sessions or of waiting passes has been above its bound for ``up_s``
-    (s); drain one when, without it, the sessions would have been at most ``idle`` of the bound for
-    ``down_s``.
+    Add one when the mean number of sessions or of waiting passes stays above its bound for ``up_s``
+    seconds; drain one when, without it, the mean of sessions would stay at or below ``idle`` times
+    the bound for ``down_s`` seconds.
     """
 
     least: int = 1
@@ -152,18 +156,18 @@ class ScalingLimits:
 
 
 class Scaling:
-    """Decides how many replicas a fleet should have: ``wanted``. Times are monotonic, s."""
+    """Decides how many replicas a fleet needs: ``wanted``. Times are monotonic, s."""
 
     def __init__(self, limits: ScalingLimits) -> None:
         self.wanted = limits.least
         self._limits = limits
-        self._since: float | None = None  # since when it should change, and
-        self._step = 0  # in which direction
+        self._since: float | None = None  # since when a change has been due
+        self._step = 0  # its direction: 1, 0 or -1
 
     def look(self, loads: Collection[ReplicaLoad], now: float) -> int:
-        """Returns ``wanted`` for these loads of the replicas that accept clients.
+        """Update and return ``wanted`` from the loads of the replicas that accept clients.
 
-        It does not change while replicas are still starting.
+        It stays constant while replicas are starting.
         """
         limits, step = self._limits, self._due(loads)
         if step != self._step:

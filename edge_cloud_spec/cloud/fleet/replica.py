@@ -1,7 +1,7 @@
-"""One replica: the worker and server of a single verifier, on a loop in a thread.
+"""One replica: the worker and server of a single verifier, as a Ray actor.
 
-Its streams must carry the router's lease; when it drains, it redirects them. It is a Ray actor: Ray
-decides where it runs, and restarts it when it dies.
+Its streams need the router's lease. Draining, it redirects them. Ray decides where it runs, and
+restarts it when it dies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..serving.service import DecodeService
 from .lease import lease_problem
 from .registry import ReplicaLoad
 
-DRAIN_S = 1.0  # after which a stream without a verdict is sent elsewhere, too
+DRAIN_S = 1.0  # after which streams without a verdict are redirected, too
 GO_ELSEWHERE = encode_server(
     Fault(MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
 )
@@ -42,11 +42,12 @@ T = TypeVar("T")
 
 TIMEOUT_S = 20.0
 MakeWorker = Callable[[], Worker]  # loads the models
-RELOADING_NICENESS = 5  # of a thread that loads models again: a third of what one that serves gets
+# Of a thread that reloads models: it gets a third of a serving thread's time.
+RELOADING_NICENESS = 5
 
 
 class ReplicaService(DecodeService):
-    """The service of one replica, which has a name in its fleet."""
+    """The gRPC service of one named replica, which checks leases and can drain."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class ReplicaService(DecodeService):
         self._name, self._key, self._clock = name, key, clock
 
     def drain(self) -> None:
-        """Take no more robots, and send those that are here elsewhere, each after its next verdict.
+        """Accept no more robots, and redirect each connected robot after its next verdict.
 
-        On the loop that serves.
+        Call it on the serving loop.
         """
         self.draining = True
         for stream, queue in self.streams.streams.items():
@@ -87,7 +88,7 @@ class ReplicaService(DecodeService):
 
 
 def _send_last(queue: SendQueue, data: bytes | None) -> None:
-    """Send this message; if it ends a round, send the robot elsewhere."""
+    """Send a message; if it ends a round, redirect the robot."""
     queue.put(data)
     if data is None:
         return
@@ -99,9 +100,9 @@ def _send_last(queue: SendQueue, data: bytes | None) -> None:
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """Where a replica serves and what it holds; ``streams``: robots that are connected.
+    """A replica's address and load; ``streams``: connected robots.
 
-    ``unix_s``: its clock, by which leases end.
+    ``unix_s``: the replica's clock, on which leases expire.
     """
 
     address: str
@@ -112,9 +113,10 @@ class ReplicaReport:
 
 
 class Replica:
-    """A worker that serves on a port of its own. Its methods are for any thread but its own.
+    """A worker with a server on a port of its own. Call its methods from other threads than its
+    own.
 
-    ``address`` is where robots reach it: at ``host``, where it listens on all interfaces.
+    ``address`` is where robots reach it; it names ``host`` if the server listens on all interfaces.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Replica:
         key: bytes,
         host: str = "",
     ) -> None:
-        """settings: the fleet's, but for the port. key: the fleet's. Raises UserError."""
+        """settings: the fleet's, except the port. key: the fleet's. Raises UserError."""
         raise_file_limit()
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")
@@ -147,11 +149,11 @@ class Replica:
         return ReplicaReport(self.address, os.getpid(), load, len(streams), time.time())
 
     def metrics(self) -> list[Any]:
-        """The families of ``/metrics``, which the router serves; needs prometheus-client."""
+        """The metric families of ``/metrics``, which the router serves; needs prometheus-client."""
         return list(verifier_metrics(self._worker, self._service))
 
     def drain(self) -> None:
-        """Send its robots elsewhere, each between two rounds."""
+        """Redirect the robots to other replicas, each between two rounds."""
         self._loop.call_soon_threadsafe(self._service.drain)
 
     def stop(self) -> None:
@@ -167,22 +169,22 @@ class Replica:
 
 
 class ReplicaActor(Replica):
-    """The Ray actor: a replica that loads its models itself."""
+    """The Ray actor: a replica that loads its own models."""
 
     def __init__(
         self, make: MakeWorker, settings: ServerSettings, name: str, key: bytes, *, far: bool
     ) -> None:
-        """far: robots come from other machines, to this one's own address. Raises UserError."""
+        """far: robots connect from other machines, to this machine's address. Raises UserError."""
         import ray
 
-        # Loading takes seconds of a core, while the others serve this replica's robots, too.
+        # Loading takes seconds of CPU time, while other replicas serve robots.
         again = ray.get_runtime_context().was_current_actor_reconstructed
         with ThreadPoolExecutor(1, "load", _let_others_go_first if again else None) as loading:
             worker = loading.submit(make).result()
         host = ""
         if far:
             host = str(ray.util.get_node_ip_address())
-            if is_loopback(f"{host}:0"):  # Ray is for this machine alone; its robots are not
+            if is_loopback(f"{host}:0"):  # Ray is local, but the robots are not
                 host = _own_address()
         super().__init__(worker, settings, name, key, host)
 
@@ -191,14 +193,14 @@ def _own_address() -> str:
     """The address at which other machines reach this one; found without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         try:
-            route.connect(("192.0.2.1", 9))  # reserved for documents: it goes the default way
+            # An address reserved for documentation; routed by default, nothing is sent.
+            route.connect(("192.0.2.1", 9))
         except OSError:
             return "127.0.0.1"
         return str(route.getsockname()[0])
 
 
 def _let_others_go_first() -> None:
-    """Raise this thread's niceness: on Linux it is a thread's own, so later threads are
-    unaffected."""
+    """Raise this thread's niceness; on Linux other threads are unaffected."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RELOADING_NICENESS)

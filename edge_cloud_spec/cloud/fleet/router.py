@@ -1,7 +1,7 @@
-"""The fleet's router: it gives each robot its replica's address and a lease.
+"""The fleet's router: it gives each robot a replica's address and a lease.
 
-It sees a robot's first message at most, never a round. A robot that knows that this is a router
-asks with metadata alone (``ASK``).
+It receives at most a robot's first message, never a round. A robot that knows it talks to a router
+sends metadata only (``ASK``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..serving.server import HealthyServer
 from .lease import Lease, sign
 from .registry import Registry
 
-LEASE_S = 60.0  # how long a lease opens streams
-NO_REPLICA_S = 0.1  # after which a robot asks again where no replica serves
-FIRST_MESSAGE_S = 10.0  # in which a robot says something
+LEASE_S = 60.0  # for opening streams at a replica
+NO_REPLICA_S = 0.1  # until a robot may ask again if no replica serves
+FIRST_MESSAGE_S = 10.0  # for a robot's first message
 OLD_ROBOT = "this address is a fleet's router; update edge_cloud_spec on the robot"
-HEALTH_S = 0.1  # between two looks at whether any replica serves
+HEALTH_S = 0.1  # between two checks whether any replica serves
 
 
 class FrontService:
-    """Places clients at the registry's replicas, within what ``access`` allows each of them."""
+    """Assigns clients to the registry's replicas, within the limits of ``access``."""
 
     def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
-        """Raises UserError for a token file that cannot be used."""
+        """Raises UserError for an unusable token file."""
         self._registry, self._key = registry, key
         self._gate = Gate(access)
 
@@ -50,7 +50,7 @@ class FrontService:
         metadata = dict(context.invocation_metadata() or ())
         if ASK not in metadata and not await _says_something(requests):
             return
-        # Robots that share a token are told apart by their connections.
+        # Robots that share a token are distinguished by connection.
         found = self._registry.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
         if found is None:
             text = "no replica of this fleet serves now"
@@ -75,7 +75,7 @@ async def _says_something(requests: AsyncIterator[bytes]) -> bool:
 
 
 class RouterServer(HealthyServer):
-    """The router as a server: address, TLS and health; it runs no model."""
+    """The router's server: address, TLS and health; it runs no model."""
 
     def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
         """Raises UserError."""
@@ -83,7 +83,7 @@ class RouterServer(HealthyServer):
         self._registry = registry
 
     async def stop(self) -> None:
-        """End it; streams here are short."""
+        """Stop at once; a router's streams are short."""
         await super().stop()
         if self._server is not None:
             await self._server.stop(1.0)

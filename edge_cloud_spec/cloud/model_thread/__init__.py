@@ -1,1 +1,1 @@
-"""The thread that owns the models: what waits, which sessions share a pass, what is sent."""
+"""The thread that owns the models: its queue, its scheduler and its sessions."""

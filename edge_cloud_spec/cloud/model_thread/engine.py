@@ -1,9 +1,8 @@
-"""What messages and passes do to the sessions, and what these then ask of the scheduler.
+"""Applies messages and results of passes to sessions, and queues the work that these ask for.
 
-A session's pass waits until its prompt is read, in chunks between the passes, and so is what an
-evicted session has lost. Where there is no room for another cache the one used the longest ago
-gives way; those whose pass waits keep theirs until it is over, so that each that had to wait for
-room has a pass for it.
+A session's pass waits until its prompt is read, in chunks between other passes; an evicted cache is
+recomputed the same way. If memory is full, the least recently used cache is evicted, but never one
+whose session has a pass waiting.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimi
 
 log = logging.getLogger(__name__)
 
-STAY = 8  # passes that a session has before it makes room for one that finds none
+STAY = 8  # passes that a session may make before its cache can be evicted for one without memory
 RETRY_S = 1.0
 MAX_TEXT = 500  # characters of a fault, which may quote a robot's message
 
 
 class Engine:
-    """Handles messages and the events of sessions; passes and jobs are queued in the scheduler.
+    """Handles messages and sessions' effects; queues passes and jobs in the scheduler.
 
     An error is sent to its robot as a Fault. Belongs to the model's thread.
     """
@@ -80,7 +79,7 @@ class Engine:
         self._models, self._sessions, self._scheduler = models, sessions, scheduler
         self._counters, self._limits, self._clock = counters, limits, clock
         self._lookups = lookups
-        # Sessions share a pass of the target, but wait for one another's drafts.
+        # Sessions share the target's passes, but wait for one another's drafts.
         self._server_drafting = (
             ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
         )
@@ -92,12 +91,12 @@ class Engine:
         self._spec_digest = spec_digest(self._spec_bytes)
 
     def listen(self, stream: RobotStream | None) -> None:
-        """Let the scheduler know that a message of this stream may be handled, if it may."""
+        """Queue this stream in the scheduler if it has a message that may be handled now."""
         if stream is not None and self._may_speak(stream):
             self._scheduler.of(stream.client).streams[stream] = None
 
     def handle_next(self, stream: RobotStream) -> None:
-        """Handle the next message of this stream, if one is left, at its client's cost."""
+        """Handle the stream's next message, if there is one, and charge the client for the time."""
         if stream.waiting:
             started = self._clock()
             self._handle(stream, *stream.take())
@@ -106,20 +105,20 @@ class Engine:
             self._sessions.leave(stream, self._clock())
 
     def do(self, job: Job) -> None:
-        """Do a job, if its session still wants it."""
+        """Do a job, if its session still needs it."""
         if job.proposal is None:
             self._prefill(job.session)
         else:
             self._propose(job.session, job.proposal, job.arrived)
 
     def predicted(self, session: HeldSession, found: Predicted) -> None:
-        """Give the session a verdict that an early exit predicts during its pass."""
+        """Pass an early exit's prediction to the session."""
         self._advance(session, found, self._clock())
 
     def end_pass(self, session: HeldSession, result: TargetRows | Exception) -> TargetRows | None:
-        """End this session's pass; returns the rows that its verdict needs, None if none is due.
+        """End this session's pass; returns the logits for its verdict, None if there is no verdict.
 
-        When the device is out of memory, the session's KV cache is evicted and the pass is queued
+        If the device is out of memory, the session's KV cache is evicted and the pass is queued
         again, once per draft: a growing cache needs memory for its old and its new size. Another
         error ends the session with a fault.
         """
@@ -138,16 +137,17 @@ class Engine:
         return None
 
     def go_on(self, session: HeldSession) -> None:
-        """Queue the blocked pass of this session again: what it waited for has arrived."""
+        """Queue a blocked pass again, now that its input has arrived."""
         if session in self._sessions and session.status is Status.BLOCKED:
             session.turn(Trigger.PASS_UNBLOCKED)
             self._queue_pass(session)
 
     def settle(self, session: HeldSession, scored: Scored, ended: float) -> None:
-        """Make the verdict, after drafts that were pushed during the pass: one may come next."""
+        """Give the verdict, after handling drafts that arrived during the pass: the next may be
+        among them."""
         stream = session.stream
         if stream is not None:
-            for data, _ in list(stream.waiting):  # not what arrives now
+            for data, _ in list(stream.waiting):  # only those that have arrived by now
                 if kind_of(data) != "draft":
                     break
                 self.handle_next(stream)
@@ -156,7 +156,7 @@ class Engine:
         self.listen(session.stream)
 
     def retry_for_memory(self) -> None:
-        """Prefill the session that waits for memory the longest, since some may be free now."""
+        """Prefill the session that has waited longest for memory, as some may be free now."""
         while self.waiting_for_memory:
             session = next(iter(self.waiting_for_memory))
             if session in self._sessions:
@@ -166,7 +166,7 @@ class Engine:
 
     def _handle(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         if stream.gone and kind_of(data) != "close":
-            self._counters.count_left(kind_of(data))  # if its robot resumes, it sends it again
+            self._counters.count_left(kind_of(data))  # a robot that resumes sends it again
             return
         try:
             self._on_message(stream, data, arrived)
@@ -174,9 +174,9 @@ class Engine:
             stream.send(fault_of(error))
 
     def _may_speak(self, stream: RobotStream) -> bool:
-        """Whether the next message of this stream is to be handled now.
+        """Whether the next message of this stream may be handled now.
 
-        After a draft a stream is not heard until the verdict: its messages are handled in order.
+        After a draft, nothing is handled until its verdict, because messages are handled in order.
         """
         session = stream.session
         if session is None or stream.gone or session not in self._sessions:
@@ -193,16 +193,16 @@ class Engine:
         elif isinstance(message, Close):
             self._close(stream, message)
         elif stream.session is None:
-            # Sent before the robot knew that its stream is new; it resumes and sends it again.
+            # Sent before the robot knew of its new stream; it resumes and sends it again.
             log.debug("a message for no session is dropped")
         else:
             stream.session.arrived = arrived
             self._advance(stream.session, message, arrived)
 
     def _advance(self, session: HeldSession, event: Event, arrived: float) -> None:
-        """An event of a session, which arrived at this time (s), and all that follows from it.
+        """Handle a session's event, which arrived at ``arrived`` (s), and perform its effects.
 
-        Where a part of that fails the session is given up: its answer may be ahead of its cache.
+        If that fails, the session is dropped, as its answer may be ahead of its cache.
         """
         try:
             for effect in session.handle(event):
@@ -211,7 +211,7 @@ class Engine:
             self._fail(session, error)
 
     def _fail(self, session: HeldSession, error: Exception) -> None:
-        """Give up a session that cannot go on, and tell its robot why."""
+        """Drop a session that cannot continue, and send its robot the reason."""
         self._sessions.lose(session)
         session.send(fault_of(error))
         self.listen(session.stream)
@@ -256,7 +256,7 @@ class Engine:
             return
         target = self._models.open(opening, prompt, stream.credential)
         name = secrets.token_hex(8)
-        # The robot prefills while we do.
+        # The robot prefills at the same time.
         stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))
         session = HeldSession(
             name,
@@ -286,14 +286,15 @@ class Engine:
         return self.histories.completed(opening, stream.credential, self._clock())
 
     def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
-        """Where the robot's Open says so, as if its Generate had come with it."""
+        """If the robot's Open asks for server generation, start it as a Generate would."""
         if opening.generation is not None:
             here = session.base.extend(opening.verified)
             self._advance(session, Generate(here, opening.generation), self._clock())
 
     def _resume(self, stream: RobotStream, message: Resume, arrived: float) -> None:
         session = self._sessions.named(message.session)
-        if session is None or not session.admits(message.secret):  # one text for both
+        # The same text for both, so that a stranger learns nothing.
+        if session is None or not session.admits(message.secret):
             text = "the cloud does not hold this session any more; start the decode again"
             stream.send(Fault("unknown_session", text))
             return
@@ -316,7 +317,7 @@ class Engine:
                 self._scheduler.of(session.client).jobs[Job(session, effect, arrived)] = None
 
     def _queue_pass(self, session: HeldSession) -> None:
-        """Queue the pass that is due; it waits until all before it is read."""
+        """Queue the due pass, which waits until the tokens before it are prefilled."""
         target, due = session.target, session.due
         if target.ready and session.passes >= STAY and self.waiting_for_memory:
             target.evict()
@@ -329,13 +330,13 @@ class Engine:
             self._queue_prefill(session)
 
     def _queue_prefill(self, session: HeldSession) -> None:
-        """Queue the reading of a session, ahead of its first draft or for the pass that waits."""
+        """Queue the prefill of a session, before its first draft or for a waiting pass."""
         self._scheduler.of(session.client).jobs[Job(session)] = None
 
     def _prefill(self, session: HeldSession) -> None:
-        """Read a chunk, unless the robot has left before it sent a draft.
+        """Prefill a chunk, unless the robot has left before sending a draft.
 
-        A robot that comes back and drafts has it read then.
+        If the robot comes back and drafts, the prefill continues.
         """
         target, waits = session.target, session.status is Status.BLOCKED
         is_heard = session.stream is not None and not session.stream.gone
@@ -360,15 +361,15 @@ class Engine:
         self.go_on(session)
 
     def _wait_for_memory(self, session: HeldSession, error: MemoryFull) -> None:
-        """Others keep their caches for a pass or a chunk that waits; after it there is room."""
+        """Wait for memory until another session's pass or chunk is over."""
         others, waits = self._sessions.hold_memory(session), session.status is Status.BLOCKED
         if not error.retry_s or (waits and not others):
             self._fail(session, error)
-        elif waits:  # without a draft there is no hurry
+        elif waits:  # without a draft it is not urgent
             self.waiting_for_memory[session] = None
 
     def _propose(self, session: HeldSession, wanted: Propose, arrived: float) -> None:
-        """Draft with the cloud's own drafter, unless the robot's draft came first."""
+        """Let the cloud's draft model draft, unless the robot's draft came first."""
         is_stale = session.status is not Status.DRAFTING or len(wanted.prefix) < len(session.tokens)
         if session not in self._sessions or is_stale:
             return
@@ -384,7 +385,7 @@ class Engine:
                 session.send(fault_of(error))
             else:
                 log.warning("the draft model failed, and is done without: %s", error)
-            # or it would wait for this for ever
+            # otherwise the session would wait forever
             self._advance(session, Proposed(EMPTY, failed=True), arrived)
             return
         draft_s = self._clock() - started
@@ -392,7 +393,7 @@ class Engine:
 
 
 def fault_of(error: Exception) -> Fault:
-    """The fault for an error of one request; one that is not the robot's own is logged."""
+    """The fault for an error of one request; errors that the robot did not cause are logged."""
     if isinstance(error, MemoryFull | Unavailable):
         return Fault("overloaded", str(error)[:MAX_TEXT], error.retry_s)
     if is_out_of_memory(error):

@@ -1,4 +1,4 @@
-"""The models that a cloud runs: the target, its early exits, and a drafter of its own."""
+"""The models of a verifier: the target, its early exits, and maybe a draft model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
-ALL_ROWS = 1 << 30  # of a prompt
+ALL_ROWS = 1 << 30  # more rows than any prompt has
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
 
 
 class ModelRunner(ABC):
-    """What a verifier runs: a target, here or elsewhere, under one prompt specification.
+    """Runs a verifier's target, here or on another server, under one prompt specification.
 
-    ``drafter``: whether the cloud has a draft model of its own. ``on_news`` is called, from any
-    thread, with a session whose pass raised NotArrived and may be tried again.
+    ``drafter``: the cloud's own draft model, if any. ``on_news`` is called, from any thread, with a
+    session whose pass raised NotArrived and may be tried again.
     """
 
     drafter: Vlm | None = None
@@ -54,47 +54,47 @@ class ModelRunner(ABC):
     ) -> None:
         """speaker: makes the target's prompts and tokens. dialect: of the target's answers.
 
-        kv_bytes: bound for the keys and values of its models.
+        kv_bytes: the limit of keys and values in its models.
         """
         self.speaker, self.spec, self._dialect = speaker, spec, dialect
         self.memory = KvMemory(kv_bytes)
 
     @abstractmethod
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """The target's part of a session, for a robot with this credential; UserError: it may not
-        be had now."""
+        """Start the target's state for a session; ``credential`` names the robot's. UserError:
+        unavailable."""
 
     @abstractmethod
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
-        """One pass over what is due of these sessions; for each its rows, or what it raised.
+        """One pass over the due drafts of these sessions; returns logits or an exception for each.
 
-        Raises what the pass itself raises; then none has a result.
+        An error of the pass as a whole is raised; then no session has a result.
         """
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
-        """The chain of the cloud's own draft model after this prefix; UserError: it has none."""
+        """A chain of ``length`` tokens by the cloud's draft model; UserError: there is none."""
         raise UserError(NO_DRAFTER)
 
     def check(self, opening: Open) -> None:
-        """Raise UserError where the target cannot serve this request."""
+        """Raise UserError if the target cannot serve this request."""
         check_opening(opening, self.speaker.tokenizer_digest)
 
     def prompt(self, opening: Open) -> Prompt:
-        """The target's prompt of a request."""
+        """The target's prompt for a request."""
         return self.speaker.prompt(request_of(opening), self.spec)
 
     def grammar(self, opening: Open) -> Grammar | None:
-        """The grammar of a request, in the target's tokens; raises UserError."""
+        """The request's grammar in the target's tokens, None without one; raises UserError."""
         return _grammar(self.speaker, opening, self.spec)
 
     def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
-        """The instruction's own tokens, as the target writes them."""
+        """The instruction in the target's tokens."""
         return instruction_tokens(self.speaker, opening.instruction)
 
     def actions(self) -> list[tuple[int, ...]]:
-        """The first tokens of an answer, for every action that the vocabulary can write.
+        """The tokens of each action in the dialect, as an answer begins with them.
 
         In a dialect other than clauses, the end token follows.
         """
@@ -105,7 +105,7 @@ class ModelRunner(ABC):
 
 
 class CachedTarget(TargetSession):
-    """A session of a model on this machine: prefilled in chunks, and again after an eviction."""
+    """A session of a local model: prefilled in chunks, and again after an eviction."""
 
     def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
         """verified: tokens that another verifier verified, before the decode came here."""
@@ -133,7 +133,8 @@ class CachedTarget(TargetSession):
         return self.session.scored_with_prompt
 
     def read(self, rows: int, due: Draft | None) -> bool:
-        """The draft of the pass that waits for the prompt is scored with its last rows."""
+        """As ``TargetSession.read``; scores ``due`` in the same pass as the prompt's last
+        tokens."""
         session, steps = self._session, self._steps
         if steps is None:
             steps = self._model.prefill(self.prompt) if session is None else session.restore()
@@ -169,7 +170,7 @@ class CachedTarget(TargetSession):
 
 
 class LocalModels(ModelRunner):
-    """Models of this process: the target, its early exits and a drafter, with their common
+    """Models in this process: the target, its early exits and a drafter, with their common
     vocabulary."""
 
     def __init__(
@@ -181,7 +182,7 @@ class LocalModels(ModelRunner):
         dialect: Dialect,
         kv_bytes: int = 0,
     ) -> None:
-        """kv_bytes: as above; 0 for the device's default."""
+        """kv_bytes: the limit of keys and values; 0: the device's default."""
         super().__init__(target, spec, dialect, kv_bytes or target.default_kv_bytes)
         self.target, self.drafter, self._exits = target, drafter, exits
         for model in (target, drafter):
@@ -196,7 +197,7 @@ class LocalModels(ModelRunner):
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
     ) -> list[TargetRows | Exception]:
         from ...models.passes.target_rows import target_rows
-        from ...models.session import PassRequest  # torch
+        from ...models.session import PassRequest  # imports torch
 
         requests = []
         for session in batch:
@@ -211,7 +212,7 @@ class LocalModels(ModelRunner):
         ]
 
     def predictor(self, session: HeldSession, on_predicted: OnPredicted) -> ExitPredictor | None:
-        """The ``on_layer`` of a pass that reports its exits' predictions; None: none are wanted."""
+        """The ``on_layer`` that reports a pass's predictions; None if they are not wanted."""
         opening, due = session.opening, session.due
         if self._exits is None or not opening.predictions or not due.exits:
             return None
@@ -266,7 +267,7 @@ def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) ->
 
 
 def allowed_after_draft(session: HeldSession) -> AllowedAfter | None:
-    """What the request's grammar allows after each node of the draft that is due."""
+    """The tokens that the request's grammar allows after each node of the due draft."""
     return allowed_after(session.grammar, session.tokens, session.due.draft)
 
 

@@ -1,11 +1,12 @@
-"""What the model's thread does next, of all that waits: fair to clients, then by deadline.
+"""Decides what the model's thread does next: fair between clients, then by deadline.
 
 Deficit round robin (Shreedhar and Varghese 1995), with debts: a client is served while it has
-credit, and pays in rows of a pass. When nobody who waits has credit a round begins, and each gets
-QUANTUM rows more. So a client that floods, however many sessions it has, delays only itself. Among
-those with credit the first deadline is the first served (WISP, 2601.11652). No clock, no models.
+credit, and pays one credit per token of a pass. When no waiting client has credit a new round
+begins, and each gets QUANTUM more. So a client that floods, with however many sessions, delays only
+itself. Among clients with credit the earliest deadline goes first (WISP, 2601.11652). No clock, no
+models.
 
-Who waits is looked through once for a pass, not once for each session in it.
+The waiting clients are scanned once per pass, not once per session in it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from heapq import heapify, heappop, heappush
 from ..session.events import Propose
 from .sessions import HeldSession, RobotStream, WorkerLimits
 
-QUANTUM = 16  # rows of credit that a round gives to each client
-MESSAGE_ROWS = 0.25  # what handling a message costs at least
-DECAY = 0.98  # weight of a pass, one pass later: the last 50 count
-OUTLIER = 3.0  # a pass counts for at most this many times what was expected, and at least 1 / this
-WARM_UP = 8  # passes that count as they are: what to expect is not known yet
+QUANTUM = 16  # credit, in tokens, that a client gets per round
+MESSAGE_ROWS = 0.25  # the least cost of handling a message, in tokens
+DECAY = 0.98  # weight of a pass relative to the next one; about 50 passes count
+# A pass's time counts at most as this many times the expected one, and at least as 1 / this.
+OUTLIER = 3.0
+WARM_UP = 8  # first passes, whose times are not limited
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a session needs of the models beside the common passes: a chunk of its prompt to be
-    read, or, with ``proposal``, a draft of the cloud's own draft model, due since ``arrived`` (s).
-    """
+    """A session's work outside the common passes: a chunk of its prompt or, with ``proposal``, a
+    draft by the cloud's own draft model, requested at ``arrived`` (s)."""
 
     session: HeldSession
     proposal: Propose | None = None
@@ -39,37 +40,37 @@ class Job:
 
 @dataclass(eq=False)
 class ClientShare:
-    """What waits of one client (a credential, or a connection), and its ``credit`` in rows."""
+    """The waiting work of one client (a credential, or a connection), and its ``credit`` in
+    tokens."""
 
     client: Hashable
     credit: float = 0.0
-    streams: dict[RobotStream, None] = field(default_factory=dict)  # those with a message
-    passes: deque[HeldSession] = field(default_factory=deque)  # whose pass is due
+    streams: dict[RobotStream, None] = field(default_factory=dict)  # streams with a waiting message
+    passes: deque[HeldSession] = field(default_factory=deque)  # sessions whose pass is due
     jobs: dict[Job, None] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
-        """How much waits."""
+        """The number of waiting streams, passes and jobs."""
         return len(self.streams) + len(self.passes) + len(self.jobs)
 
 
 class PassEstimator:
-    """How long a pass of the target takes, by its rows: a fixed part and a part for each row.
+    """Estimates the time of the target's pass: a fixed part and a part per token.
 
-    Least squares over the passes so far, the last ones first; robust against a single outlier.
-
-    Neither part is negative. A machine that has become slower is learned in a few passes, since
-    what is expected follows the outliers.
+    Recursive least squares with forgetting, robust against a single outlier. Neither part is
+    negative. A machine that has become slower is learned in a few passes, since estimates follow
+    outliers.
     """
 
     def __init__(self) -> None:
         self.passes = 0
-        self._fixed = self._per_row = 0.0  # s
-        self._weight = self._rows = self._seconds = 0.0  # decaying sums
+        self._fixed = self._per_row = 0.0  # seconds, and seconds per token
+        self._weight = self._rows = self._seconds = 0.0  # decayed sums
         self._rows_rows = self._rows_seconds = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass over ``rows`` rows that took ``seconds``."""
+        """Learn from a pass over ``rows`` tokens that took ``seconds``."""
         expected = self.seconds(rows)
         if self.passes >= WARM_UP:
             seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
@@ -82,12 +83,12 @@ class PassEstimator:
         self._fit()
 
     def seconds(self, rows: int) -> float:
-        """How long a pass over this many rows will take; 0 before any was measured."""
+        """The expected time of a pass over ``rows`` tokens, s; 0 before any measurement."""
         return self._fixed + self._per_row * rows
 
     @property
     def row_s(self) -> float:
-        """What a row has cost, with its share of the fixed part, s; 0 before any was measured."""
+        """The mean time per token, including the fixed part, s; 0 before any measurement."""
         return self._seconds / self._rows if self._rows else 0.0
 
     def _fit(self) -> None:
@@ -96,13 +97,14 @@ class PassEstimator:
         slope = 0.0
         if spread > 1e-9:
             slope = (self._rows_seconds / self._weight - mean_rows * mean_seconds) / spread
-        # Through the mean, with neither part below 0.
+        # A line through the mean, with neither part negative.
         self._per_row = min(max(slope, 0.0), mean_seconds / mean_rows)
         self._fixed = mean_seconds - self._per_row * mean_rows
 
 
 class _Line:
-    """Shares that wait for the same: by ``deadline``, and of equal ones as they were added."""
+    """Client shares waiting for the same kind of work, by ``deadline``, then by time of
+    addition."""
 
     def __init__(
         self,
@@ -145,14 +147,14 @@ class _Line:
 
 
 class Scheduler:
-    """Decides whose turn it is. For the model's thread, but ``waiting`` for any."""
+    """Decides whose turn it is. Belongs to the model's thread; ``waiting`` is for any thread."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self.estimator = PassEstimator()
-        self._shares: dict[Hashable, ClientShare] = {}  # who was served last stands last
-        self._in_pass: Counter[ClientShare] = Counter()  # the last one; they wait for nothing else
-        self._job_line = _Line()  # whose jobs are next
+        self._shares: dict[Hashable, ClientShare] = {}  # least recently served first
+        self._in_pass: Counter[ClientShare] = Counter()  # sessions in the last pass, by client
+        self._job_line = _Line()  # clients with waiting jobs
 
     @property
     def busy(self) -> bool:
@@ -166,22 +168,22 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many streams, passes and jobs wait."""
+        """The number of waiting streams, passes and jobs."""
         return sum(share.waiting for share in list(self._shares.values()))
 
     def of(self, client: Hashable) -> ClientShare:
-        """The share of this client, to add to what waits."""
+        """The share of this client, for adding work."""
         return self._shares.setdefault(client, ClientShare(client))
 
     def charge(self, client: Hashable, seconds: float) -> None:
-        """Subtract this time of the model's thread, spent on one client only, from its credit."""
+        """Subtract time of the model's thread, spent on one client only, from its credit."""
         if row_s := self.estimator.row_s:
             self.of(client).credit -= seconds / row_s
 
     def take_streams(self) -> Iterator[RobotStream]:
-        """The streams of which one message is to be handled, before the next pass.
+        """The streams to handle one message of each from, before the next pass.
 
-        One round begins at most, unless there is nothing else: the rest waits for the next time.
+        At most one round begins, unless there is no other work; the rest waits.
         """
         rounds = served = 0
         line = _Line(share for share in self._shares.values() if share.streams)
@@ -200,7 +202,7 @@ class Scheduler:
                 line.add(share)
 
     def take_job(self) -> tuple[Hashable, Job] | None:
-        """The next job, and for whom."""
+        """The next job and its client; None if there is none."""
         if not self._job_line.skip_indebted():
             self._job_line = _Line(share for share in self._shares.values() if share.jobs)
         if not self._job_line:
@@ -211,11 +213,12 @@ class Scheduler:
         return share.client, job
 
     def next_batch(self, now: float) -> list[HeldSession]:
-        """The next pass: ``batch`` sessions at most (``passes_per_robot`` of a client), and
-        ``batch_rows`` rows (a session alone may have more).
+        """The sessions of the next pass: at most ``batch`` (``passes_per_robot`` of one client),
+        with at most ``batch_rows`` tokens (one session alone may have more).
 
-        It does not grow beyond the first deadline in it that can be met. The client whose deadline
-        that is pays for the rows that it keeps out: a claim never gets more than its share.
+        The pass does not grow beyond what its earliest deadline allows. The client with that
+        deadline pays for the tokens left out, so that urgent drafts do not get more than a fair
+        share.
         """
         batch: list[HeldSession] = []
         rows, first, urgent, kept_out, misfits = 0, math.inf, None, 0, 0
@@ -244,7 +247,7 @@ class Scheduler:
         return batch
 
     def _serve(self, line: _Line) -> ClientShare:
-        """The client to serve next; starts rounds of credit until one has some."""
+        """The client to serve next; starts rounds until one has credit."""
         if not line.skip_indebted():
             self._begin_rounds(line.rounds())
             line.look_again()
@@ -253,9 +256,9 @@ class Scheduler:
         return share
 
     def _begin_rounds(self, count: int) -> None:
-        """Each gets its quanta; who waits for nothing keeps what it owes, and no credit.
+        """Start rounds: each client gets its quanta; an idle one keeps its debt, but no credit.
 
-        Who waits in vain, since a pass has no room for its rows, saves up for a pass of its own.
+        A client whose pass is too large for the batch saves up for a pass of its own.
         """
         most = max(QUANTUM, self._limits.batch_rows)
         for share in list(self._shares.values()):

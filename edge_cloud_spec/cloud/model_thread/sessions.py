@@ -1,4 +1,4 @@
-"""The sessions that a worker holds, the streams of their robots, and who is admitted."""
+"""The worker's sessions, their robots' streams, and admission."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from ..session.session import CloudSession
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
 
-SHORTEST_S = 0.05  # a refused robot does not come again before
-RECENT = 0.1  # weight of the session that ended last, in the mean of how long they last
+SHORTEST_S = 0.05  # least wait of a refused robot, s
+RECENT = 0.1  # weight of the last ended session in the mean duration
 
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """What robots may use up.
+    """Limits on what robots may use.
 
-    ``idle_s``: the session of a stream that sent nothing for so long is dropped when room is
-    needed. ``queue_bytes``: most bytes that wait in a stream, each way; a robot with more is not
-    read from, and the stream of one that does not read is ended. A client is
-    ``RobotStream.client``. One session may have more than ``batch_rows`` rows in a pass.
-    ``lookup_nodes``: most looked-up
-    nodes in a pass.
+    ``idle_s``: a session whose stream sent nothing for this long may be dropped if its place is
+    needed. ``queue_bytes``: the most bytes queued per stream and direction; beyond it the robot is
+    not read from, or its stream is ended if it does not read. A client is ``RobotStream.client``.
+    ``lookup_nodes``: the most lookup nodes in a pass.
     """
 
     sessions: int = bounded(64, 1, inf, "robots at once")
@@ -72,8 +70,8 @@ class WorkerLimits:
 class RobotStream:
     """One robot's connection; ``session`` is the one it opened or resumed.
 
-    ``client`` names the credential that it showed; without one, each stream is a client of its own,
-    and ``credential`` is empty.
+    ``client`` names the robot's credential; without credentials each stream is its own client, and
+    ``credential`` is empty.
     """
 
     def __init__(
@@ -83,25 +81,25 @@ class RobotStream:
         on_send: OnSend | None = None,
         credential: str = "",
     ) -> None:
-        """on_send: is called with each message that is sent here, in the worker's thread."""
+        """on_send: called with each message sent here, in the worker's thread."""
         self.credential = credential
         self.send_bytes = send_bytes
         self._on_send = on_send
         self.client = client or f"stream {secrets.token_hex(8)}"
         self.session: HeldSession | None = None
-        self.gone = False  # the robot has left
-        self.waiting: deque[tuple[bytes, float]] = deque()  # messages, and when they arrived
-        # Messages and bytes, counted where they arrive, and again where they are taken.
+        self.gone = False  # whether the robot has left
+        self.waiting: deque[tuple[bytes, float]] = deque()  # messages with their arrival times, s
+        # Number and bytes of messages received, and of those taken.
         self._received, self._taken = [0, 0], [0, 0]
 
     def receive(self, data: bytes, now: float) -> None:
-        """Queue a message that arrived at the time ``now`` (s)."""
+        """Queue a message that arrived at time ``now``, s."""
         self.waiting.append((data, now))
         self._received[0] += 1
         self._received[1] += len(data)
 
     def take(self) -> tuple[bytes, float]:
-        """The next message, and when it arrived (s)."""
+        """The next message and its time of arrival, s."""
         data, arrived = self.waiting.popleft()
         self._taken[0] += 1
         self._taken[1] += len(data)
@@ -109,113 +107,112 @@ class RobotStream:
 
     @property
     def backlog(self) -> tuple[int, int]:
-        """How many messages wait, and how many bytes they have; from any thread."""
+        """How many messages and bytes wait; from any thread."""
         (messages, size), (taken, taken_size) = self._received, self._taken
         return messages - taken, size - taken_size
 
     def send(self, message: ServerMessage) -> None:
-        """Send this to the robot; from any thread."""
+        """Send a message to the robot; from any thread."""
         if self._on_send is not None:
             self._on_send(self, message)
         self.send_bytes(encode_server(message))
 
     def end(self) -> None:
-        """End the stream after what was sent; from any thread."""
+        """End the stream after the queued messages; from any thread."""
         self.send_bytes(None)
 
 
 class TargetSession:
-    """The verified tokens of one decode, as a target has them, and what it computes of them.
+    """The target's state for one decode: verified tokens, and what is computed from them.
 
-    As it is here it computes nothing: a target elsewhere is always ready.
+    This base class computes nothing and is always ready, as for a target on another server.
     """
 
     @property
     def ready(self) -> bool:
-        """Whether the next pass computes the draft only."""
+        """Whether the next pass needs to compute the draft only."""
         return True
 
     @property
     def holds(self) -> bool:
-        """Whether it needs memory that others cannot have now."""
+        """Whether it occupies memory that cannot be evicted now."""
         return False
 
     @property
     def scored_with_prompt(self) -> bool:
-        """Whether the draft that is due was scored in the prompt's pass, so no pass is left."""
+        """Whether the due draft was scored in the prompt's pass, so that no pass is needed."""
         return False
 
     def read(self, rows: int, due: Draft | None) -> bool:
-        """Compute so many rows of what is missing; True: it is ready.
+        """Compute at most ``rows`` of the missing tokens; True: ready.
 
-        due: the draft of the pass that waits for it. MemoryFull: there is no room.
+        due: the draft whose pass waits for this. MemoryFull: there is no memory.
         """
         return True
 
     def pin(self, pinned: bool) -> None:
-        """Keep the memory while a pass is due."""
+        """Protect the memory from eviction while a pass is due."""
 
     def evict(self) -> None:
-        """Give all memory back, until the next pass; a request that is under way ends."""
+        """Free all memory until the next pass; cancels a request under way."""
 
     def close(self) -> None:
         """The decode is over: give all memory back but what a later prompt can begin with."""
         self.evict()
 
     def commit(self, path: Sequence[int]) -> None:
-        """These nodes of the scored draft are verified."""
+        """Append these nodes of the scored draft to the verified prefix."""
         raise NotImplementedError
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens are verified; the next pass computes them."""
+        """Append tokens to the verified prefix; the next pass computes them."""
         raise NotImplementedError
 
 
 class HeldSession(CloudSession):
-    """A session as the worker holds it: with its stream and what its models keep of it."""
+    """A session with its stream and its models' state."""
 
     target: TargetSession
     drafter: DraftModel | None = None
     stream: RobotStream | None = None
-    client = ""  # of its stream
+    client = ""  # the stream's client
     opened = 0.0  # s
-    arrived = 0.0  # when the last message arrived, or its stream broke, s
-    passes = 0  # since its target was read
+    arrived = 0.0  # last message, or loss of the stream, s
+    passes = 0  # since the last prefill
 
     def send(self, message: ServerMessage) -> None:
-        """Send this to its robot, if that is there."""
+        """Send a message to the robot, if it is connected."""
         if self.stream is not None:
             self.stream.send(message)
 
     def admits(self, secret: bytes) -> bool:
-        """Whether this is the secret of the robot that opened it."""
+        """Whether this secret is that of the robot that opened the session."""
         return hmac.compare_digest(key_of(secret), self.opening.key)
 
     def continues(self, verified: tuple[int, ...]) -> bool:
-        """Whether a robot with these verified tokens can go on with it; else it is given up."""
+        """Whether a robot with these verified tokens can resume this session."""
         return self.stands_at(self.base.extend(verified))
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self.drafter = None
         self.target.close()
 
 
 class NotArrived(Exception):
-    """A target elsewhere has not said more yet: the pass is due again when it has."""
+    """A target on another server has not answered yet; the pass is repeated when it has."""
 
 
 class Turnover:
-    """How long sessions last, and who waits for a place. No I/O; times are steady, in s.
+    """How long sessions last, and which clients wait for one. No I/O; times are monotonic, s.
 
-    A robot that is refused is told how long it takes until a place is free for it: by Little's law
-    one of N places is free after the N-th part of the time that sessions last, and robots that were
-    refused before come first.
+    A refused robot is told how long it takes until a session is free for it: by Little's law one of
+    N ends after the N-th part of a session's mean duration, and robots refused earlier come first.
     """
 
     def __init__(self) -> None:
-        self._mean_s = 0.0  # 0: none has ended
-        self._due: dict[str, float] = {}  # when each refused client comes again
+        self._mean_s = 0.0  # mean duration; 0: none has ended
+        self._due: dict[str, float] = {}  # when each refused client may retry
 
     def ended(self, lasted_s: float) -> None:
         """Count a session that ended after this time (s)."""
@@ -223,14 +220,14 @@ class Turnover:
         self._mean_s += recent * (lasted_s - self._mean_s)
 
     def admitted(self, client: str) -> None:
-        """This client has its place."""
+        """Remove an admitted client from the queue."""
         self._due.pop(client, None)
 
     def wait_s(self, client: str, ages: Sequence[float], now: float) -> float:
-        """The seconds after which this refused client shall try again.
+        """After how many seconds this refused client should try again.
 
-        ``ages``: how long each session has lasted, s. A client that tries again early or often
-        keeps its place in the queue.
+        ``ages``: how long each current session has lasted, s. A client that tries again early or
+        often keeps its place in the queue.
         """
         self._due = {other: due for other, due in self._due.items() if due > now}
         before = sum(other != client for other in self._due)
@@ -243,13 +240,13 @@ class Turnover:
 
 
 class Sessions:
-    """The sessions by name. A stream has one session at most, and a session one stream."""
+    """The sessions by name. A stream has at most one session, and a session one stream."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._sessions: dict[str, HeldSession] = {}  # by name
         self._turnover = Turnover()
-        self.evicted = 0  # sessions that were dropped to make room
+        self.evicted = 0  # sessions dropped to make room
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -259,7 +256,7 @@ class Sessions:
 
     @property
     def pushed(self) -> int:
-        """Drafts of all sessions that wait for their place; from any thread."""
+        """The number of pushed drafts waiting in all sessions; from any thread."""
         return sum(session.pushed for session in list(self._sessions.values()))
 
     def named(self, name: str) -> HeldSession | None:
@@ -267,22 +264,21 @@ class Sessions:
         return self._sessions.get(name)
 
     def of(self, base: PrefixDigest, key: bytes) -> HeldSession | None:
-        """The session that was opened with this request and key."""
+        """The session opened with this request digest and key, None if there is none."""
         matching = (session for session in self._sessions.values() if session.base == base)
         return next((session for session in matching if session.opening.key == key), None)
 
     @property
     def connected(self) -> int:
-        """Sessions whose robot is there; from any thread."""
+        """The number of sessions with a connected robot; from any thread."""
         return sum(session.stream is not None for session in list(self._sessions.values()))
 
     def admit(self, stream: RobotStream, now: float) -> tuple[str, Fault] | None:
-        """Make room for a session on this stream, in place of its own.
+        """Make room for a new session on this stream, replacing the stream's own.
 
-        If there is none: the bound in the way, and the fault that says when to try again.
-
-        Where it is needed, the session without a stream for longest is dropped: the client's own,
-        else of the client that holds the most. ``now`` in seconds.
+        None, or if there is no room: the name of the limit, and the fault that says when to retry.
+        If necessary, the session longest without a stream is dropped: one of the same client, else
+        of the client with the most sessions. ``now`` in seconds.
         """
         self._forget_old(now)
         limits, client = self._limits, stream.client
@@ -307,7 +303,7 @@ class Sessions:
         return reason, Fault("overloaded", f"{text}; try again after {wait_s:.1f} s", wait_s)
 
     def _evict(self, held: list[HeldSession]) -> bool:
-        """Drop one of these that has no stream; False where all have one."""
+        """Drop one of these sessions that has no stream; False if all have one."""
         abandoned = [session for session in held if session.stream is None]
         if not abandoned:
             return False
@@ -317,11 +313,11 @@ class Sessions:
         return True
 
     def hold_memory(self, session: HeldSession) -> bool:
-        """Whether others than this one need what memory they have, for now."""
+        """Whether other sessions occupy memory that cannot be evicted now."""
         return any(other.target.holds for other in self._sessions.values() if other is not session)
 
     def attach(self, stream: RobotStream, session: HeldSession) -> None:
-        """Hold a session and bind it to this stream; the stream that it had is ended."""
+        """Store a session and bind it to this stream; ends the session's previous stream."""
         if stream.session is not None and stream.session is not session:
             self.drop(stream.session, Close())
         if session.stream is not None and session.stream is not stream:
@@ -332,7 +328,7 @@ class Sessions:
         self._sessions[session.name] = session
 
     def leave(self, stream: RobotStream, now: float) -> None:
-        """The stream is gone; its session is kept for a while."""
+        """Detach a closed stream; its session is kept for a while."""
         session, stream.session = stream.session, None
         if session is not None and session.stream is stream:
             session.stream = None
@@ -340,7 +336,7 @@ class Sessions:
             session.pause()
 
     def drop(self, session: HeldSession, message: Close) -> None:
-        """Forget a session; its stream has none any more."""
+        """Close and forget a session; its stream has no session then."""
         session.handle(message)
         self.lose(session)
         if session.stream is not None:
@@ -348,7 +344,7 @@ class Sessions:
             session.stream = None
 
     def lose(self, session: HeldSession) -> None:
-        """Forget a session that cannot continue; its stream stays as it is."""
+        """Forget a session that cannot continue; its stream keeps its reference."""
         if self._sessions.pop(session.name, None) is not None:
             self._turnover.ended(session.arrived - session.opened)
             session.release()

@@ -1,9 +1,9 @@
-"""The model thread of the cloud: it owns the models and every session.
+"""The cloud's model thread, which owns the models and every session.
 
-It repeats three steps: the messages that wait are handled, one pass is run over the sessions that
-the scheduler picks, and each of these gets its verdict. There is no barrier: a robot that is slow
-or gone is not in the pass. Between two passes prompts are read and the cloud's drafter drafts, for
-as long as the last pass took.
+It repeats three steps: handle the waiting messages, run one pass over the sessions that the
+scheduler picks, and give each of these its verdict. There is no barrier: a slow or lost robot is
+simply not in the pass. Between two passes prompts are read and the cloud's drafter drafts, for as
+long as the last pass took.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
-LEAST_SPARE_S = 1e-9  # enough for one job
+LEAST_SPARE_S = 1e-9  # s; allows one job
 
 
 class Worker(threading.Thread):
-    """Runs ``target`` (and ``drafter``, where it has one) for all sessions, in its own thread."""
+    """The model thread: runs a ``ModelRunner`` for all sessions."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Worker(threading.Thread):
         instructions: re.Pattern[str] | None = None,
         dialect: Dialect = CLAUSES,
     ) -> None:
-        """target: the model, or what runs all of them. exits: the target's; they predict a verdict
-        while its pass is under way. instructions: those that the target was trained on, if it names
-        them. dialect: of its answers."""
+        """target: the model, or the runner of all models. exits: the target's early exits.
+        instructions: the pattern that the target was trained on, if known. dialect: of its
+        answers."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
         if isinstance(target, ModelRunner):
@@ -82,15 +82,15 @@ class Worker(threading.Thread):
                 {"action first": self._models.actions()},
             ),
         )
-        # Streams of which a message arrived or the robot left, each time, and sessions of which
-        # the target has said more; None: the end.
+        # Streams with a new message or a lost robot, and sessions whose remote
+        # target has answered; None: stop.
         self._arrivals: SimpleQueue[RobotStream | HeldSession | None] = SimpleQueue()
         self._models.on_news = self._arrivals.put
         self._ends = False
-        # What the pass that has just ended found, and when it ended, s.
+        # Results of the last pass, and its end, s.
         self._verdicts: list[tuple[HeldSession, Scored, float]] = []
-        self._spare_s = 0.0  # for jobs, before the next pass
-        self.steps = 0  # that were done, and whether it waits for the next: for ``ModelWatch``
+        self._spare_s = 0.0  # time for jobs before the next pass
+        self.steps = 0  # count of steps, for ``ModelWatch``
         self.idle = False
 
     def receive(self, stream: RobotStream, data: bytes) -> None:
@@ -99,12 +99,12 @@ class Worker(threading.Thread):
         self._arrivals.put(stream)
 
     def leave(self, stream: RobotStream) -> None:
-        """The stream is gone; its session is kept for a while. From any thread."""
+        """Report that a stream has closed; its session is kept for a while. From any thread."""
         stream.gone = True
         self._arrivals.put(stream)
 
     def stop(self) -> None:
-        """End the thread after the messages that wait and one pass."""
+        """End the thread after the waiting messages and one pass."""
         self._arrivals.put(None)
 
     def run(self) -> None:
@@ -112,7 +112,8 @@ class Worker(threading.Thread):
             self.steps += 1
 
     def run_one(self) -> bool:
-        """Do the next step, in the calling thread; wait if there is none. False to end."""
+        """Do the next step in the calling thread; wait if there is none. False: the thread should
+        end."""
         verdicts, self._verdicts = self._verdicts, []
         for verdict in verdicts:
             self._do(self._engine.settle, *verdict)
@@ -134,22 +135,23 @@ class Worker(threading.Thread):
 
     @property
     def sessions(self) -> int:
-        """How many sessions are held."""
+        """The number of sessions."""
         return len(self.held)
 
     @property
     def kv_memory(self) -> KvMemory:
-        """The memory of keys and values; its figures are for any thread."""
+        """The memory of keys and values; its counters are for any thread."""
         return self._models.memory
 
     @property
     def waiting(self) -> int:
-        """Streams, passes and jobs that wait for the model's thread; from any thread."""
+        """The number of streams, passes and jobs that wait for the model's thread; from any
+        thread."""
         return self._scheduler.waiting + self._arrivals.qsize()
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to do."""
+        """Whether there is work to do now."""
         waits = self._scheduler.busy or self._engine.waiting_for_memory
         return bool(self._verdicts or waits) or not self._arrivals.empty()
 
@@ -160,7 +162,7 @@ class Worker(threading.Thread):
             log.exception("a job of the model thread failed; the others continue")
 
     def _take_arrivals(self) -> None:
-        """Hand what has arrived to the scheduler; wait for it where nothing else is to be done."""
+        """Pass arrived messages to the scheduler; wait for them if there is no other work."""
         if not self._scheduler.busy:
             self.idle = True
             arrival = self._arrivals.get()
@@ -178,7 +180,7 @@ class Worker(threading.Thread):
             self._engine.listen(arrival)
 
     def _do_job(self) -> bool:
-        """Do a job that is no part of a common pass; False where none waits."""
+        """Do a job outside the common passes; False if none waits."""
         found = self._scheduler.take_job()
         if found is None:
             return False
@@ -191,7 +193,7 @@ class Worker(threading.Thread):
         return True
 
     def _run_pass(self, batch: list[HeldSession]) -> None:
-        """One pass over these sessions; their verdicts follow."""
+        """Run one pass over these sessions; their verdicts follow."""
         batch = [session for session in batch if session in self.held]
         if not batch:
             return
@@ -209,7 +211,7 @@ class Worker(threading.Thread):
         self._spare_s = max(LEAST_SPARE_S, ended - started)
         size, first = 0, ended
         for session, result in zip(batch, results, strict=True):
-            due, session.arrived = session.due, ended  # not silent
+            due, session.arrived = session.due, ended  # counts as activity
             began = started if due.began is None else due.began
             if isinstance(result, NotArrived):
                 due.began = began

@@ -1,1 +1,1 @@
-"""The verifier on the network: streams, who may decode, what is measured, health and logs."""
+"""The verifier on the network: streams, access control, metrics, health and logs."""

@@ -1,7 +1,7 @@
-"""Who may decode here: TLS with or without client certificates, tokens, and how much each may ask.
+"""Access control: TLS with or without client certificates, tokens, and rate limits.
 
-Certificates, keys and token files are read again when they were replaced; streams that are open go
-on, the next one is judged anew.
+Certificates, keys and token files are read again after they are replaced; open streams continue,
+new ones are checked against the new files.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, re
 
 log = logging.getLogger(__name__)
 
-MAX_CLIENTS = 4096  # whose rates are kept; of more, the one that was quiet for longest is forgotten
+# Clients with remembered rates; beyond it the least recently active is forgotten.
+MAX_CLIENTS = 4096
 
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Where to serve whom. Off loopback TLS and tokens or client certificates are required.
+    """The address to serve, and who may use it. Beyond loopback, TLS and tokens or client
+    certificates are required.
 
-    ``token``: what robots may show, in place of ``token_file``. ``streams_per_s`` and
-    ``bytes_per_s`` have a burst of ten seconds' worth. A client that sends more than
-    ``messages_per_s``, with a burst of two, is read that slowly. Raises UserError.
+    ``token``: the robots' token, in place of ``token_file``. ``streams_per_s`` and ``bytes_per_s``
+    allow a burst of ten seconds' worth. Messages beyond ``messages_per_s``, with a burst of two,
+    are read at that rate. Raises UserError.
     """
 
     address: str = described(DEFAULT_ADDRESS, "HOST:PORT")
@@ -65,7 +67,8 @@ class AccessSettings:
 
 
 def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | None:
-    """TLS with the newest files at each handshake; None without TLS. Raises UserError."""
+    """TLS credentials that use the newest files at each handshake; None without TLS. Raises
+    UserError."""
     if not settings.certificate:
         return None
     authority = settings.client_authority
@@ -90,14 +93,14 @@ def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | Non
 
 
 class TokenBucket:
-    """A token bucket: ``per_s`` a second, ``burst`` at once. Times are steady, in s."""
+    """A token bucket: ``per_s`` per second, at most ``burst`` at once. Times are monotonic, s."""
 
     def __init__(self, per_s: float, burst: float, now: float) -> None:
         self._per_s, self._burst = per_s, burst
         self._left, self._at = burst, now
 
     def take(self, amount: float, now: float) -> float:
-        """Use this much; returns 0, or the seconds to wait, when nothing was used."""
+        """Take this amount and return 0, or take nothing and return the seconds to wait."""
         self._left = min(self._burst, self._left + self._per_s * (now - self._at))
         self._at = now
         if self._left >= min(amount, self._burst):
@@ -107,10 +110,10 @@ class TokenBucket:
 
 
 class ClientRates:
-    """The token buckets of each client, by the name of its credential (``Gate.admit``)."""
+    """The token buckets of each client; clients are named as by ``Gate.admit``."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        # Per second, and in a burst.
+        # (per second, burst)
         self._bounds = {
             "streams": (settings.streams_per_s, 10 * settings.streams_per_s),
             "bytes": (settings.bytes_per_s, 10 * settings.bytes_per_s),
@@ -119,9 +122,9 @@ class ClientRates:
         self._buckets: LruCache[str, dict[str, TokenBucket]] = LruCache(MAX_CLIENTS)
 
     def take(self, what: str, client: str, now: float, amount: float = 1.0) -> float:
-        """A client uses up this much; 0, or the seconds after which it may try again.
+        """Charge a client for this amount; returns 0, or the seconds until it may try again.
 
-        what: opened ``streams``, ``bytes`` that arrived, or ``messages`` that are to be read.
+        what: ``streams`` opened, ``bytes`` that arrived, or ``messages`` to be read.
         """
         buckets = self._buckets.get_or_make(
             client,
@@ -131,18 +134,18 @@ class ClientRates:
 
 
 class Gate:
-    """Admits robots with a valid token, and refuses those that ask too much."""
+    """Admits robots with a valid token, and refuses those beyond their rate limits."""
 
     def __init__(self, access: AccessSettings) -> None:
-        """Raises UserError for a token file that cannot be used."""
+        """Raises UserError for an unusable token file."""
         path, given = access.token_file, (access.token,) if access.token else ()
-        # Those that are good now, each with its name; without any, everybody is let in.
+        # Valid tokens with their names; if empty, everybody is admitted.
         self._tokens = Reloaded(lambda: named_tokens(read_tokens(path) if path else given), path)
         self.rates = ClientRates(access)
-        self.refused: Counter[str] = Counter()  # streams, by why
+        self.refused: Counter[str] = Counter()  # refused streams, by reason
 
     def name_of(self, authorization: str) -> str | None:
-        """The name of the token that this metadata shows; empty: none is asked for; None: wrong."""
+        """The name of the token in this header; empty: none is required; None: it is invalid."""
         tokens = self._tokens.current
         shown = authorization.encode()
         good = [
@@ -153,11 +156,12 @@ class Gate:
         return good[0] if good else None
 
     async def admit(self, context: grpc.aio.ServicerContext) -> tuple[str, str]:
-        """The names of this client and of its credential, or the stream is refused.
+        """The names of the client and of its credential; aborts the stream of a client that is
+        refused.
 
-        The credential, to which a lease is bound, is the identity in its certificate, else its
-        token's name, else nothing. It names the client in bounds, fairness and logs, else its
-        connection does; never a secret.
+        The credential, to which a lease is bound, is the identity in the certificate, else the
+        token's name, else empty. The client's name, in limits, scheduling and logs, is the
+        credential's or, without one, the connection's. Neither is a secret.
         """
         metadata = dict(context.invocation_metadata() or ())
         token = self.name_of(str(metadata.get("authorization", "")))
@@ -173,14 +177,14 @@ class Gate:
         return credential or str(context.peer()), credential
 
     async def admit_stream(self, client: str, context: grpc.aio.ServicerContext) -> None:
-        """Refuse a stream of a client that opens too many."""
+        """Abort the stream of a client that opens too many."""
         seconds = self.rates.take("streams", client, time.monotonic())
         await self.refuse_for("streams_per_second", seconds, client, context)
 
     async def refuse_for(
         self, reason: str, seconds: float, client: str, context: grpc.aio.ServicerContext
     ) -> None:
-        """Refuse a robot that asks too much, and say when it may try again; 0: do not."""
+        """Abort the stream and say when to retry; does nothing if ``seconds`` is 0."""
         if not seconds:
             return
         self.refused[reason] += 1
@@ -193,12 +197,12 @@ class Gate:
 
 
 def retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
-    """The metadata that says when a refused robot may try again."""
+    """The metadata that tells a refused robot when to retry."""
     return ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),)
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system does: a connection is one, and strangers make many."""
+    """Raise the limit of open files to the system's: each connection takes one."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

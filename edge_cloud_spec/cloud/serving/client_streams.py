@@ -1,4 +1,4 @@
-"""The open streams of each client, and the bytes that wait in them; lives on the server's loop."""
+"""The open streams of each client, and their queued bytes; belongs to the server's loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import partial
 
 from ..model_thread.sessions import RobotStream, WorkerLimits
 
-MAX_WAITING = 16  # messages of one stream that wait for the worker; with more it is not read
+MAX_WAITING = 16  # unhandled messages per stream, after which it is not read
 
 
 class ByteBound:
-    """Bytes that wait in all queues of one client; from any thread."""
+    """The bytes queued for one client, over all its streams; for any thread."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -23,7 +23,7 @@ class ByteBound:
         self.size = 0
 
     def add(self, size: int) -> bool:
-        """Add so many waiting bytes (or fewer); returns whether they are within the bound."""
+        """Add so many bytes (may be negative); returns whether the total is within the bound."""
         with self._lock:
             self.size += size
             return self.size <= self._max_bytes
@@ -32,24 +32,25 @@ class ByteBound:
 class SendQueue:
     """The queue of messages to one stream; ``take`` is for the asyncio loop that made it.
 
-    When more than ``max_bytes`` wait (the robot does not read), or more than its client's
-    ``bound``, the queue drops them and calls ``give_up`` once, on the loop.
+    When more than ``max_bytes`` are queued (the robot does not read), or the client exceeds its
+    ``bound``, the queue drops all and calls ``give_up`` once, on the loop.
     """
 
     def __init__(self, max_bytes: int, give_up: Callable[[], object], bound: ByteBound) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._max_bytes, self._give_up, self._bound = max_bytes, give_up, bound
-        self._closed = False  # the stream is over: what the worker still sends is dropped
-        self._lock = threading.Lock()  # of the two below
-        self.size = 0  # bytes that wait, counted at once: the loop may be busy
-        self.stamp: tuple[int, int] | None = None  # ns: when the robot sent, and we received
-        self.refuse_for = 0.0  # s; the stream ends since its robot asks too much
-        self.over = False  # the stream is ended, and what waits is dropped
-        self.unread = False  # since too much waited
+        self._closed = False  # the stream has ended; later messages are dropped
+        self._lock = threading.Lock()  # protects size and bound
+        self.size = 0  # bytes queued; updated at once, as the loop may be busy
+        # When the robot sent the message, and when it arrived, ns.
+        self.stamp: tuple[int, int] | None = None
+        self.refuse_for = 0.0  # s; > 0: the stream is refused for exceeding its rate
+        self.over = False  # the stream is being ended, and its queue is dropped
+        self.unread = False  # because too much was queued
 
     def put(self, data: bytes | None) -> None:
-        """Queue a message to send, None to end the stream; from any thread."""
+        """Queue a message, or None to end the stream; from any thread."""
         with self._lock:
             if self.over or self._closed:
                 return
@@ -57,11 +58,11 @@ class SendQueue:
             within = self._bound.add(len(data or b""))
             self.over = self.unread = self.size > self._max_bytes or not within
         job = self.drop if self.over else partial(self._queue.put_nowait, data)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server ends
+        with contextlib.suppress(RuntimeError):  # the loop is closed, as the server ends
             self._loop.call_soon_threadsafe(job)
 
     async def take(self) -> bytes | None:
-        """The next message; None at the end."""
+        """Wait for the next message; None at the end."""
         data = await self._queue.get()
         with self._lock:
             if not self._closed:
@@ -70,14 +71,14 @@ class SendQueue:
         return data
 
     def close(self) -> None:
-        """Count no waiting bytes any more: the stream is over."""
+        """Stop counting this queue's bytes: the stream is over."""
         with self._lock:
             self._closed = True
             self._bound.add(-self.size)
             self.size = 0
 
     def drop(self) -> None:
-        """Drop the waiting messages and call ``give_up``; to be called on the loop."""
+        """Drop the queued messages and call ``give_up``; call this on the loop."""
         self.over = True
         while not self._queue.empty():
             self._queue.get_nowait()
@@ -86,7 +87,7 @@ class SendQueue:
 
 @dataclass
 class _Client:
-    """The streams of one client, the oldest first, and what waits to be sent on them."""
+    """The streams of one client, oldest first, and its queued bytes."""
 
     to_send: ByteBound
     queues: dict[RobotStream, SendQueue] = field(default_factory=dict)
@@ -98,16 +99,16 @@ class _Client:
 
 
 class ClientStreams:
-    """Limits each client's streams, and pauses reading of those with too much waiting.
+    """Limits each client's streams, and pauses reading of streams with too much queued.
 
-    A client may have two streams a session: a robot can open a new one before the cloud has noticed
-    the end of the old one.
+    A client may have two streams per session: a robot can open a new one before the cloud has
+    noticed the end of the old one.
     """
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._clients: dict[str, _Client] = {}
-        self.evicted = 0  # streams that made room for others
+        self.evicted = 0  # streams ended to make room for others
 
     def __len__(self) -> int:
         return sum(len(client.queues) for client in list(self._clients.values()))
@@ -120,7 +121,7 @@ class ClientStreams:
 
     @property
     def waiting_bytes(self) -> dict[str, int]:
-        """Bytes of the messages that wait in all streams, by direction; from any thread."""
+        """Queued bytes of all streams, by direction; from any thread."""
         received = sum(stream.backlog[1] for stream in self.streams)
         to_send = sum(client.to_send.size for client in list(self._clients.values()))
         return {"received": received, "to_send": to_send}
@@ -131,10 +132,11 @@ class ClientStreams:
         stream_of: Callable[[SendQueue], RobotStream],
         give_up: Callable[[], object],
     ) -> tuple[RobotStream, SendQueue]:
-        """A stream of this client, and its queue; another one ends where there are too many.
+        """Open a stream for this client; returns it and its queue. At the limit, another stream is
+        ended.
 
-        That is the client's own, or of the client that has the most; the oldest without a session
-        is the first to go.
+        That is one of the same client's or, at the limit of all clients, of the client with the
+        most; among these the oldest without a session goes first.
         """
         limits = self._limits
         own = self._clients.get(client)
@@ -150,7 +152,7 @@ class ClientStreams:
         return stream, queue
 
     def remove(self, stream: RobotStream) -> None:
-        """Forget a stream that is over."""
+        """Forget a stream that has ended."""
         own = self._clients.get(stream.client)
         queue = own.queues.pop(stream, None) if own is not None else None
         if own is None or queue is None:
@@ -168,7 +170,7 @@ class ClientStreams:
         queue.drop()
 
     def is_behind(self, stream: RobotStream) -> bool:
-        """Whether too much of this stream, or of its client, waits for the worker or the robot."""
+        """Whether reading should pause: too much of this stream, or of its client, is queued."""
         own, limits = self._clients.get(stream.client), self._limits
         queue = own.queues.get(stream) if own is not None else None
         if own is None or queue is None:

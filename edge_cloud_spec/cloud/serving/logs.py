@@ -1,8 +1,8 @@
-"""The verifier's log: lines of text or of JSON, with the session's id and the client's name.
+"""The verifier's log: lines of text or JSON, with the session's id and the client's name.
 
-A record has these where it is about one: ``log.info(text, extra={"session": ..., "client": ...})``.
-Robots choose the client's name in part, so nothing in a line can begin another line, and a robot
-that makes the same line again and again makes one of them a second.
+Records about a session or client carry them: ``log.info(text, extra={"session": ..., "client":
+...})``. Robots choose parts of the client's name, so line breaks are escaped, and a repeated line
+about one robot is written once a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ...throttle import LONGEST_S, Throttle, with_more
 
-ABOUT = ("session", "client")  # what a record may be about
+ABOUT = ("session", "client")  # extra fields of a record
 FORMATS = ("text", "json")
 
 
@@ -25,27 +25,28 @@ def _about(record: logging.LogRecord) -> dict[str, str]:
 
 
 class TextLines(logging.Formatter):
-    """``INFO logger: message session=... client=...``, a line each but for tracebacks."""
+    """``INFO logger: message session=... client=...``, one line per record except tracebacks."""
 
     def __init__(self) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without a traceback."""
+        """The record's line, without a traceback."""
         about = "".join(f" {name}={json.dumps(value)}" for name, value in _about(record).items())
         return _one_line(super().formatMessage(record)) + about
 
     def formatException(self, ei: Any) -> str:
-        """The traceback, whose lines cannot be taken for records."""
+        """The traceback, with a prefix on each line that no record has."""
         lines = super().formatException(ei).splitlines()
         return "\n".join(f"  | {_one_line(line)}" for line in lines)
 
 
 class JsonLines(logging.Formatter):
-    """An object a line: time (s since 1970), level, logger, message, session, client, error."""
+    """A JSON object per line: time (s since 1970), level, logger, message, session, client,
+    error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The record as one line of JSON."""
         entry: dict[str, object] = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -59,13 +60,13 @@ class JsonLines(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """The text with what would end a line, or steer a terminal, as an escape."""
+    """The text with line breaks and terminal control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class OncePerSecond(logging.Filter):
-    """Lets a message about a client through once a second, ever more rarely while it goes on, and
-    says how often it came since."""
+    """Passes a repeated message about a client at most once a second, then more and more rarely,
+    and adds how often it was repeated."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

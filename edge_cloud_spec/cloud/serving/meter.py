@@ -1,6 +1,6 @@
-"""What a server measures of its robots' streams: bytes, refusals, and times by preset.
+"""Counters of a server's streams: bytes, refusals, and times by preset.
 
-Cheap enough for each message; read by a scrape in another thread. It knows of no exporter.
+Cheap enough to update at each message; a scrape in another thread reads them. Knows no exporter.
 """
 
 from __future__ import annotations
@@ -18,49 +18,48 @@ from ...wire.frames import kind_of
 from ...wire.messages import Fault, Opened, ServerMessage, Verdict
 from ..model_thread.sessions import RobotStream
 
-# Seconds, as vLLM's: a pass of milliseconds, and a prompt that waited for a minute.
+# Bucket bounds in seconds, as vLLM's: from passes of milliseconds to prompts that wait a minute.
 SECONDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
 )
-OTHER = "other"  # the preset of a robot that names none, or one of its own
+OTHER = "other"  # label for unknown or missing presets
 
 
 class Histogram:
-    """A histogram with the buckets ``SECONDS``; observed from one thread, read from another."""
+    """A histogram with bucket bounds ``SECONDS``; written by one thread, read by another."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(SECONDS) + 1)  # the last: above all bounds
+        self._counts = [0] * (len(SECONDS) + 1)  # the last bucket is above all bounds
         self._sum = 0.0
         self._lock = threading.Lock()
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count this value, so many times."""
+        """Count a value ``times`` times."""
         place = bisect_left(SECONDS, value)
         with self._lock:
             self._counts[place] += times
             self._sum += value * times
 
     def read(self) -> tuple[list[int], float]:
-        """The cumulative counts, one for each bound and the total, and the sum of the values."""
+        """Cumulative counts per bucket and the total, and the sum of the values."""
         with self._lock:
             return list(accumulate(self._counts)), self._sum
 
 
 @dataclass
 class _Progress:
-    """Where the decode of a stream is: times in s."""
+    """The progress of a stream's decode; times in s."""
 
-    asked: float | None = None  # when its Open arrived; None once it has its first token
-    last: float | None = None  # when its last verdict was sent
-    next: int = 0  # tokens before the next verdict that is new: others are repeated
+    asked: float | None = None  # arrival of its Open; None after its first token
+    last: float | None = None  # when the last verdict was sent
+    next: int = 0  # tokens before the next new verdict, to recognize repeated ones
 
 
 class Meter:
-    """Counts of bytes (on the server's loop) and of verdicts (in the model's thread).
+    """Counts bytes (on the server's loop) and verdicts (in the model's thread).
 
-    Robots name their presets: of these only the known ones become a label, so that nobody can make
-    ever more of them.
+    Robots choose the preset's name, so only known presets become a label; others share one.
     """
 
     def __init__(self, presets: Collection[str]) -> None:
@@ -69,15 +68,15 @@ class Meter:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.opened_streams = 0
-        self.slow_readers = 0  # streams that were ended since their robots did not read
-        self.faults: Counter[str] = Counter()  # requests, by the fault's code
-        self.first_token_s = defaultdict[str, Histogram](Histogram)  # each by preset
+        self.slow_readers = 0  # streams ended because their robots did not read
+        self.faults: Counter[str] = Counter()  # failed requests, by code
+        self.first_token_s = defaultdict[str, Histogram](Histogram)  # by preset
         self.between_tokens_s = defaultdict[str, Histogram](Histogram)
         self.queue_s = defaultdict[str, Histogram](Histogram)
         self.verify_s = defaultdict[str, Histogram](Histogram)
 
     def received(self, stream: RobotStream, data: bytes) -> None:
-        """Count the bytes of a robot's message; an ``open`` starts the clock of its decode."""
+        """Count the bytes of a robot's message; ``open`` starts its decode's timer."""
         self.received_bytes += len(data)
         if kind_of(data) == "open":
             self._progress[stream] = _Progress(asked=time.perf_counter())
@@ -93,7 +92,7 @@ class Meter:
                 self._judged(stream, message)
 
     def preset_of(self, stream: RobotStream) -> str:
-        """The label for the preset that this robot names."""
+        """The metric label for this robot's preset."""
         session = stream.session
         name = session.opening.preset if session is not None else OTHER
         return name if name in self._presets else OTHER

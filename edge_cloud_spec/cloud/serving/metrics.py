@@ -1,7 +1,7 @@
-"""``/metrics``: what a verifier counts, for Prometheus, under the names that vLLM's users know.
+"""``/metrics`` of a verifier, for Prometheus, with vLLM's metric names.
 
-A name here is vLLM's with our prefix in place of ``vllm:``. Nothing is counted here: a scrape reads
-the worker's counters and the server's meter. ``prometheus-client`` is an extra, ``metrics``.
+A name is vLLM's with our prefix in place of ``vllm:``. Nothing is counted here: a scrape reads the
+worker's counters and the server's meter. Needs ``prometheus-client`` (extra ``metrics``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 PREFIX = "edge_cloud_spec_"
 
 Value = float | Mapping[str, float]
-Family = tuple[str, str, Value, str]  # its name, text and value, or the values by this label
+Family = tuple[str, str, Value, str]  # name, help text, value or values by label, label
 
 
 def verifier_metrics(worker: Worker, service: DecodeService) -> Iterator[Metric]:
-    """All families, as they are counted now; from any thread."""
+    """All metric families with their current values; from any thread."""
     for family in _gauges(worker, service):
         yield gauge(*family)
     for family in _counters(worker, service):
@@ -139,7 +139,7 @@ def _counters(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
 
 
 def _family(kind: str, name: str, text: str, value: Value, label: str = "") -> Metric:
-    """A family of one value, or of one for each value of a label."""
+    """A metric family with one value, or one value per value of a label."""
     from prometheus_client import core
 
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
@@ -155,7 +155,7 @@ def _family(kind: str, name: str, text: str, value: Value, label: str = "") -> M
 
 
 counter = partial(_family, "counter")
-gauge = partial(_family, "gauge")  # of what goes up and down
+gauge = partial(_family, "gauge")  # for values that can decrease
 
 
 def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metric:
@@ -171,7 +171,7 @@ def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metr
 
 
 def metrics_address(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, or of a port on this machine alone. Raises UserError."""
+    """Parse ``HOST:PORT``, or a port, which means loopback. Raises UserError."""
     given = f"127.0.0.1:{text}" if text.isdecimal() else text
     try:
         check_address(given)
@@ -183,19 +183,19 @@ def metrics_address(text: str) -> tuple[str, int]:
 
 
 class MetricsServer:
-    """Serves ``/metrics`` over HTTP in threads of its own; ``address`` is where. Has no TLS."""
+    """Serves ``/metrics`` over HTTP at ``address``, in threads of its own, without TLS."""
 
     def __init__(self, address: str, collect: Callable[[], Iterable[Metric]]) -> None:
-        """collect: all families, at each scrape and from its thread.
+        """collect: returns all families; called at each scrape, in its thread.
 
-        Raises UserError where it cannot listen, or prometheus-client is missing.
+        Raises UserError if it cannot listen, or prometheus-client is missing.
         """
         host, port = metrics_address(address)
         check_installed("prometheus_client", "--metrics")
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
-        self.collect = collect  # prometheus-client calls it
+        self.collect = collect  # the method that prometheus-client calls
         registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, host, registry)

@@ -30,13 +30,13 @@ from .service import DecodeService
 
 log = logging.getLogger(__name__)
 
-WATCH_S = 0.5  # between two looks at the model's thread
+WATCH_S = 0.5  # between two checks of the model's thread
 
 
 def check_free(address: str) -> None:
-    """Raise UserError where nothing can listen on this ``host:port`` (a ``unix:`` path always can).
+    """Raise UserError if this ``host:port`` is in use (a ``unix:`` path never is).
 
-    For who has to load a model before it listens.
+    For a process that loads a model before it listens.
     """
     if address.startswith("unix:"):
         return
@@ -73,7 +73,7 @@ def _refusal(address: str) -> UserError:
 
 
 class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
-    """gRPC's health service without ``Watch``, whose streams a stranger could open without bound.
+    """gRPC's health service without ``Watch``, whose streams would be unbounded.
 
     By the health checking protocol, a client stops watching when it gets UNIMPLEMENTED.
     """
@@ -84,19 +84,19 @@ class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
 
 
 def _earlier_robots() -> grpc.GenericRpcHandler:
-    """The handler of robots that speak a protocol before 4: they call another service."""
+    """The handler that refuses robots with a protocol before 4, which call another service."""
     method = grpc.stream_stream_rpc_method_handler(_refuse_earlier)
     return grpc.method_handlers_generic_handler(EARLIER_SERVICE, {METHOD_NAME: method})
 
 
 async def _refuse_earlier(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     text = f"the robot speaks a protocol before 4 and the cloud protocol {PROTOCOL}"
-    code = grpc.StatusCode.INVALID_ARGUMENT  # which no robot tries again
+    code = grpc.StatusCode.INVALID_ARGUMENT  # a status that no robot retries on
     await context.abort(code, f"{text}; update edge_cloud_spec on the robot")
 
 
 class ModelWatch:
-    """Notices a model's thread that is dead, or stuck in one step for ``stuck_s`` seconds."""
+    """Detects a model thread that is dead, or stuck in one step for ``stuck_s`` seconds."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class ModelWatch:
     ) -> None:
         self._worker, self._stuck_s, self._clock = worker, stuck_s, clock
         self._steps = -1
-        self._since = clock()  # when a step ended, or the thread was idle, for the last time
+        self._since = clock()  # last time that a step ended or the thread was idle
 
     def look(self) -> str:
-        """What is wrong with the thread; empty where nothing is. To be called often."""
+        """What is wrong with the model's thread; empty if nothing is. Call it regularly."""
         worker, now = self._worker, self._clock()
         if not worker.is_alive():
             return "the model's thread has ended; start the verifier again"
@@ -122,7 +122,7 @@ class ModelWatch:
 
 @dataclass(frozen=True)
 class ServerSettings(AccessSettings):
-    """Where and how to serve; ``grace_s``: seconds for open streams at the end.
+    """Where and how to serve; ``grace_s``: how long open streams may continue at shutdown, s.
 
     Raises UserError.
     """
@@ -141,7 +141,7 @@ class ServerSettings(AccessSettings):
 
 
 class HealthyServer:
-    """A gRPC server of one service that reports its health; lives on one asyncio loop."""
+    """A gRPC server of one service, with health reports; belongs to one asyncio loop."""
 
     def __init__(self, access: AccessSettings, handler: grpc.GenericRpcHandler) -> None:
         self._access, self._handler = access, handler
@@ -162,10 +162,10 @@ class HealthyServer:
         return address
 
     def _prepare(self) -> None:
-        """Prepare what a subclass needs before it serves. Raises UserError."""
+        """For subclasses: prepare before serving. Raises UserError."""
 
     async def _watch(self) -> None:
-        """Report the server's health, again and again."""
+        """For subclasses: report the server's health repeatedly."""
         raise NotImplementedError
 
     async def _report(self, serving: bool) -> None:
@@ -181,12 +181,12 @@ class HealthyServer:
 
 
 class Server(HealthyServer):
-    """The verifier's gRPC server; it hands the streams to a worker (the model's thread)."""
+    """The verifier's gRPC server; passes streams to a worker (the model's thread)."""
 
     def __init__(
         self, worker: Worker, settings: ServerSettings, service: DecodeService | None = None
     ) -> None:
-        """service: a replica's, which admits by lease."""
+        """service: a replica's service, which checks leases."""
         self._worker = worker
         self._settings = settings
         self._service = service or DecodeService(worker, settings)
@@ -206,7 +206,7 @@ class Server(HealthyServer):
             self.metrics = MetricsServer(self._settings.metrics, collect)
 
     async def stop(self) -> None:
-        """Report NOT_SERVING, wait for open streams for the grace period, then end them."""
+        """Report NOT_SERVING, wait up to ``grace_s`` for open streams, then end them."""
         await super().stop()
         if self.metrics is not None:
             await asyncio.to_thread(self.metrics.stop)
@@ -215,7 +215,7 @@ class Server(HealthyServer):
         grace = self._settings.grace_s
         stopping = asyncio.ensure_future(self._server.stop(grace + 1.0))
         await asyncio.wait({stopping}, timeout=grace)
-        self._service.end()  # gRPC would cancel them with a traceback each
+        self._service.end()  # otherwise gRPC cancels each stream with a traceback
         await stopping
 
     async def _watch(self) -> None:
@@ -260,7 +260,8 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; raises UserError.
 
-    ``on_ready`` is called with the address once robots can connect; service: one to look into.
+    ``on_ready`` is called with the address once robots can connect. service: the service to use,
+    for callers that inspect it.
     """
     raise_file_limit()
     worker.start()

@@ -1,4 +1,4 @@
-"""The gRPC face of the worker: bytes in, bytes out, one stream a robot."""
+"""The worker's gRPC service: bytes in, bytes out, one stream per robot."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from .meter import Meter
 
 log = logging.getLogger(__name__)
 
-NOT_SERVING_RETRY_S = 1.0  # after which a robot may look whether the model's thread works again
+NOT_SERVING_RETRY_S = 1.0  # until a robot may check whether the model's thread works again
 
 
 class DecodeService:
-    """Relays each stream to the model's thread, within what ``access`` allows each robot."""
+    """Relays each stream to the model's thread, within the limits of ``access``."""
 
     def __init__(self, worker: Worker, access: AccessSettings) -> None:
-        """Raises UserError for a token file that cannot be used."""
+        """Raises UserError for an unusable token file."""
         self._worker = worker
         self.gate = Gate(access)
         self.streams = ClientStreams(worker.limits)
         self.meter = Meter(preset_names())
-        self.problem = ""  # of the model's thread: no stream is begun
+        self.problem = ""  # of the model's thread; while set, no stream is admitted
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The RPC handler for ``server.add_generic_rpc_handlers``; messages stay bytes here."""
@@ -78,7 +78,7 @@ class DecodeService:
             self.streams.remove(stream)
             self._worker.leave(stream)
         await self.gate.refuse_for("bytes_per_second", queue.refuse_for, client, context)
-        if queue.over:  # the robot gets this when it reads again, and resumes
+        if queue.over:  # the robot receives this when it reads again, and resumes
             self.meter.slow_readers += queue.unread
             name = stream.session.name if stream.session else ""
             why = "its robot does not read" if queue.unread else "it made room"
@@ -91,7 +91,7 @@ class DecodeService:
         return True
 
     def _on_send(self, stream: RobotStream, message: ServerMessage) -> None:
-        """Queue a message of the worker's, in the worker's thread."""
+        """Called in the worker's thread to queue its message."""
         self.meter.sent(stream, message)
         if isinstance(message, Opened):
             about = {"client": stream.client, "session": message.session}
@@ -101,7 +101,7 @@ class DecodeService:
             log.info("fault %s", message.code, extra={"client": stream.client, "session": session})
 
     async def _write(self, queue: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        with contextlib.suppress(grpc.aio.InternalError):  # the robot is gone
+        with contextlib.suppress(grpc.aio.InternalError):  # the robot has left
             while (data := await queue.take()) is not None:
                 await context.write(_echoing(data, queue))
                 self.meter.sent_bytes += len(data)
@@ -109,7 +109,7 @@ class DecodeService:
     async def _read(
         self, requests: AsyncIterator[bytes], stream: RobotStream, queue: SendQueue
     ) -> None:
-        with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot is gone
+        with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot has left
             async for data in requests:
                 self.meter.received(stream, data)
                 now = time.monotonic()
@@ -121,14 +121,15 @@ class DecodeService:
                     queue.stamp = (sent_ns, time.time_ns())
                 self._worker.receive(stream, data)
                 while pause := self.gate.rates.take("messages", stream.client, time.monotonic()):
-                    await asyncio.sleep(pause)  # a flood takes the time of all others' messages
+                    await asyncio.sleep(pause)  # a flood must not use up the others' time
                 while self.streams.is_behind(stream):
-                    await asyncio.sleep(0.01)  # nothing is read, so that the robot cannot send
+                    # Without reading, so that flow control stops the robot.
+                    await asyncio.sleep(0.01)
         queue.put(None)
 
 
 def _echoing(data: bytes, queue: SendQueue) -> bytes:
-    """The message, with the robot's and the cloud's times if a stamped message awaits an echo."""
+    """Add the robot's and the cloud's times to a message, if a stamped message awaits an echo."""
     if queue.stamp is None or len(data) > MAX_STAMPED:
         return data
     (sent_ns, received_ns), queue.stamp = queue.stamp, None

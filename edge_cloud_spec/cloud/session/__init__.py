@@ -1,1 +1,1 @@
-"""One robot's decode in the cloud: a state machine from drafts and scored rows to verdicts."""
+"""One robot's decode in the cloud: a state machine from drafts and logits to verdicts."""

@@ -1,4 +1,4 @@
-"""What became of the messages that a verifier received."""
+"""Counters of the messages that a verifier received, and of its verdicts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from ...decoding.draft import Draft
 
 @dataclass
 class AnswerCounts:
-    """What verdicts were about, and what was refused."""
+    """Counts over all verdicts, and over refused requests."""
 
-    tokens: int = 0  # that verdicts settled
-    drafts: int = 0  # that were judged, not empty
-    # tokens of these, of all branches, and the accepted ones, by their source; some are looked up
+    tokens: int = 0  # tokens added by verdicts
+    drafts: int = 0  # judged drafts that were not empty
+    # drafted tokens (all branches) and accepted ones by source; lookup nodes count as "lookup"
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
-    accepted_at: Counter[int] = field(default_factory=Counter)  # by the place in the draft, from 0
-    finished: Counter[str] = field(default_factory=Counter)  # answers, by how they ended
-    refused: Counter[str] = field(default_factory=Counter)  # sessions, by the bound in the way
+    # Accepted tokens by position in the draft, from 0.
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    finished: Counter[str] = field(default_factory=Counter)  # complete answers by finish reason
+    refused: Counter[str] = field(default_factory=Counter)  # refused sessions by limit
 
 
 @dataclass
 class Counters:
-    """Counts. Each of the ``drafts`` received is one of the next five, or pushed and waiting."""
+    """Counts of messages. Each received draft is in ``drafts`` and in one of the next five, or
+    waits."""
 
     drafts: int = 0
     judged: int = 0  # scored by the target
-    repeated: int = 0  # for a prefix that has its verdict, which was sent again
-    late: int = 0  # for a prefix that is passed or being judged, or from a robot that has left
-    unused: int = 0  # pushed for a prefix that the answer did not reach, or a second time for one
+    repeated: int = 0  # for a prefix that has a verdict, which was sent again
+    late: int = 0  # for an outdated prefix, or from a robot that has left
+    unused: int = 0  # pushed for a prefix that the answer did not reach, or twice for one
     refused: int = 0
-    verdicts: int = 0  # each counted once, however often it was sent
-    ignored: int = 0  # other messages that name a prefix where the answer is not
+    verdicts: int = 0  # without repeated ones
+    ignored: int = 0  # other messages for an outdated prefix
 
     def __post_init__(self) -> None:
         self.answers = AnswerCounts()
@@ -42,9 +44,10 @@ class Counters:
     def count_verdict(
         self, draft: Draft, source: str, path: Sequence[int], tokens: int, finish: str
     ) -> None:
-        """Count a verdict that accepts this path of the draft and settles so many tokens.
+        """Count a verdict that accepts this path of the draft and adds ``tokens`` tokens to the
+        answer.
 
-        source: who drafted the nodes that were not looked up.
+        source: who drafted the nodes that are not from a lookup.
         """
         self.verdicts += 1
         answers = self.answers
@@ -60,11 +63,11 @@ class Counters:
             answers.finished[finish] += 1
 
     def count_left(self, kind: str) -> None:
-        """A message of this kind was dropped, since its robot has left."""
+        """Count a dropped message of this kind, whose robot has left."""
         self.drafts += kind == "draft"
         self.late += kind == "draft"
 
     @property
     def accounted(self) -> int:
-        """The sum of these five: all ``drafts``, once there are no sessions."""
+        """The sum of the five outcomes; equals ``drafts`` once there are no sessions."""
         return self.judged + self.repeated + self.late + self.unused + self.refused

@@ -1,4 +1,4 @@
-"""What the next pass of a session is over: a robot's draft, the cloud's own, or nothing."""
+"""Chooses a session's next draft: the robot's, the cloud's own, or an empty one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .counters import Counters
 from .events import EMPTY, DuePass, Propose, Proposed
 from .validation import DraftRules
 
-SERVER_TOKENS = 4  # of a draft by the cloud's own draft model, where the robot does not say
-MAX_OWN_TOKENS = 16  # of such a draft, or forced by the grammar, since that holds up all others
-FEW = 4  # passes after which a source is judged by what it gave
-AGAIN = 32  # choices after which the source that gives less is tried again
+SERVER_TOKENS = 4  # default length of a draft by the cloud's draft model
+MAX_OWN_TOKENS = 16  # of such a draft, or of forced tokens, since drafting delays all sessions
+FEW = 4  # passes before a source is judged
+AGAIN = 32  # choices after which the worse source is tried again
 
 
 class PushedDrafts:
-    """Drafts that a robot sent for prefixes where the answer is not: not yet, or not any more.
+    """Drafts that a robot sent for prefixes other than the answer's current one.
 
-    The newest are kept, bounded in number and bytes; of a prefix, the first.
+    The newest are kept, bounded in number and bytes; for one prefix, the first.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -35,7 +35,8 @@ class PushedDrafts:
         return len(self._drafts)
 
     def add(self, message: DraftMessage) -> None:
-        """Keep it until the answer reaches its prefix; raises BadDraft where they are too large."""
+        """Keep a draft until the answer reaches its prefix; raises BadDraft if they take too much
+        memory."""
         kept = sum(pushed.draft.nbytes for pushed in self._drafts.values())
         if kept + message.draft.nbytes > MAX_PUSHED_BYTES:
             raise BadDraft(
@@ -47,11 +48,12 @@ class PushedDrafts:
         self.keep(lambda pushed: pushed.base in newest)
 
     def take(self, here: PrefixDigest) -> DraftMessage | None:
-        """The draft for this prefix, if there is one."""
+        """Remove and return the draft for this prefix; None if there is none."""
         return self._drafts.pop(here, None)
 
     def take_rest(self, answer: VerifiedAnswer) -> Draft | None:
-        """What follows the answer in its newest matching draft; drops drafts that do not match."""
+        """The tokens after the answer in the newest draft that matches it; drops drafts that do
+        not."""
         rests = {
             base: answer.rest_of(base, message.draft)
             for base, message in self._drafts.items()
@@ -66,29 +68,30 @@ class PushedDrafts:
         return rests[last]
 
     def keep(self, is_kept: Callable[[DraftMessage], bool]) -> None:
-        """Drop the others."""
+        """Drop all drafts except those for which ``is_kept`` is true."""
         kept = {base: pushed for base, pushed in self._drafts.items() if is_kept(pushed)}
         self._counters.unused += len(self._drafts) - len(kept)
         self._drafts = kept
 
 
 class ServerDrafting:
-    """Whether the cloud's own draft model pays, beside what is looked up.
+    """Measures whether the cloud's own draft model pays, compared with lookup drafts alone.
 
-    As measured: tokens per second by source, of all sessions whose answer the server generates.
-
-    Seconds are the clock's, from verdict to verdict: sessions share a pass of the target, but wait
-    for one another's drafts. Belongs to the model's thread.
+    It compares tokens per second by source, over all sessions that the server generates. Seconds
+    are wall time from verdict to verdict: sessions share a pass of the target, but wait for one
+    another's drafts. Belongs to the model's thread.
     """
 
     def __init__(self, others_wait: Callable[[], bool] = lambda: False) -> None:
-        """others_wait: whether others wait for the model's thread; they do not wait for a draft."""
+        """others_wait: whether others wait for the model's thread, which drafting must not
+        delay."""
         self._others_wait = others_wait
         self._drafted, self._looked_up, self._bare = PassYield(), PassYield(), PassYield()
-        self._since = 0  # choices since the source that gives less was tried
+        self._since = 0  # choices since the worse source was tried
 
     def choose(self, looked_up: int) -> bool:
-        """Choose whether the draft model drafts, where so many tokens were looked up."""
+        """Whether the draft model should draft now; ``looked_up``: tokens that a lookup already
+        drafted."""
         other = self._looked_up if looked_up else self._bare
         if other.count < FEW or self._others_wait():
             return False
@@ -102,14 +105,13 @@ class ServerDrafting:
         return not better
 
     def judged(self, scored: DuePass, tokens: int, seconds: float) -> None:
-        """Learn from a pass over this draft: tokens that it settled, seconds since the last
-        verdict."""
+        """Record a verdict: the tokens that it added, and the seconds since the last one."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
 
 
 class DraftChoice:
-    """Selects a session's next draft: one that the robot pushed, or one from earlier answers."""
+    """Selects a session's next draft: the robot's, a lookup's, or the cloud draft model's."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class DraftChoice:
         server_drafting: ServerDrafting | None,
         grammar: Grammar | None,
     ) -> None:
-        """lookup, server_drafting: None where there is no lookup, no draft model in the cloud."""
+        """lookup: None without lookup. server_drafting: None without a draft model in the cloud."""
         self._grammar = grammar
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._server_drafting = counters, lookup, server_drafting
@@ -131,13 +133,14 @@ class DraftChoice:
         return len(self._pushed)
 
     def keep(self, message: DraftMessage, *, late: bool) -> None:
-        """Keep a draft for a prefix that the answer may reach; raises BadDraft.
+        """Keep a robot's draft for a later prefix; raises BadDraft.
 
-        late: or where it is, or for one that it has passed, where the rest of the draft may fit.
+        late: also accept drafts for the current prefix, or for an earlier one whose rest matches
+        the answer.
         """
         answer, base = self._answer, message.base
         ahead = base.length > len(answer.tokens)
-        # Where the server does not generate, a hint would be judged though nobody waits for it.
+        # If the server does not generate, a hint would be judged, but no robot awaits its verdict.
         useful = late or not message.hint
         drafts = message.resampled is None and self._opening.draft_identity != ""
         if drafts and useful and (ahead or late):
@@ -149,24 +152,24 @@ class DraftChoice:
         self._counters.late += 1
 
     def forget_passed(self) -> None:
-        """Drop the drafts whose place the answer has come to, or passed."""
+        """Drop the drafts for prefixes no longer than the answer."""
         here = self._answer.digest
         self._pushed.keep(lambda pushed: pushed.base.length > here.length)
 
     def end(self) -> None:
-        """The answer is over; from now on it was said before."""
+        """The answer is over: drop all drafts, and add the answer to the lookup."""
         self._pushed.keep(lambda pushed: False)
-        # What another verifier verified, and what the robot drew, is the robot's word.
+        # Only tokens verified here are learned, not those that the robot claims or drew.
         is_ours = not self._opening.verified and self._opening.split is None
         if self._lookup is not None and is_ours:
             self._lookup.learn(self._answer.tokens)
         self._lookup = None
 
     def take_pushed(self, *, generating: bool, late: bool) -> DuePass | None:
-        """The robot's draft that waits for the answer's end, if any.
+        """The pass for a pushed draft at the answer's end, None if there is none.
 
-        late: else what is left there of one for an earlier place, of which no robot awaits the
-        verdict. generating: the server goes on by itself, so that the robot awaits none at all.
+        late: otherwise use the rest of a draft for an earlier prefix, whose verdict no robot
+        awaits. generating: the server generates by itself, so the robot awaits no verdict.
         """
         if not generating:
             self._pushed.keep(lambda pushed: not pushed.hint)
@@ -184,7 +187,8 @@ class DraftChoice:
         return DuePass(self._with_looked_up(rest), given=len(rest))
 
     def given(self, message: DraftMessage, *, awaited: bool = True) -> DuePass:
-        """The robot's draft for the answer's end."""
+        """The pass for the robot's draft at the answer's end; ``awaited``: the robot waits for its
+        verdict."""
         self._counters.judged += 1
         return DuePass(
             self._with_looked_up(message.draft, message.open_at),
@@ -201,9 +205,10 @@ class DraftChoice:
         return self._lookup.beside(draft, self._answer.tokens, self._useful, open_at)
 
     def by_server(self, how: Generation) -> DuePass | Propose:
-        """What the server scores by itself, or what its draft model is to draft for that first.
+        """The next pass when the server generates by itself, or a request to its draft model.
 
-        Unless it has to, that model does not draft for the first token: the prompt gives its row.
+        The draft model does not draft the first token unless ``how.speculative``: the prompt gives
+        its logits.
         """
         found = self._found()
         if found.given:
@@ -223,9 +228,10 @@ class DraftChoice:
         return Propose(tuple(self._answer.tokens), max(1, length), needed=how.speculative)
 
     def drafted(self, proposed: Proposed) -> DuePass:
-        """What the cloud's draft model drafted; where nothing, what is found.
+        """The pass for the cloud draft model's draft; if that is empty, for grammar or lookup
+        tokens.
 
-        One that failed is not asked again for this answer.
+        After a failure the draft model is not used again for this answer.
         """
         if proposed.failed:
             self._server_drafting = None
@@ -236,10 +242,11 @@ class DraftChoice:
         return DuePass(both, given=len(draft), source="cloud", draft_s=proposed.draft_s)
 
     def _found(self) -> DuePass:
-        """What the grammar leaves, and what was said before.
+        """The pass over tokens that the grammar forces, else over a lookup's draft.
 
-        At first only where the draft waits for the prompt, whose last pass then scores it, too:
-        else the row after the prompt is known, and the first token costs no pass.
+        For the first token there is no draft unless the server generates from the start: the prompt
+        gives its logits, so it needs no pass. (When it generates, the prompt's last pass scores the
+        draft, too.)
         """
         if self._grammar is not None:
             answer, count = self._answer, min(MAX_OWN_TOKENS, self._answer.room - 1)
@@ -254,13 +261,13 @@ class DraftChoice:
 
     @property
     def _useful(self) -> int:
-        """How many tokens of a draft the answer has room for, beside the verdict's own."""
+        """How many draft tokens the answer can take, besides the verdict's token."""
         return max(0, self._answer.room - 1)
 
     def judged(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
-        """The path was accepted, and so many tokens are settled; seconds: since the last verdict.
+        """Record a verdict: its path, the ``tokens`` it added, and the seconds since the last one.
 
-        The first verdict is no measure: the prompt was read for it.
+        The first verdict is not measured, since its time includes the prompt.
         """
         measured = scored.source == "cloud" or not scored.given
         if self._server_drafting and self._answer.tokens and measured:

@@ -18,21 +18,21 @@ from ...wire.messages import (
 
 Source = Literal["robot", "cloud", "grammar", "target"]
 
-EMPTY = Draft(())  # nothing drafted: the target alone
-UNSAID_S = 1.0  # who does not say how long it can wait is served as if it had said this
+EMPTY = Draft(())  # the target alone, without drafts
+UNSAID_S = 1.0  # the reply timeout of a robot that does not state one
 
 
 @dataclass
 class DuePass:
-    """Run the target over this draft; a Scored event is due. It says what the verdict is for.
+    """Effect: run the target over this draft, then return a Scored event.
 
-    Its first ``given`` nodes are of its ``source``: a robot, the cloud's own draft model, which
-    drafted for ``draft_s``, or what the grammar forces; the others were looked up.
-    ``awaited``: a robot drafted for this very prefix and waits for the verdict.
+    The first ``given`` nodes are by ``source``: a robot, the cloud's own draft model (``draft_s``:
+    its time), or the grammar, which forces them; the others are from a lookup. ``awaited``: a robot
+    drafted for this very prefix and waits for the verdict.
 
-    The worker sets the rest: the ``rows`` that the pass computes (none of a draft that was scored
-    with its prompt), since when it is due, when a target elsewhere was asked for it (s; None: not
-    yet), and whether memory was short for it once.
+    The worker sets the rest: ``rows``, the tokens that the pass computes (0 if the draft was scored
+    with its prompt); ``arrived``, since when it is due, s; ``began``, when a target elsewhere was
+    asked, s (None: not yet); ``ran_again``, whether it was repeated for lack of memory.
     """
 
     draft: Draft
@@ -42,8 +42,8 @@ class DuePass:
     source: Source = "robot"
     draft_s: float = 0.0
     open_at: int | None = None
-    reply_timeout_s: float = 0.0  # of its robot; 0: it did not say
-    row_only: bool = False  # the robot draws the next token itself, and wants P for that
+    reply_timeout_s: float = 0.0  # the robot's; 0: unknown
+    row_only: bool = False  # the robot draws the next token itself, and needs P
     rows: int = 0
     arrived: float = 0.0
     began: float | None = None
@@ -51,16 +51,18 @@ class DuePass:
 
     @property
     def deadline(self) -> float:
-        """When its robot needs the verdict, s."""
+        """When the robot needs the verdict, s."""
         return self.arrived + (self.reply_timeout_s or UNSAID_S)
 
     @property
     def complete(self) -> bool:
-        """Whether the verdict carries the accepted tokens: the robot did not draft all of them."""
+        """Whether the verdict must carry the accepted tokens: the robot did not draft all of
+        them."""
         return not self.awaited or self.given < len(self.draft)
 
     def as_drafted(self, path: tuple[int, ...], token: int) -> tuple[tuple[int, ...], int]:
-        """A predicted path and the token after it, up to the first node that is not the robot's."""
+        """Cut a predicted path and the token after it at the first node that the robot did not
+        draft."""
         for depth, node in enumerate(path):
             if node >= self.given:
                 return path[:depth], self.draft.tokens[node]
@@ -69,9 +71,10 @@ class DuePass:
 
 @dataclass(frozen=True)
 class Propose:
-    """Let the cloud's own drafter draft this many tokens after the prefix; Proposed is due.
+    """Effect: let the cloud's draft model draft ``length`` tokens after the prefix, then return
+    Proposed.
 
-    ``needed``: else the answer goes on without it where it fails.
+    ``needed``: if drafting fails, the session faults; else it continues without a draft.
     """
 
     prefix: tuple[int, ...]
@@ -81,7 +84,7 @@ class Propose:
 
 @dataclass(frozen=True)
 class Commit:
-    """Commit these nodes of the scored draft, then extend by these tokens."""
+    """Effect: commit these nodes of the scored draft, then extend by these tokens."""
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -89,23 +92,23 @@ class Commit:
 
 @dataclass(frozen=True)
 class Extend:
-    """Extend the prefix by these tokens; the next pass computes them."""
+    """Effect: extend the prefix by these tokens; the next pass computes them."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Send this to the robot."""
+    """Effect: send a message to the robot."""
 
     message: ServerMessage
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The target's rows after the prefix and each node of the draft.
+    """Event: the target's logits after the prefix and after each node of the draft.
 
-    ``verify_s`` is how long the pass took, ``queue_s`` how long it waited to begin; in seconds.
+    ``verify_s``: the pass's duration; ``queue_s``: how long it waited before; in seconds.
     """
 
     rows: TargetRows
@@ -115,7 +118,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Predicted:
-    """An early exit of the pass under way predicts its verdict."""
+    """Event: an early exit of the current pass predicts its verdict."""
 
     path: tuple[int, ...]
     token: int
@@ -124,8 +127,10 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Proposed:
-    """The draft of the cloud's own drafter (empty: it ``failed``, or was in others' way), and how
-    long it took in seconds."""
+    """Event: the draft of the cloud's draft model, and its time in seconds.
+
+    The draft is empty if the model ``failed``, or gave way to waiting robots.
+    """
 
     draft: Draft
     draft_s: float = 0.0

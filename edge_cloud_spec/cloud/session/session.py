@@ -1,8 +1,8 @@
 """One robot's decode in the cloud: a state machine without I/O, ``event -> effects``.
 
-``Status`` says what the session does, and everything that changes it is in ``TRANSITIONS``. It owns
-the verified prefix on the cloud's side. The worker around it runs the model passes that it asks for
-and sends its messages.
+``Status`` is what the session does; ``TRANSITIONS`` lists all changes of it. The session owns the
+cloud's copy of the verified prefix. The worker runs the passes that it asks for and sends its
+messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Trigger(Enum):
     ENDED = "the answer ends, or the session is dropped"
 
 
-# The next status. A trigger that is not listed is refused: it can be no message's fault.
+# The next status. A trigger that is not listed is refused.
 TRANSITIONS: Transitions[Status, Trigger] = {
     Status.WAITING: {
         Trigger.DRAFT_WANTED: Status.DRAFTING,
@@ -106,12 +106,12 @@ TRANSITIONS: Transitions[Status, Trigger] = {
     Status.FINISHED: {Trigger.ENDED: Status.FINISHED},
 }
 
-IDLE = (Status.WAITING, Status.RESAMPLING)  # a draft may be scored
-OVER = (Status.RESAMPLING, Status.FINISHED)  # the cloud does not go on by itself
+IDLE = (Status.WAITING, Status.RESAMPLING)  # in these a draft may be scored
+OVER = (Status.RESAMPLING, Status.FINISHED)  # in these the cloud does not generate
 
 
 class CloudSession:
-    """One session's verdicts. The first draft for a prefix counts; no verdict is drawn again.
+    """One session. It judges the first draft for a prefix, and never draws a verdict anew.
 
     ``due`` is the pass that is due or under way, else the last one.
     """
@@ -132,8 +132,9 @@ class CloudSession:
         lookup: AnswerLookup | None = None,
         server_drafting: ServerDrafting | None = None,
     ) -> None:
-        """draft_tokens: most tokens of a draft. counters: shared by all sessions. grammar: the
-        policy's. lookup: this answer's, if its robot wants one. server_drafting: if it drafts."""
+        """draft_tokens: the most tokens of a draft. counters: shared by all sessions. grammar: the
+        policy's. lookup: this answer's, if its robot asked for it. server_drafting: None: no draft
+        model."""
         self.name, self.opening, self.base = name, opening, base
         self.grammar = grammar
         self.status = Status.WAITING
@@ -148,22 +149,23 @@ class CloudSession:
         self._drafts = DraftChoice(
             opening, self._answer, self._rules, self.counters, lookup, server_drafting, grammar
         )
-        self._rejected: TokenDistribution | None = None  # P where the robot resamples now
-        self._generation: Generation | None = None  # how it goes on by itself after each verdict
+        self._rejected: TokenDistribution | None = None  # P, while the robot resamples
+        # How the server generates after each verdict, None: it does not.
+        self._generation: Generation | None = None
 
     @property
     def pushed(self) -> int:
-        """Drafts that wait for the answer to reach their prefix."""
+        """The number of drafts waiting for the answer to reach their prefix."""
         return len(self._drafts)
 
     @property
     def generating(self) -> bool:
-        """Whether it continues by itself after each verdict."""
+        """Whether the cloud generates by itself after each verdict."""
         return self._generation is not None
 
     @property
     def tokens(self) -> list[int]:
-        """The verified tokens."""
+        """The verified tokens of the answer."""
         return self._answer.tokens
 
     @property
@@ -172,26 +174,27 @@ class CloudSession:
         return self._answer.digest
 
     def turn(self, trigger: Trigger) -> None:
-        """Take the status that follows; raises OutOfTurn where none does."""
+        """Change the status by the table; raises OutOfTurn for an unlisted trigger."""
         self.status = follow_table(TRANSITIONS, self.status, trigger)
         if self.status in OVER:
             self._generation = None
 
     def handle(self, event: Event) -> list[Effect]:
-        """The effects that follow from this event; for a message that cannot be used, a Fault."""
+        """Handle an event; returns its effects. An invalid draft's effect is a Fault."""
         try:
             return _HANDLERS[type(event)](self, event)
         except BadDraft as error:
             return self._refuse(Fault("bad_draft", str(error)))
 
     def stands_at(self, here: PrefixDigest) -> bool:
-        """Whether a robot with this verified prefix, from whomever, gets all that it asks for."""
-        if self.opening.split is not None:  # a row, too, after a rejection of another's
+        """Whether a robot with this verified prefix can resume: all verdicts after it are still
+        known."""
+        if self.opening.split is not None:  # the robot may also need P after a rejection
             return here == self.digest and self.status in (Status.WAITING, Status.FINISHED)
         return here == self.digest or here in self._history
 
     def pause(self) -> None:
-        """The session has no stream: stop generating (a robot that resumes asks again)."""
+        """Stop generating while the session has no stream; a robot that resumes asks again."""
         self._generation = None
 
     def _on_resume(self, message: Resume) -> list[Effect]:
@@ -203,7 +206,7 @@ class CloudSession:
 
     def _on_row_request(self, message: RowRequest) -> list[Effect]:
         base = message.base
-        here = base == self.digest  # another verifier rejected the draft, or ours from here
+        here = base == self.digest  # another verifier rejected it, or this one
         if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
         if here and self.opening.split and self.status is Status.WAITING:
@@ -212,7 +215,7 @@ class CloudSession:
         return []
 
     def _on_predicted(self, event: Predicted) -> list[Effect]:
-        """A prediction of a verdict that the robot awaits, in the robot's own nodes."""
+        """Forward an early exit's prediction, restricted to the robot's nodes."""
         if self.status is not Status.SCORING or not self.due.exits:
             return []
         path, token = self.due.as_drafted(event.path, event.token)
@@ -234,11 +237,11 @@ class CloudSession:
         return []
 
     def _on_draft(self, message: DraftMessage) -> list[Effect]:
-        """Raises BadDraft."""
+        """Handle a robot's draft; raises BadDraft."""
         base, resampled = message.base, message.resampled
         self.counters.drafts += 1
         if self.status is Status.DRAFTING and not message.hint and base == self.digest:
-            # The robot takes the lead, and waits for the verdict on this one.
+            # The robot takes the lead, and awaits the verdict on this draft.
             self._generation = None
             self.turn(Trigger.DRAFT_RETURNED)
         if self._generation is not None:
@@ -253,7 +256,7 @@ class CloudSession:
             here = self.digest
         else:
             if self.due.row_only and resampled is None and base == self.digest:
-                # It was sent before the row was asked for, which is sent again.
+                # It was sent before P was requested; P is sent again.
                 return self._repeat(RowMessage(base, self._rejected))
             here = after_drawn
         if base != here or message.hint or self.status not in IDLE:
@@ -263,10 +266,10 @@ class CloudSession:
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
 
     def _on_draft_while_generating(self, message: DraftMessage) -> list[Effect]:
-        """Keep it for where it fits. It is no hint where the robot takes the lead.
+        """Keep a draft for its prefix. A draft that is no hint ends the generation.
 
-        All verdicts were sent on this stream: after the one under way the robot drafts again.
-        Raises BadDraft.
+        All verdicts up to the current pass's are still sent; then the robot drafts. Raises
+        BadDraft.
         """
         self._drafts.keep(message, late=True)
         if not message.hint:
@@ -283,7 +286,7 @@ class CloudSession:
         return [Reply(fault)]
 
     def _adopt(self, resampled: int | None) -> list[Effect]:
-        """Take over the token that the robot drew after the last rejection."""
+        """Append the token that the robot drew after the last rejection."""
         if resampled is None:
             return []
         self._rejected = None
@@ -300,9 +303,9 @@ class CloudSession:
         return [*map(Reply, missed), *self._next(late=True)]
 
     def _next(self, *, late: bool) -> list[Effect]:
-        """The next pass: over a draft that waits for its place, else what the server generates.
+        """Start the next pass: over a waiting draft, else over what the server generates.
 
-        late: a draft for an earlier place may be left to use.
+        late: also use the rest of a draft for an earlier prefix.
         """
         if self.status in (Status.DRAFTING, Status.SCORING, Status.BLOCKED):
             return []
@@ -316,7 +319,7 @@ class CloudSession:
         return [due]
 
     def _next_pushed(self, *, late: bool) -> list[Effect]:
-        """Continue with the robot's draft that waits for the answer's end, if there is one."""
+        """Score the robot's draft that waits for the answer's end, if there is one."""
         if self.status in OVER:
             self._drafts.forget_passed()
             return []
@@ -347,15 +350,15 @@ class CloudSession:
         return [Reply(reply), Commit(path, last), *self._next(late=not due.awaited)]
 
     def _on_row(self, scored: Scored) -> list[Effect]:
-        """The row that a robot asked for, since it draws the next token itself."""
+        """Handle a request of P by a robot that draws the next token itself."""
         self._rejected = scored.rows.row(-1, self.opening.policy).dense()
         self.turn(Trigger.REJECTED)
         return [Reply(RowMessage(self.digest, self._rejected))]
 
     def _judge(self, due: DuePass, scored: Scored) -> Verdict:
-        """The rule's verdict up to where the answer ends, complete with its tokens.
+        """Apply the acceptance rule, cut at the answer's end; returns a verdict with its tokens.
 
-        Where the robot resamples, P is kept as what was rejected.
+        If the robot resamples, P is stored as rejected.
         """
         opening, draft, here = self.opening, due.draft, self.digest
         taken = accept(
@@ -404,23 +407,23 @@ _HANDLERS: dict[type, Callable[[CloudSession, Any], list[Effect]]] = {
 
 
 class VerdictHistory(dict[PrefixDigest, Verdict]):
-    """Verdicts by the prefix of the draft that each is on, in the order of the answer.
+    """Verdicts by their draft's prefix, in the order of the answer.
 
-    They are kept with their tokens, since the robot may have lost the draft. Only the last keeps
-    its residual, the largest part of a verdict: no robot needs that of an earlier one.
+    They include their tokens, since the robot may have lost the draft. Only the last keeps its
+    residual, the largest part: no robot needs an earlier one.
     """
 
-    last: PrefixDigest | None = None  # the newest verdict's prefix
+    last: PrefixDigest | None = None  # the prefix of the newest verdict
 
     def add(self, verdict: Verdict) -> None:
-        """The verdict on the prefix where the answer stood, complete with its tokens."""
+        """Add the latest verdict, which includes its tokens."""
         if self.last is not None and self[self.last].residual is not None:
             self[self.last] = replace(self[self.last], residual=None)
         self[verdict.base] = verdict
         self.last = verdict.base
 
     def since(self, base: PrefixDigest) -> Iterator[Verdict]:
-        """Verdicts on this prefix and on all later ones."""
+        """The verdicts on this prefix and all later ones."""
         return (kept for place, kept in self.items() if place.length >= base.length)
 
 
@@ -429,7 +432,7 @@ def residual_of(
 ) -> Residual | None:
     """P in the form of ``split``: the exact sparse residual, PicoSpec's top K, or dense (DSSD).
 
-    None where nothing was rejected, or the cloud resamples itself.
+    None if nothing was rejected, or the cloud resamples itself.
     """
     if target is None:
         return None

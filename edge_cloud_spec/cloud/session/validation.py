@@ -1,4 +1,4 @@
-"""Checks of what a robot sends: the request that opens a session, and its drafts."""
+"""Checks what a robot sends: the request that opens a session, and its drafts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
 
 
 def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
-    """Raise UserError where a target with this tokenizer cannot serve the request."""
+    """Raise UserError if a target with this tokenizer cannot serve the request."""
     oldest = opening.oldest_protocol or opening.protocol
     if not oldest <= PROTOCOL <= opening.protocol:
         raise UserError(versions_differ(opening.protocol, PROTOCOL))
@@ -30,9 +30,9 @@ def check_opening(opening: Open, tokenizer_digest: bytes) -> None:
 def check_verified(
     tokens: tuple[int, ...], vocabulary: int, end_tokens: tuple[int, ...], max_tokens: int
 ) -> None:
-    """Raise UserError where an answer cannot go on after these tokens.
+    """Raise UserError if an answer cannot continue after these tokens.
 
-    That they are verified is the robot's claim; a false one spoils only its own answer.
+    The robot claims that they are verified; a false claim spoils only its own answer.
     """
     if len(tokens) >= max_tokens:
         raise UserError(
@@ -62,20 +62,20 @@ def _check_payload(opening: Open) -> None:
 
 @dataclass(frozen=True)
 class DraftRules:
-    """What the drafts of one session must be, of at most ``draft_tokens`` tokens each."""
+    """Checks the drafts of one session, which have at most ``draft_tokens`` tokens each."""
 
     opening: Open
     vocabulary: int
     draft_tokens: int
 
     def knows(self, token: int | None) -> bool:
-        """Whether this is a token of the vocabulary."""
+        """Whether this token is in the vocabulary."""
         return token is not None and 0 <= token < self.vocabulary
 
     def check_next(self, message: DraftMessage, answer: VerifiedAnswer, *, resamples: bool) -> None:
-        """Raise BadDraft where this cannot be judged as what follows the answer now.
+        """Raise BadDraft if this draft cannot be judged now, at the answer's end.
 
-        resamples: the robot does, so that its draft begins with the token that it drew.
+        resamples: the robot draws the recovered token, so its draft must begin with that.
         """
         resampled = message.resampled
         if resamples == (resampled is None):
@@ -89,7 +89,8 @@ class DraftRules:
         self.check(message, answer.max_tokens - message.base.length)
 
     def check(self, message: DraftMessage, room: int) -> None:
-        """Raise BadDraft where a draft cannot be judged where ``room`` tokens may follow."""
+        """Raise BadDraft if a draft cannot be judged at a prefix after which ``room`` tokens may
+        follow."""
         draft, open_at = message.draft, message.open_at
         if len(draft) > self.draft_tokens:
             raise BadDraft(
@@ -113,7 +114,7 @@ class DraftRules:
     def _check_payload(self, message: DraftMessage) -> None:
         draft, payload = message.draft, self.opening.payload
         if draft.looked_up == len(draft) and draft.rows is None and draft.values is None:
-            return  # nothing of it was drawn
+            return  # no token was drawn
         if (draft.rows is None) == (payload in ("dense", "sparse")):
             raise BadDraft(f"the rows of Q do not go with payload {payload}")
         if (draft.values is None) == (payload == "probabilities"):

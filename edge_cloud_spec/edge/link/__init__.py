@@ -1,4 +1,4 @@
-"""The link to the cloud as the robot has it: its settings, its streams, its clocks and its state.
+"""The robot's link to the cloud: settings, streams, clock offset and quality.
 
 No decoding and no ROS here.
 """

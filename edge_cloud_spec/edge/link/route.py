@@ -1,10 +1,9 @@
-"""Where the verifier is, how it and the robot authenticate each other, and where a stream goes.
+"""How to reach the verifier: address, authentication, and a stream's redirects.
 
-``Route`` is a state machine without I/O: to the verifier that is configured, or on to one that it
-names. Who could lie: whoever answers at the configured address, or at a replica. Under TLS all of
-them hold the configured verifier's own certificate, since its name is asked for at every address;
-the hosts that a redirect may name are bounded nevertheless, or a router could let robots knock at
-any door of their network.
+``Route`` is a state machine without I/O: it leads to the configured verifier, or to a replica that
+the verifier names. Whoever answers at these addresses could lie. Under TLS each must hold a
+certificate for the configured verifier's name. The hosts that a redirect may name are bounded as
+well, so that a router cannot make robots connect anywhere in their network.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from ...options import Bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
 from ...wire.secret_files import read_pair, read_pem, read_token
 
-MAX_REDIRECTS = 4  # in a row, without an answer between; each further one waits
-UNREACHABLE_S = 1.0  # an address without a connection for this long is said to be unreachable
-MAX_DOUBLINGS = 4  # of that time, for replicas
+MAX_REDIRECTS = 4  # in a row without an answer; each further one waits
+UNREACHABLE_S = 1.0  # after which an address counts as unreachable
+MAX_DOUBLINGS = 4  # of UNREACHABLE_S, for replicas
 
 
 @dataclass(frozen=True)
 class ClientSettings(Bounded):
-    """Where the verifier is, and how it and the robot authenticate each other.
+    """The verifier's address, and how it and the robot authenticate each other.
 
-    Off loopback TLS is used in any case, with the system's authorities where none is given. Files
-    are read again when they were replaced. What does not go together, or cannot be used, is refused
-    by ``read_token`` and ``credentials``: a node is given one parameter after the other. ``token``
-    stands for the file; ``retry_s``: seconds before a broken stream reconnects.
+    Beyond loopback TLS is always used, by default with the system's authorities. Files are read
+    again after they are replaced. Invalid or inconsistent settings are refused by ``read_token``
+    and ``credentials`` only, because a node gets its parameters one by one. ``token`` replaces the
+    file; ``retry_s``: seconds before a broken stream reconnects.
     """
 
     cloud: str = described(DEFAULT_ADDRESS, "the verifier's HOST:PORT", fixed=True)
@@ -59,22 +58,22 @@ class ClientSettings(Bounded):
 
     @property
     def pem_files(self) -> tuple[str, ...]:
-        """The files that a channel is made of."""
+        """The PEM files that a channel needs."""
         return (self.authority, self.certificate, self.key)
 
     def check(self) -> None:
-        """Raise UserError for what cannot be used."""
+        """Raise UserError for invalid or inconsistent settings."""
         self.read_token()
         self.credentials()
 
     def read_token(self) -> str:
-        """The token to show now, empty for none; raises UserError for a file without one."""
+        """The current token, empty for none; raises UserError if its file has none."""
         if self.token and self.token_file:
             raise UserError("give the token or the file that holds it, not both")
         return read_token(self.token_file) if self.token_file else self.token
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Credentials of a new channel; None without TLS. Raises UserError."""
+        """The credentials for a new channel; None without TLS. Raises UserError."""
         check_address(self.cloud)
         if self.authority and not Path(self.authority).is_file():
             raise UserError(f"the certificate authority {self.authority} is not a file")
@@ -93,14 +92,14 @@ class ClientSettings(Bounded):
 
 @dataclass(frozen=True)
 class Place:
-    """A verifier's address, and the lease to show there; none at the configured one."""
+    """A verifier's address, and the lease for it (empty at the configured address)."""
 
     address: str
     lease: bytes = b""
 
 
 def redirect_problem(settings: ClientSettings, address: str) -> str:
-    """Why a robot with these settings does not follow this redirect; empty: it does."""
+    """Why a robot with these settings must not follow this redirect; empty if it may."""
     try:
         check_address(address)
     except UserError as error:
@@ -116,50 +115,50 @@ def redirect_problem(settings: ClientSettings, address: str) -> str:
 
 
 class KnownPlace:
-    """The replica that the router last gave one robot, for its next streams.
+    """The replica that the router last assigned to this robot, for later streams.
 
     ``now`` is monotonic, s.
     """
 
     def __init__(self) -> None:
-        self.is_router = False  # whether the configured verifier sent us on before
+        self.is_router = False  # whether the configured verifier has redirected before
         self._place: Place | None = None
         self._until = 0.0
 
     def at(self, now: float) -> Place | None:
-        """The replica, while its lease lasts; None: the stream must ask the router."""
+        """The replica while its lease is valid; None: the stream must ask the router."""
         return self._place if now < self._until else None
 
     def given(self, place: Place, lease_s: float, now: float) -> None:
-        """Keep the replica that the router gave; its lease lasts ``lease_s``, s."""
+        """Store the replica that the router assigned, with a lease of ``lease_s`` seconds."""
         self.is_router = True
         self._place, self._until = place, now + 0.9 * lease_s
 
     def forget(self, place: Place) -> None:
-        """Drop this replica, since it did not serve the stream."""
+        """Forget this replica, because it did not serve the stream."""
         if self._place == place:
             self.clear()
 
     def clear(self) -> None:
-        """The next stream asks the router."""
+        """Forget any replica, so that the next stream asks the router."""
         self._place, self._until = None, 0.0
 
 
 class Route:
-    """The way of one stream. ``here`` is where it goes now, None: ask the router first."""
+    """The route of one stream. ``here`` is its current destination; None: ask the router first."""
 
     def __init__(self, settings: ClientSettings, known: KnownPlace, now: float) -> None:
-        self.avoid = ""  # the address that could not be reached
+        self.avoid = ""  # an address that could not be reached, for the router
         self._settings, self._known = settings, known
         self._router = Place(settings.cloud)
         self._redirects = 0  # since the last answer
-        self._retried = False  # the replica, since its last answer
-        self._silent = 0  # replicas that could not be reached since the last answer
+        self._retried = False  # whether the replica was tried again since its last answer
+        self._silent = 0  # unreachable replicas since the last answer
         self.here: Place | None = known.at(now) or (None if known.is_router else self._router)
 
     @property
     def at_router(self) -> bool:
-        """Whether the next request goes, or the current one went, to the configured verifier."""
+        """Whether the current or next request goes to the configured verifier."""
         return self.here is None or self.here == self._router
 
     @property
@@ -169,15 +168,17 @@ class Route:
 
     @property
     def connect_s(self) -> float:
-        """How long to wait for a connection, s: longer after each silent replica.
+        """How long to wait for a connection, s; doubles after each replica that does not respond.
 
-        Over a link of a long round trip none would be reached otherwise: TCP and TLS take four.
+        TCP and TLS take four round trips, so a constant timeout would never succeed over a slow
+        link.
         """
         doublings = 0 if self.at_router else min(self._silent, MAX_DOUBLINGS)
         return UNREACHABLE_S * (1 << doublings)
 
     def follow(self, address: str, lease: bytes, lease_s: float, now: float) -> str:
-        """A redirect; empty ``address``: back to the router. Returns why it is not followed."""
+        """Follow a redirect; empty ``address``: back to the router. Returns why not, empty if it
+        does."""
         self._redirects += 1
         if self.here is not None and not self.at_router:
             self._known.forget(self.here)
@@ -193,19 +194,19 @@ class Route:
         return ""
 
     def is_plain(self) -> None:
-        """The router does not send us on any more: it verifies itself."""
+        """The configured verifier turned out not to be a router."""
         self._known.is_router = False
         self.here = self._router
 
     def answered(self) -> None:
-        """A verifier answered the robot here."""
+        """Record that the destination answered."""
         self._redirects, self._retried, self._silent, self.avoid = 0, False, 0, ""
 
     def lost(self, *, connected: bool, now: float) -> bool:
-        """The stream broke, or could not be made. Whether to try again at once.
+        """Record that the stream broke or could not be made; returns whether to try again at once.
 
-        A replica that we were connected to is tried once more, since the link alone may have
-        broken; then the router is asked for another.
+        A replica that was connected is tried once more, since the link alone may have broken; then
+        the router is asked for another.
         """
         if self.here is None or self.at_router:
             return False

@@ -1,9 +1,9 @@
-"""How good the link to the cloud is, as the bridge measures it: with hysteresis.
+"""The quality of the link to the cloud, as the bridge measures it, with hysteresis.
 
 ``LinkState`` is a state machine without I/O. It becomes worse at once and better slowly: a better
-state needs answers in time in a row, and time in the state before. So a link that comes and goes
-changes the state a few times a minute, not with each message, and nobody acts on a link that
-answers once. ``LinkMonitor`` feeds it with decodes, and with a probe where there are none.
+state needs several timely answers in a row, and a minimum time in the state before. So an unstable
+link changes the state a few times a minute, not with each message, and one answer alone does not
+count as a good link. ``LinkMonitor`` feeds it from decodes, and from a probe while there are none.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ...wire.messages import Fault, WireError
 from ..events import LinkLost, LinkUp
 
 PROBE_S = 1.0  # between two probes of a link that is not good
-IDLE_S = 5.0  # without an answer, after which a good one is probed
-# Faults that the robot's own end of the stream makes: no answers of the cloud.
+IDLE_S = 5.0  # without an answer, after which a good link is probed
+# Faults made by the robot's own stream; they are not answers of the cloud.
 NO_ANSWER = ("unauthenticated", "not_a_verifier", "link_failed")
-# A probe cannot know better: only a decode asks the target.
+# A probe cannot detect this, as it does not use the target.
 REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
 
 
 class LinkQuality(IntEnum):
-    """The states, as LinkState.msg numbers them; a larger number is worse."""
+    """The states, numbered as in LinkState.msg; a larger number is worse."""
 
     CLOUD = 1  # answers come in time
-    DEGRADED = 2  # some are late, decide nothing, or the connection broke a moment ago
+    DEGRADED = 2  # answers are late or decide nothing, or the connection just broke
     LOST = 3  # nothing answers
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class LinkQuality(IntEnum):
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The contents of a LinkState message. ``reason``: why it is not good; empty where it is."""
+    """The contents of a LinkState message. ``reason``: why the link is not good; empty if it is."""
 
     quality: LinkQuality
     reason: str = ""
@@ -52,53 +52,54 @@ class LinkReport:
 
     @classmethod
     def read(cls, message: Any) -> LinkReport:
-        """From a LinkState message. Raises ValueError for a state that no bridge publishes."""
+        """Read a LinkState message. Raises ValueError for an unknown state."""
         return cls(LinkQuality(message.state), message.detail)
 
 
 # When the state changes; times in s.
-MISSES, OF = 2, 8  # so many of the last answers late or missing: degraded
-LOST_S = 1.0  # without any answer after the first miss or a break: lost
-ANSWERS = 3  # in time in a row, for a better state
-HOLD_S = 1.0  # in a state before a better one
-CALM_S = 30.0  # lost again within it: the hold of a lost link doubles
-MAX_HOLD_S = 16.0  # up to this
+MISSES, OF = 2, 8  # so many late or missing answers among the last OF: degraded
+LOST_S = 1.0  # without any answer since the first miss or break: lost
+ANSWERS = 3  # consecutive answers in time for a better state
+HOLD_S = 1.0  # least time in a state before a better one
+CALM_S = 30.0  # if the link is lost again within this time, HOLD_S of a lost link doubles
+MAX_HOLD_S = 16.0  # largest hold
 
 
 class LinkState:
-    """The state, and why. ``now`` is steady time in s; it never goes back."""
+    """The link's quality, and why. ``now`` is monotonic time in s."""
 
     def __init__(self, deadline_s: float, first_s: float, now: float) -> None:
-        """Nothing is known yet: it is degraded, and lost if nothing answers.
+        """Initially degraded; lost if nothing answers.
 
-        The first answer may take ``first_s``; others are in time within ``deadline_s``.
+        The first answer may take ``first_s``; later ones are in time within ``deadline_s``.
         """
         self.quality = LinkQuality.DEGRADED
         self._reason, self._advice = "the cloud has not answered yet", ""
         self.missed_answers = 0
         self._deadline_s = deadline_s
-        self._in_time: deque[bool] = deque(maxlen=OF)  # of the last answers
-        self._in_a_row = 0  # answers in time
-        self._needed = 1  # of those, for a better state
-        # The first miss or break after the last answer; the first answer may take its time.
+        self._in_time: deque[bool] = deque(maxlen=OF)  # whether the last answers were in time
+        self._in_a_row = 0  # consecutive answers in time
+        self._needed = 1  # how many of them a better state needs
+        # Time of the first miss or break since the last answer; the first answer may take longer.
         self._silent_since: float | None = now + first_s
         self._broken = self._refuses = False
-        self._since = now - HOLD_S  # in this state
+        self._since = now - HOLD_S  # when the state began
         self._hold = HOLD_S
-        self._left_lost = -CALM_S  # when it was lost last
+        self._left_lost = -CALM_S  # when it was last lost
 
     @property
     def reason(self) -> str:
-        """Why it is not good; empty where it is."""
+        """Why the link is not good; empty if it is."""
         return self._reason if self.quality > LinkQuality.CLOUD else ""
 
     @property
     def advice(self) -> str:
-        """What to do about the reason, where that is known; else empty."""
+        """What to do about the reason, if that is known; else empty."""
         return self._advice if self.quality > LinkQuality.CLOUD else ""
 
     def answered(self, after_s: float, now: float, refusal: str = "") -> None:
-        """The cloud answered, ``after_s`` after it was asked; refusal: why it decides nothing."""
+        """Record the cloud's answer after ``after_s``; refusal: why the cloud makes no
+        decisions."""
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
         late = f"answers take {after_s:.1f} s" if after_s > self._deadline_s else ""
         if late or (refusal and self.quality != LinkQuality.LOST):
@@ -114,14 +115,14 @@ class LinkState:
             self._reason, self._advice = refusal or late, ""
 
     def missed(self, now: float) -> None:
-        """Report that no answer came within the deadline; ``now`` is monotonic, s."""
+        """Record that no answer came within the deadline; ``now`` is monotonic, s."""
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
         self._fall_silent(f"no answer within {self._deadline_s:g} s", now)
 
     def lost(self, reason: str, now: float, advice: str = "") -> None:
-        """Report that the connection broke or cannot be made; ``advice``: what to do, if known."""
+        """Record that the connection broke or cannot be made; ``advice``: what to do, if known."""
         self._in_a_row = 0
         self._broken = True
         self._fall_silent(reason, now, advice)
@@ -131,7 +132,7 @@ class LinkState:
         self._judge(now)
 
     def starting(self, now: float) -> bool:
-        """Whether the first answer may still come."""
+        """Whether the first answer is not overdue yet."""
         return self._silent_since is not None and now < self._silent_since
 
     @property
@@ -146,7 +147,7 @@ class LinkState:
         self._judge(now)
 
     def _judge(self, now: float) -> None:
-        """Go to a worse state, if it is one."""
+        """Change to a worse state, if the events justify it."""
         silent = self._silent_since
         if silent is not None and now - silent >= LOST_S:
             self._worsen(LinkQuality.LOST, now)
@@ -173,12 +174,13 @@ class LinkState:
 
 
 class ReplyWatch:
-    """A request waits from the first message after its last answer. Times are steady, in s."""
+    """When each request is overdue: after its first message since the last answer. Monotonic times,
+    s."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
-        self._asked: dict[str, float] = {}  # since when, by request
-        self._due: dict[str, float] = {}  # when the next miss is counted
+        self._asked: dict[str, float] = {}  # time of the request, by name
+        self._due: dict[str, float] = {}  # when the next miss counts
 
     @property
     def waiting(self) -> bool:
@@ -186,19 +188,21 @@ class ReplyWatch:
         return bool(self._asked)
 
     def sent(self, request: str, now: float) -> None:
-        """Note that the robot sent a message of this request."""
+        """Record that the robot sent a message of this request."""
         if request not in self._asked:
             self._asked[request] = now
             self._due[request] = now + self._deadline_s
 
     def answered(self, request: str, now: float) -> float | None:
-        """The cloud answered, or the request is over; how long that took, None: none was asked."""
+        """Record an answer, or a request's end; returns the reply time, s, None if no reply was
+        due."""
         asked = self._asked.pop(request, None)
         self._due.pop(request, None)
         return None if asked is None else now - asked
 
     def misses(self, now: float) -> int:
-        """How many replies became overdue since the last call; one still overdue counts again."""
+        """How many replies became overdue since the last call; one that stays overdue counts
+        again."""
         late = [request for request, due in self._due.items() if now >= due]
         for request in late:
             self._due[request] = now + self._deadline_s
@@ -206,53 +210,53 @@ class ReplyWatch:
 
 
 class LinkMonitor:
-    """Feeds a ``LinkState`` with what the bridge sends, receives and probes. Times in s."""
+    """Feeds a ``LinkState`` with messages sent, received, and probes. Times in s."""
 
     def __init__(
         self, deadline_s: float, first_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """deadline_s, first_s: see ``LinkState``. clock: steady time."""
+        """deadline_s, first_s: see ``LinkState``. clock: monotonic time."""
         self._clock = clock
         self._lock = threading.Lock()
         self._state = LinkState(deadline_s, first_s, clock())
         self._watch = ReplyWatch(deadline_s)
         self._probing = False
         self._next_probe = clock()
-        self._refusal = ""  # why the last decode was refused, until a verdict comes
+        self._refusal = ""  # why the last decode was refused; cleared by a verdict
 
     @property
     def quality(self) -> LinkQuality:
-        """The state."""
+        """The link's quality."""
         return self._state.quality
 
     @property
     def reason(self) -> str:
-        """Why it is not good; empty where it is."""
+        """Why the link is not good; empty if it is."""
         return self._state.reason
 
     @property
     def advice(self) -> str:
-        """What to do about it, where that is known; else empty."""
+        """What to do about the reason, if that is known; else empty."""
         return self._state.advice
 
     @property
     def starting(self) -> bool:
-        """Whether nothing is wrong yet with a cloud that did not answer."""
+        """Whether the cloud's first answer is not overdue yet."""
         return self._state.starting(self._clock())
 
     @property
     def missed_answers(self) -> int:
-        """Deadlines that passed without an answer."""
+        """How many deadlines passed without an answer."""
         return self._state.missed_answers
 
     @property
     def report(self) -> LinkReport:
-        """The state, and why it is not good."""
+        """The quality and its reason."""
         with self._lock:
             return LinkReport(self._state.quality, self._state.reason)
 
     def sent(self, request: str, *, last: bool) -> None:
-        """The robot sent a message of this request; ``last``: its Close."""
+        """Record that the robot sent a message of this request; ``last``: its Close."""
         with self._lock:
             if last:
                 self._watch.answered(request, self._clock())
@@ -260,7 +264,7 @@ class LinkMonitor:
                 self._watch.sent(request, self._clock())
 
     def received(self, request: str, item: bytes | LinkLost | LinkUp) -> None:
-        """The request's stream received this."""
+        """Record a message or a change of the link on the request's stream."""
         with self._lock:
             now = self._clock()
             if isinstance(item, LinkLost):
@@ -279,7 +283,8 @@ class LinkMonitor:
                 self._answered(after_s or 0.0, now)
 
     def check(self) -> bool:
-        """To be called some times a second; returns whether to probe the cloud now (``probed``)."""
+        """Whether to probe the cloud now; report the result to ``probed``. Call it a few times a
+        second."""
         with self._lock:
             now = self._clock()
             for _ in range(self._watch.misses(now)):
@@ -290,13 +295,13 @@ class LinkMonitor:
             return due
 
     def probed(self, problem: str, advice: str, after_s: float) -> None:
-        """The probe that ``check`` asked for found this; an empty ``problem``: it answered."""
+        """Record the probe's result; an empty ``problem``: the cloud answered."""
         with self._lock:
             now = self._clock()
             self._probing = False
             self._next_probe = now + PROBE_S
             if self._watch.waiting:
-                return  # a decode measures more than a probe does
+                return  # a decode measures more than a probe
             if problem:
                 self._state.lost(problem, now, advice)
             else:

@@ -1,4 +1,4 @@
-"""One decode's stream to the verifier, which reconnects after a break; and the clocks' offset."""
+"""One decode's stream to the verifier, which reconnects after a break; and the clock offset."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from .route import ClientSettings, Place, Route
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 0.5  # to send what is queued when a stream is closed
-STAMP_EVERY_S = 1.0  # a message is stamped for the clock offset no more often than this
-ECHO_DUE_S = 5.0  # a stamp without an echo by then is forgotten: an older cloud sends none
+LINGER_S = 0.5  # for sending what is queued when a stream is closed
+STAMP_EVERY_S = 1.0  # least time between two stamped messages
+ECHO_DUE_S = 5.0  # after which a stamp without an echo is forgotten, as older clouds send none
 KEPT = 32  # samples of the clock offset
 MAX_AGE_S = 300.0  # of a sample
-DRIFT = 100e-6  # by which two clocks may part, of the time that passed; crystals are within 50e-6
-LATE_CLOSE_S = 5.0  # a break after the last answer is reported if no Close came by then
+DRIFT = 100e-6  # assumed relative drift of two clocks; crystals are within 50e-6
+# After the last answer, a break is reported if no Close followed within this time.
+LATE_CLOSE_S = 5.0
 
-# Statuses that a retry cannot fix: the fault's code, and what to do about it.
+# gRPC statuses that a retry cannot fix, with the fault's code and the advice.
 _FATAL = {
     grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
     grpc.StatusCode.UNIMPLEMENTED: (
@@ -48,46 +49,46 @@ _FATAL = {
 }
 
 
-# Of a replica: its tokens or our lease changed, and the router knows more.
+# For a replica: its tokens or the lease changed, so the router must be asked.
 _FOR_THE_FRONT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
-# Makes a fresh call of raw bytes to a place, or asks the router for one (None). The address is of a
-# replica that could not be reached, for the router to know.
+# Makes a new call of raw bytes to a place, or to the router (None). The string is the address of an
+# unreachable replica, which the router is told.
 OpenCall = Callable[[Place | None, str], Any]
 
 
 @dataclass(frozen=True)
 class Offset:
-    """The cloud's clock less the robot's, s; the truth is within ``uncertainty_s`` of it."""
+    """The cloud's clock minus the robot's, s, correct within ``uncertainty_s``."""
 
     offset_s: float
     uncertainty_s: float
 
     def agrees(self, other: Offset) -> bool:
-        """Whether both can be true."""
+        """Whether the two intervals overlap."""
         apart = abs(self.offset_s - other.offset_s)
         return apart <= self.uncertainty_s + other.uncertainty_s
 
 
 class ClockOffset:
-    """How far the cloud's clock is ahead of the robot's, from the times on messages.
+    """Estimates how far the cloud's clock is ahead of the robot's, from times in messages.
 
     NTP's arithmetic (RFC 5905, section 8): a message leaves at t1 by the robot's clock and arrives
     at t2 by the cloud's; an answer leaves at t3 by the cloud's and arrives at t4 by the robot's.
-    The offset is ((t2 - t1) + (t3 - t4)) / 2, and wrong by half of the round trip at most, however
-    unequal the two ways are. So of the samples of the last minutes the one with the shortest round
-    trip is the best. A sample that contradicts older ones shows that a clock was set: those are
-    forgotten.
+    The offset is ((t2 - t1) + (t3 - t4)) / 2, with an error of at most half the round trip, however
+    asymmetric the link. So the sample with the shortest round trip in the last minutes is the best.
+    A sample that contradicts older ones shows that a clock was set: the older ones are forgotten.
     """
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # when, and what
-        self._stamped: tuple[int, float] | None = None  # the stamp under way, and steady time
+        self._samples: deque[tuple[float, Offset]] = deque(maxlen=KEPT)  # monotonic time and sample
+        # The stamp without an echo yet, and monotonic time.
+        self._stamped: tuple[int, float] | None = None
 
     def observe(self, t1: int, t2: int, t3: int, t4: int, now: float) -> bool:
-        """A message and its answer, ns (see above); ``now`` is steady time, s.
+        """Add the four times of a message and its answer, ns; ``now`` is monotonic, s.
 
-        False where these times cannot be: a clock was set meanwhile, or the cloud lies.
+        False if they are impossible: a clock was set meanwhile, or the cloud lies.
         """
         round_trip_ns = (t4 - t1) - (t3 - t2)
         if round_trip_ns < 0 or t3 < t2 or t4 < t1:
@@ -98,12 +99,12 @@ class ClockOffset:
         return True
 
     def at(self, now: float) -> Offset | None:
-        """The offset and its uncertainty at this steady time (s); None where it is not known."""
+        """The offset and its uncertainty at this monotonic time (s); None if it is unknown."""
         aged = [_aged(old, now - when) for when, old in self._samples if now - when <= MAX_AGE_S]
         return min(aged, key=lambda sample: sample.uncertainty_s, default=None)
 
     def stamp(self, data: bytes) -> bytes:
-        """The message as it is sent: one a second carries the time."""
+        """Add the time to a message; done for one message per second."""
         now = time.monotonic()
         due = STAMP_EVERY_S if self._stamped is None or not self._stamped[0] else ECHO_DUE_S
         if len(data) > MAX_STAMPED or (self._stamped and now - self._stamped[1] < due):
@@ -113,7 +114,7 @@ class ClockOffset:
         return with_sent(data, sent_ns)
 
     def read_echo(self, data: bytes) -> None:
-        """Compare the clocks, where the message carries the cloud's times."""
+        """Update the offset from the cloud's times, if the message has them."""
         if not self._stamped or not self._stamped[0] or len(data) > MAX_STAMPED:
             return
         received_ns, (sent_ns, sent_at) = time.time_ns(), self._stamped
@@ -126,15 +127,15 @@ class ClockOffset:
 
 
 def _aged(sample: Offset, seconds: float) -> Offset:
-    """A sample after this time: the clocks drift apart."""
+    """The sample after ``seconds``: its uncertainty grows, as clocks drift apart."""
     return Offset(sample.offset_s, sample.uncertainty_s + DRIFT * max(0.0, seconds))
 
 
 class ClientStream:
     """One decode's stream, which reconnects when it breaks. Its methods are for any thread.
 
-    Once the last answer of the decode has arrived, the end of the stream is no loss, whichever side
-    ends it: only a robot that resumes has a use for another one.
+    After the decode's last answer, the end of the stream does not count as a lost link, and there
+    is no reconnect.
     """
 
     def __init__(
@@ -146,32 +147,32 @@ class ClientStream:
         run_soon: Callable[[Callable[[], None]], None],
         on_receive: OnReceive,
     ) -> None:
-        """run_soon: runs a job on the client's loop, where ``open_call`` is called too."""
+        """run_soon: runs a job on the client's loop, where ``open_call`` must be called, too."""
         self._settings, self._route, self._clock = settings, route, clock
         self._open_call, self._run_soon, self._on_receive = open_call, run_soon, on_receive
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._lost = False  # and LinkLost was reported
-        self._answered = False  # the last message was the last of a decode
-        self._goes_on = asyncio.Event()  # the robot closes the stream, or resumes
+        self._lost = False  # whether LinkLost was reported
+        self._answered = False  # whether the decode's last message has arrived
+        self._goes_on = asyncio.Event()  # set when the robot closes the stream, or resumes
         self._random = Random()
-        self._last: Place | None = None  # where what the robot sent last went
+        self._last: Place | None = None  # the destination of the robot's last message
         self.closing = False
 
     def send(self, data: bytes) -> None:
-        """Queue these bytes; a reconnect drops what is still queued (see LinkUp)."""
+        """Queue bytes to send; a reconnect drops what is still queued (see LinkUp)."""
         self._run_soon(lambda: self._send(data))
 
     def close(self, last: bytes | None = None) -> None:
         """End the stream once everything queued is sent, or at once while it is broken.
 
-        ``last`` is sent before the end. The cloud ends its side after a Close, and that must not
-        count as a lost link: so the last message and the close are one call.
+        ``last`` is sent before the end. Message and close are one call because the cloud ends its
+        side after a Close, which must not count as a lost link.
         """
         self._run_soon(lambda: self._close(last))
 
     def start(self) -> asyncio.Task[None]:
-        """Run the stream; to be called on the client's loop."""
+        """Run the stream; call this on the client's loop."""
         self._task = asyncio.ensure_future(self._run())
         return self._task
 
@@ -190,7 +191,7 @@ class ClientStream:
         if last is not None:
             self._queue.put_nowait(last)
         self._queue.put_nowait(None)
-        linger = 0.0 if self._lost else LINGER_S  # for a cloud that does not end its side
+        linger = 0.0 if self._lost else LINGER_S  # in case the cloud does not end its side
         self._task.get_loop().call_later(linger, self._task.cancel)
 
     async def _run(self) -> None:
@@ -239,7 +240,7 @@ class ClientStream:
                 await asyncio.sleep(pause)
 
     async def _ask(self) -> Place:
-        """Ask the router for a replica; the router itself, where that verifies now."""
+        """Ask the router for a replica; or stay at the address if it verifies itself now."""
         call = await self._connect(None)
         await call.done_writing()
         async for data in call:
@@ -249,12 +250,12 @@ class ClientStream:
         else:
             self._route.is_plain()
         place = self._route.here
-        if place is None:  # a router without an address to go to
+        if place is None:  # a router that gave no address
             raise _FatalError(Fault("bad_redirect", "the fleet's router named no replica"))
         return place
 
     def _follow(self, fault: ServerMessage) -> None:
-        """Go where this sends us next; raises _FatalError where that is nowhere to go."""
+        """Follow a redirect; raises _FatalError if it is not allowed."""
         problem = "the fleet's router does not name a replica; update it"
         if isinstance(fault, Fault) and fault.code == MOVED:
             now = time.monotonic()
@@ -263,7 +264,7 @@ class ClientStream:
             raise _FatalError(Fault("bad_redirect", problem))
 
     def _arrive(self, place: Place) -> None:
-        """Connected: drop what is queued for an earlier stream, if this is not the first."""
+        """After connecting: drop what is queued for an earlier stream, if there was one."""
         moved = self._last is not None and self._last.address != place.address
         self._last = place
         if self._lost or moved:
@@ -273,14 +274,14 @@ class ClientStream:
             self._on_receive(LinkUp(moved))
 
     async def _wait_for_close(self, seconds: float | None) -> None:
-        """Wait for the decode's end: its last answer has come, so a lost stream needs no other."""
+        """Wait for the decode's end: after its last answer, a lost stream is not reopened."""
         if not await _within(seconds, self._goes_on.wait()):
-            self._answered = False  # a robot that waits for an earlier answer resumes after this
+            self._answered = False  # a robot that awaits an earlier answer resumes after this
 
     async def _connect(self, place: Place | None) -> Any:
-        """A connected call; LinkLost is reported if that takes long (``Route.connect_s``).
+        """Connect a call; reports LinkLost if that takes too long (``Route.connect_s``).
 
-        ``place`` None: it asks the router. A replica is given up then.
+        ``place`` None: a call to the router. A replica that takes too long is given up.
         """
         call = self._open_call(place, self._route.avoid)
         if not await _within(self._route.connect_s, call.wait_for_connection()):
@@ -310,13 +311,13 @@ class ClientStream:
                     raise _MovedError(decode_server(data))
                 self._clock.read_echo(data)
                 self._route.answered()
-                if head.kind != "prediction":  # a late one says nothing about the end
+                if head.kind != "prediction":  # a late prediction says nothing about the end
                     self._note_answer(head.ends_decode)
                 self._on_receive(data)
         finally:
             call.cancel()
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # reading raises what went wrong
+            await asyncio.gather(writing, return_exceptions=True)  # reading raises the actual error
 
     def _note_answer(self, ends_decode: bool) -> None:
         self._answered = ends_decode
@@ -324,8 +325,8 @@ class ClientStream:
             self._goes_on.clear()
 
     async def _write(self, call: Any) -> None:
-        # What ``call.write`` calls, which puts "Internal error from Core" over the cloud's status
-        # where it meets the end of the stream (grpc/grpc#36066); reading raises the cloud's own.
+        # This is what ``call.write`` calls. At the stream's end that one raises "Internal error
+        # from Core" in place of the cloud's status (grpc/grpc#36066); reading raises the status.
         write = call._cython_call.send_serialized_message
         while (data := await self._queue.get()) is not None:
             await write(self._clock.stamp(data))
@@ -333,21 +334,21 @@ class ClientStream:
 
 
 async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> bool:
-    """Whether it ends in time; raises what it raises.
+    """Whether the work ends in time; raises its exceptions.
 
-    ``asyncio.wait_for`` loses a cancellation that comes as the work ends (Python 3.10 and 3.11):
-    a client that was closed went on for ever.
+    ``asyncio.wait_for`` loses a cancellation that arrives as the work ends (Python 3.10 and 3.11):
+    a closed client then ran forever.
     """
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
-        return bool([each.result() for each in done])  # which raises
+        return bool([each.result() for each in done])  # raises their exceptions
     finally:
         task.cancel()
 
 
 def _head_of(data: bytes) -> Head:
-    """The head of what the cloud sent; of no kind where it is none, which the decode counts."""
+    """The head of a cloud's message; without a kind if it is malformed, which the decode counts."""
     try:
         return server_head(data)
     except WireError:
@@ -363,7 +364,7 @@ def _is_moved(data: bytes) -> bool:
 
 
 class _MovedError(Exception):
-    """The verifier sends us to another."""
+    """The verifier redirects to another one."""
 
     def __init__(self, fault: ServerMessage) -> None:
         super().__init__("moved")

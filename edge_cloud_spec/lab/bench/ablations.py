@@ -1,13 +1,13 @@
-"""``bench ablations``: what early exits, looked-up drafts and the grammar give, and what they cost.
+"""``bench ablations``: the gain and the cost of early exits, lookup drafts and the grammar.
 
-A row has the same figure with a part and without it; ``cost`` is the time of the part over that of
-the target's passes, on one thread. The answers are the target's own to simulated views, greedy.
+A row has the same figure with a part and without it; ``cost`` is the time of the part divided by
+that of the target's passes, on one thread. The answers are the target's greedy ones to simulated
+views.
 
 - ``exits``: the share of rounds whose verdict an exit predicts, by the depth of the target's layers
   within which it does.
-- ``lookup``: tokens a pass where each draft is a tree from the answers before, by its nodes.
-- ``grammar``: the share of answers with an action, of the target and of one with random weights,
-  which knows no language.
+- ``lookup``: tokens per pass if each draft is a tree from earlier answers, by its nodes.
+- ``grammar``: the share of answers with an action, for the target and for random weights.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ OPTIONS: Options = {
 
 @dataclass(frozen=True)
 class ExitRound:
-    """What the exits predicted, as (layer, tokens), the verdict, and seconds of two passes each."""
+    """A round: the exits' predictions as (layer, tokens), the verdict, and the times of a pass with
+    and without exits, s."""
 
     predictions: tuple[tuple[int, Tokens], ...]
     verdict: Tokens
@@ -72,12 +73,12 @@ class ExitRound:
     without_s: float
 
     def predicted(self, layers: float) -> bool:
-        """Whether an exit after so many layers at most gave the verdict's tokens."""
+        """Whether an exit after at most ``layers`` layers predicted the verdict's tokens."""
         return any(at <= layers and tokens == self.verdict for at, tokens in self.predictions)
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a part and case."""
+    """Run the suite; returns a row per part and case."""
     check_counts(args, "requests", "gamma")
     target, drafter = load(args.target, threads=1), load(args.drafter, threads=1)
     crop_alike(drafter, target)
@@ -143,7 +144,7 @@ def exit_rounds(
 
 
 def exit_rows(rounds: Sequence[ExitRound], exits: Exits, layers: int) -> list[Row]:
-    """A row a depth: that which is wanted, and those of the exits."""
+    """A row per depth: the requested one, and those of the exits."""
     cost = float(np.median([each.with_s / each.without_s - 1 for each in rounds]))
     return [
         {
@@ -166,7 +167,7 @@ def lookup_row(
     nodes: int,
     pass_s: float,
 ) -> Row:
-    """The passes that these answers take with looked-up trees, each learned once it is complete.
+    """How many passes these answers take with lookup trees; each is learned when complete.
 
     known: the pattern of instructions (``instruction_pattern``).
     """
@@ -193,7 +194,7 @@ def lookup_row(
 
 
 def accepted(draft: Draft, own: Sequence[int]) -> int:
-    """How many of the target's own next tokens a path of the draft has."""
+    """How many of the target's next tokens a path of the draft has."""
     after = [*own, -1]  # what follows its end is never drafted
     return len(follow(draft, lambda node: after[len(draft.path(node))]).path)
 
@@ -225,7 +226,7 @@ def grammar_row(of: str, target: Vlm, requests: Sequence[Request]) -> Row:
 def own_answer(
     target: Vlm, spec: PromptSpec, request: Request, grammar: Grammar | None
 ) -> tuple[list[int], float, float]:
-    """The answer of the target alone, and the seconds of masks and of the passes under them."""
+    """The target's answer, and the seconds spent on grammar masks and on passes."""
     session = target.open(target.prompt(request, spec))
     answer: list[int] = []
     mask_s = pass_s = 0.0
@@ -243,7 +244,7 @@ def own_answer(
 
 
 def names_action(text: str) -> bool:
-    """Whether an answer says what to do."""
+    """Whether an answer has an action."""
     try:
         return bool(read_answer(text).action)
     except NotAnAction:

@@ -1,6 +1,7 @@
-"""``python -m edge_cloud_spec.lab.bench.bare``: a bare path, which ``bench stop`` stands beside.
+"""``python -m edge_cloud_spec.lab.bench.bare``: a minimal rclpy node, the baseline of ``bench
+stop``.
 
-It answers a message with another, as a navigator does that has nothing else to do: only rclpy.
+It answers a message with another, like a navigator that has nothing else to do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pearson's chi-square test of whether two samples of answers have one distribution."""
+"""Pearson's chi-square test: whether two samples of answers have the same distribution."""
 
 from __future__ import annotations
 

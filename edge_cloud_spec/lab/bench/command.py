@@ -1,4 +1,4 @@
-"""``edge-cloud-spec bench SUITE``."""
+"""The command ``edge-cloud-spec bench SUITE``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Run one suite; 0 when no row says that it did not pass."""
+    """Run one suite; returns 0 unless a row says that it did not pass."""
     started = time.perf_counter()
     module = _module(args.suite)
     if args.json:
@@ -60,7 +60,7 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def _module(suite: str) -> Any:
-    """A suite is a file of this folder, or a folder with helpers of its own beside ``suite.py``."""
+    """Import a suite: a file of this folder, or a folder with ``suite.py`` and helpers."""
     module = importlib.import_module(f".{suite}", __package__)
     is_folder = hasattr(module, "__path__")
     return importlib.import_module(f".{suite}.suite", __package__) if is_folder else module
@@ -73,7 +73,7 @@ def _seed(text: str) -> int:
 
 
 def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:
-    """For ``--resume``: the file's rows by their ``key``. Raises UserError."""
+    """For ``--resume``: the rows of an earlier file by their ``key``. Raises UserError."""
     if path is None:
         raise UserError("--resume needs --json, the file of the run to go on with")
     try:

@@ -1,4 +1,4 @@
-"""Decodes that several suites count: over gRPC in turn, or in this process round by round."""
+"""Decodes for several suites: over gRPC in turn, or in this process round by round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Score = Callable[[Draft], NDArray[np.float32]]
 
 
 def sample_cases(seed: int, count: int, temperature: float = 0.0) -> list[Case]:
-    """Requests, each with a picture and a seed of its own."""
+    """Requests, each with its own picture and seed."""
     return [
         (request, SamplingPolicy(temperature, seed=seed + number))
         for number, request in enumerate(sample_requests(seed, count))
@@ -38,10 +38,11 @@ def sample_cases(seed: int, count: int, temperature: float = 0.0) -> list[Case]:
 
 
 def in_turn(decodes: Mapping[str, Decode[T]], cases: Sequence[Case]) -> dict[str, list[T]]:
-    """Every case by each in turn, so that all see the same load of this machine.
+    """Decode every case by each function in turn, so that all see the same load of this machine.
 
-    The first case warms up, without a result. Cloud and robot cache the last pictures and prompts
-    by the picture's bytes, so each decode gets other bytes; those after its end are not decoded.
+    The first case is a warm-up without a result. Cloud and robot cache the last pictures and
+    prompts by the picture's bytes, so each decode gets different bytes: some are appended after the
+    picture's end.
     """
     found: dict[str, list[T]] = {name: [] for name in decodes}
     for number, (request, policy) in enumerate(cases):
@@ -54,16 +55,17 @@ def in_turn(decodes: Mapping[str, Decode[T]], cases: Sequence[Case]) -> dict[str
 
 
 def acceptance(done: Iterable[Outcome]) -> float | None:
-    """The share of tested drafted tokens that were accepted; None without any."""
+    """The share of tested drafted tokens that were accepted; None if there are none."""
     stats = [outcome.stats for outcome in done]
     tested = sum(each.tested for each in stats)
     return sum(each.accepted for each in stats) / tested if tested else None
 
 
 def cache_hits(done: Iterable[Outcome]) -> float | None:
-    """The share of the rounds whose draft was ready at the verdict before them; None without any.
+    """The share of rounds whose draft was ready when the previous verdict came; None if there are
+    none.
 
-    An answer's first round has no verdict before it.
+    An answer's first round does not count.
     """
     rounds = (each for outcome in done for each in outcome.stats.rounds)
     ready = [not each.waited for each in rounds if each.drafted and each.base]
@@ -72,7 +74,7 @@ def cache_hits(done: Iterable[Outcome]) -> float | None:
 
 @dataclass(frozen=True)
 class LocalRound:
-    """A draft, how many of its tokens were accepted, and what the round emitted."""
+    """A draft, how many of its tokens were accepted, and the tokens that the round emitted."""
 
     draft: Draft
     accepted: int
@@ -88,9 +90,10 @@ def local_rounds(
     shape: Shape,
     score: Score | None = None,
 ) -> Iterator[LocalRound]:
-    """An answer with drafts of this shape, by two sessions after the prompt.
+    """Decode an answer with drafts of this shape, by two sessions after the prompt; yields its
+    rounds.
 
-    score: the target's pass over a draft, logits [1 + n, V] (the session's own ``forward``).
+    score: the target's pass over a draft, logits [1 + n, V] (by default the session's ``forward``).
     """
     drafter = DraftModel(draft_session, ProposalConfig(rule, policy), spec.end_ids)
     said: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""``bench equality``: whether what is decoded over gRPC is the target's own output.
+"""``bench equality``: whether answers over gRPC equal the target's.
 
 Prints, for ``greedy`` and ``coupled``, how many answers equal the target's token by token; for
 ``rejection`` the chi-square test of many answers to a few prompts against as many that transformers
@@ -53,7 +53,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a preset and rule."""
+    """Run the suite; returns a row per preset and rule."""
     check_counts(args, "prompts")
     if args.samples < 0 or not 0 < args.temperature <= 100:
         raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
@@ -118,7 +118,7 @@ def _by_distribution(
     spec: PromptSpec,
     robot: GrpcRobot,
 ) -> Iterator[Row]:
-    """The first tokens of many answers beside the target's own samples."""
+    """Compare the first tokens of many answers with the target's samples."""
     requests = sample_requests(args.seed, args.prompts)[:SAMPLED_PROMPTS]
     policy = SamplingPolicy(args.temperature, seed=args.seed)
     own = [

@@ -1,7 +1,8 @@
-"""``bench failover``: replicas of a fleet on Ray are killed (-9) and drained under robots.
+"""``bench failover``: kills (-9) and drains replicas of a Ray fleet while robots decode.
 
-Real clients decode without a pause, greedy, with replayed drafts. An event counts from the signal
-to the first token at another replica of the robot that waits longest. Needs the extra ``fleet``.
+Real clients decode without a pause, greedily, with replayed drafts. The time of an event is from
+the signal to the first token at another replica, for the robot that waits longest. Needs the extra
+``fleet``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .requests import sample_requests
 
 @dataclass
 class RobotLog:
-    """What became of one robot's decodes; times are of the robot's clock, s."""
+    """The history of one robot's decodes; times by the robot's clock, s."""
 
     begun: list[float] = field(default_factory=list)
     emitted: list[float] = field(default_factory=list)
@@ -45,20 +46,20 @@ class RobotLog:
     decodes: int = 0
 
     def is_past(self, event: float) -> bool:
-        """Whether a whole decode was begun and ended after it, so that its replica is alive."""
+        """Whether a whole decode began and ended after this event, so that its replica is alive."""
         return sum(begun > event for begun in self.begun[-3:]) >= 2
 
     def waited(self, event: float) -> float:
-        """Seconds from an event that it ``is_past`` to its first token then.
+        """Seconds from an event to the robot's first token after it; call once ``is_past`` is true.
 
-        Only tokens on the last link count: others were on their way when the replica died.
+        Only tokens on the last link count: earlier ones were on their way when the replica died.
         """
         since = max([event, *self.connected])
         return next(at for at in self.emitted if at > since) - event
 
 
 class BusyRobot(threading.Thread):
-    """Decodes one recorded request again and again; each answer must be the target's own."""
+    """Decodes one recorded request repeatedly; each answer must equal the target's."""
 
     def __init__(self, address: str, answers: RecordedAnswers) -> None:
         super().__init__(daemon=True)
@@ -69,7 +70,7 @@ class BusyRobot(threading.Thread):
         self._link = VerifierClient(ClientSettings(address))
 
     def ask_router(self) -> None:
-        """Let the next decode be where the router places it, and not where the last one was."""
+        """Let the router place the next decode, instead of staying at the last replica."""
         self._link.forget_replica()
 
     def run(self) -> None:
@@ -112,7 +113,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for the kills, and one for the drains."""
+    """Run the suite; returns a row for the kills, and one for the drains."""
     if min(args.kills, args.robots, args.drains) < 1 or args.replicas < 2:
         raise UserError("--kills, --drains and --robots must be at least 1, --replicas 2")
     recorded = record_robots(sample_requests(args.seed, args.robots, "rays"))
@@ -132,7 +133,8 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def disturb(events: Events, what: str, count: int) -> Row:
-    """Kill or drain so many replicas; of each event, the robot that waits longest counts."""
+    """Kill or drain ``count`` replicas; the time of each event is that of the robot that waits
+    longest."""
     decodes, wrong = events.counts()
     waits: list[float] = []
     for _ in range(count):
@@ -152,7 +154,7 @@ def disturb(events: Events, what: str, count: int) -> Row:
 
 
 class Events:
-    """Kills and drains replicas, each when the fleet is whole and all robots decode."""
+    """Kills and drains replicas, each when the fleet is complete and all robots decode."""
 
     def __init__(
         self,
@@ -161,17 +163,17 @@ class Events:
         replicas: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """fleet: makes one of so many replicas, on this loop."""
+        """fleet: makes a fleet with this many replicas on the loop."""
         self._fleet, self._robots, self._replicas, self._loop = fleet, robots, replicas, loop
         self._killed: set[int] = set()  # processes
 
     def counts(self) -> tuple[int, list[str]]:
-        """Decodes that ended, and what was wrong with some."""
+        """The number of finished decodes, and what was wrong with them."""
         logs = [robot.log for robot in self._robots]
         return sum(log.decodes for log in logs), [text for log in logs for text in log.wrong]
 
     def disturb(self, *, drain: bool) -> list[float]:
-        """Kill or drain the replica with the most robots; how long each robot waited then, s."""
+        """Kill or drain the replica with the most robots; returns how long each robot waited, s."""
         _until(self._is_whole, "the fleet is not whole again")
         for robot in self._robots:
             robot.ask_router()  # or all of them stay where the last event has sent them
@@ -190,7 +192,7 @@ class Events:
         return [robot.log.waited(event) for robot in self._robots]
 
     def _is_whole(self) -> bool:
-        """Whether all replicas serve; one that was killed is not counted until it is back."""
+        """Whether all replicas serve; a killed one counts again only once it is back."""
         registry, pids = self._fleet.registry.loads, self._fleet.controller.pids
         alive = [name for name in registry if pids.get(name) not in {None, *self._killed}]
         return len(alive) == self._replicas
@@ -201,7 +203,7 @@ class Events:
 
 @contextmanager
 def _fleet(replicas: int) -> Iterator[tuple[Fleet, str, asyncio.AbstractEventLoop]]:
-    """A fleet of embedded models, its address, and the loop that it lives on."""
+    """A context with a fleet of embedded models, its address, and its loop."""
     make_worker = partial(embedded_worker, WorkerLimits())
     settings = ServerSettings("127.0.0.1:0", grace_s=0.1)
     with closing(LoopThread("fleet")) as thread:

@@ -1,8 +1,8 @@
-"""What a round costs and what it yields: the papers' formulas, without a model or a link.
+"""The papers' formulas for a round's time and tokens, without a model or a link.
 
-Times are seconds. ``acceptance`` is the probability that a
-drafted token is accepted when all before it were, ``length`` the draft length (gamma; L in TSLT),
-``draft`` the draft model's time per token, ``verify`` the target's per pass.
+Times are seconds. ``acceptance`` is the probability that a drafted token is accepted if all before
+it are, ``length`` the draft length (gamma; L in TSLT), ``draft`` the draft model's time per token,
+``verify`` the target's per pass.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ...edge.measures import Measures
 
 
 def expected_tokens(acceptance: float, length: int) -> float:
-    """Tokens of a round: the accepted ones, then the recovered or the bonus token.
+    """Expected tokens of a round: the accepted ones, then the recovered or the bonus token.
 
-    (1 - a^(length + 1)) / (1 - a), summed so that a = 1 needs no case of its own.
+    (1 - a^(length + 1)) / (1 - a), summed so that a = 1 needs no special case.
 
     TSLT eq. 8, PicoSpec eq. 5 (Leviathan et al. 2023, eq. 1). TSLT eq. 28 has length * a + 1
     instead, which would need every drafted token to be judged.
@@ -29,7 +29,8 @@ def expected_tokens(acceptance: float, length: int) -> float:
 
 
 def rejection_probability(acceptance: float, length: int) -> float:
-    """1 - a^length: something is rejected and DSSD sends a row down (sec. 3.1, table 1)."""
+    """1 - a^length: the probability that a token is rejected, so that DSSD sends P (sec. 3.1, table
+    1)."""
     return float(1 - acceptance**length)
 
 
@@ -37,7 +38,7 @@ def rejection_probability(acceptance: float, length: int) -> float:
 
 
 def stop_and_wait_time(length: int, draft: float, communication: float, verify: float) -> float:
-    """A round of vanilla speculative decoding: nothing overlaps.
+    """The time of a round of plain speculative decoding, in which nothing overlaps.
 
     DSSD eqs. 6, 7 and 13, TSLT eqs. 5 and 26, FSD table 4 (SD), PicoSpec eqs. 1 and 6.
     """
@@ -52,16 +53,16 @@ def fsd_time(
     cache_miss: float,
     synchronize: float = 0.0,
 ) -> float:
-    """A round in which a pre-draft is ready unless the cache missed (FSD table 4)."""
+    """The time of a round in which a pre-draft is ready unless the cache missed (FSD table 4)."""
     drafting = cache_miss * length * draft + (1 - cache_miss) * synchronize
     return drafting + communication + verify
 
 
 def picospec_time(length: int, draft: float, rtt: float, verify: float, acceptance: float) -> float:
-    """Expected time of a round of parallel drafting (PicoSpec eqs. 8 and 9).
+    """The expected time of a round of parallel drafting (PicoSpec eqs. 8 and 9).
 
-    All accepted, with probability a^length: drafting and rtt + verify overlap (eq. 2). Otherwise
-    the next draft is thrown away and the round is a serial one.
+    If all is accepted, with probability a^length, drafting and rtt + verify overlap (eq. 2).
+    Otherwise the next draft is discarded and the round is serial.
     """
     hit = 1 - rejection_probability(acceptance, length)
     overlapped = max(length * draft, rtt + verify)
@@ -72,7 +73,7 @@ def picospec_time(length: int, draft: float, rtt: float, verify: float, acceptan
 
 
 class KnownCosts(Measures):
-    """Measures that hold given costs, in place of a robot's own."""
+    """Measures with given costs instead of a robot's measurements."""
 
     def __init__(self, costs: Costs) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class KnownCosts(Measures):
 def promised(preset: Preset, costs: Costs) -> float:
     """Tokens per second of a preset, with the shape and pipeline that its draft planner picks.
 
-    The cloud's own drafter is taken to cost there what it costs on the robot.
+    The cloud's own drafter is assumed to cost what the robot's costs.
     """
     if preset.drafter == "cloud":
         return rate(preset.shape, STOP_AND_WAIT, replace(costs, one_way=0.0))

@@ -1,7 +1,7 @@
-"""The judge: from what was published, whether every motion traces to a verified action in time.
+"""Judges from published messages whether every motion traces to a verified action in time.
 
-It trusts no node. The words of a request are computed anew from the bytes of verdicts and drafts,
-the age of a frame from when the simulator published it. Times are seconds of the machine's clock.
+It trusts no node. The words of a request are recomputed from the bytes of verdicts and drafts, the
+age of a frame from when the simulator published it. Times are seconds of the machine's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...wire.messages import DraftMessage, Opened, Verdict
 
 @dataclass(frozen=True)
 class Asked:
-    """A decode began: for which instruction, on the frame of which stamp (ns)."""
+    """A decode began: its request and instruction, and the stamp of its frame (ns)."""
 
     at: float
     request: str
@@ -32,7 +32,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class OnWire:
-    """A draft, the session's first digest, or a verdict, as their bytes say."""
+    """A draft, verdict, or opened session, parsed from its bytes."""
 
     at: float
     request: str
@@ -54,7 +54,7 @@ class Command:
 
 @dataclass(frozen=True)
 class BaseCommand:
-    """A Twist. ``foreign``: the bench's own, published as a hostile neighbour's."""
+    """A Twist. ``foreign``: published by the bench as a hostile neighbour."""
 
     at: float
     moves: bool
@@ -63,7 +63,7 @@ class BaseCommand:
 
 @dataclass(frozen=True)
 class BaseMotion:
-    """Whether the base truly moves, by the simulator's own odometry."""
+    """Whether the base really moves, by the simulator's odometry."""
 
     at: float
     moves: bool
@@ -71,7 +71,7 @@ class BaseMotion:
 
 @dataclass(frozen=True)
 class Instructed:
-    """What the operator said."""
+    """An operator's instruction."""
 
     at: float
     text: str
@@ -79,7 +79,7 @@ class Instructed:
 
 @dataclass(frozen=True)
 class Reported:
-    """A sentence that people read: the topic (a node's name on /diagnostics), and the text."""
+    """A sentence for people: its topic (or a node's name on /diagnostics), and the text."""
 
     at: float
     topic: str
@@ -104,10 +104,9 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass
 class Judgement:
-    """``unverified``: motions that trace to nothing, a sentence each. Times in seconds, the
-    longest: from the last valid command's end until the base is told to stand (by a zero command
-    or by its own timeout), and until it stands.
-    """
+    """The judge's result. ``unverified``: motions without a verified action, one sentence each. The
+    longest times, s, from the last valid command's end until the base is commanded to stand (by a
+    zero command or by its own timeout), and until it stands."""
 
     unverified: list[str] = field(default_factory=list)
     standstill_s: float = 0.0
@@ -124,7 +123,7 @@ class _Decode:
     bases: list[PrefixDigest] = field(default_factory=list)
 
     def tokens_at(self, now: float) -> tuple[int, ...]:
-        """All tokens that verdicts published by then have settled."""
+        """The tokens verified by all verdicts published until then."""
         # The robot knows its first digest by itself: it goes on where Opened was lost.
         for base in dict.fromkeys((*self.bases, *(verdict.base for _, verdict in self.verdicts))):
             if base.length:
@@ -162,9 +161,9 @@ def judge(
     decode: Decode,
     since: float = -math.inf,
 ) -> Judgement:
-    """What happened from ``since`` on; what was published before was judged then.
+    """Judge what happened from ``since`` on; earlier events are context.
 
-    ``taken_at`` gives the time at which the frame of a stamp was taken.
+    ``taken_at`` gives the time at which the frame with a stamp was taken.
     """
     ordered = sorted(events, key=lambda event: event.at)
     decodes = _decodes(ordered)
@@ -189,7 +188,7 @@ def judge(
 
 
 def replaced_motions(events: Iterable[Event], since: float) -> int:
-    """How many motions took the place of another, which still drove, from ``since`` on."""
+    """How many motions replaced a running one, from ``since`` on."""
     count, drives_since = 0, math.inf
     for event in sorted(events, key=lambda event: event.at):
         if isinstance(event, BaseCommand) and not event.foreign and event.at >= since:
@@ -223,7 +222,7 @@ def _problem(
     taken_at: Callable[[int], float | None],
     decode: Decode,
 ) -> str:
-    """Why this action may not move the robot; empty where it may."""
+    """Why this action may not move the robot; empty if it may."""
     request = decodes.get(command.request)
     if request is None or not request.asked:
         return "nobody asked for it"
@@ -257,13 +256,13 @@ def _problem(
 
 
 def _driving(events: Sequence[Event]) -> list[tuple[float, float]]:
-    """From when until the next command the base was commanded to move."""
+    """Each interval, until the next command, in which the base was commanded to move."""
     own = [event for event in events if isinstance(event, BaseCommand) and not event.foreign]
     return [(command.at, after.at) for command, after in pairwise(own) if command.moves]
 
 
 def _drove(driving: Sequence[tuple[float, float]], taken: float | None, now: float) -> str:
-    """That the base was commanded to move for too long since a frame was taken; else empty."""
+    """Why the base was commanded to move for too long since a frame; empty if not."""
     times = [
         min(BASE_TIMEOUT, end - max(begin, taken or now)) for begin, end in driving if end <= now
     ]
@@ -273,7 +272,7 @@ def _drove(driving: Sequence[tuple[float, float]], taken: float | None, now: flo
 
 @dataclass
 class _Burst:
-    """Velocities that move, one after another, under one action."""
+    """Consecutive moving velocities under one action."""
 
     first: float
     last: float
@@ -283,7 +282,8 @@ class _Burst:
 def _follow(
     events: Sequence[Event], valid: Sequence[Command], judgement: Judgement, since: float
 ) -> None:
-    """Each velocity must be one of the valid action in force; and how fast the robot stands."""
+    """Check each velocity against the valid action in force, and measure how fast the robot
+    stops."""
     starts = [command.at - SLACK for command in valid]
     ends = [_end(command, events) for command in valid]
     own = (e for e in events if isinstance(e, BaseCommand) and not e.foreign)
@@ -324,7 +324,7 @@ def _stood(burst: _Burst, zero: float, judgement: Judgement) -> None:
 
 
 def _end(command: Command, events: Sequence[Event]) -> float:
-    """When an action is over: its expiry, the navigator's own word, or the operator's stop."""
+    """When an action ends: its expiry, the navigator's report, or the operator's stop."""
     end = command.expiry
     for event in events:
         if event.at <= command.at:

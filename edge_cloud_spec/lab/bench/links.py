@@ -1,7 +1,8 @@
-"""``python -m edge_cloud_spec.lab.bench.links FOLDER``: ten links as real 5G drives had them.
+"""``python -m edge_cloud_spec.lab.bench.links FOLDER``: synthesizes ten links like measured 5G
+drives.
 
-CICV5G measured a vehicle and a cloud: round trips of three urban and seven rural drives, stalls of
-half a second to two and a half. Made are traces (``read_trace``) whose round trips have these
+CICV5G measured round trips between a vehicle and a cloud on three urban and seven rural drives,
+with stalls of 0.5 to 2.5 s. This module makes traces (``read_trace``) whose round trips have these
 percentiles and change as a queue does: in seconds, and never so fast that packets overtake.
 """
 
@@ -26,7 +27,8 @@ STALL_S = (0.5, 2.5)
 
 @dataclass(frozen=True)
 class Drive:
-    """Percentiles 50, 99, 99.9 and 100 of a drive's round trips, ms, and stalls in five minutes."""
+    """A drive's percentiles 50, 99, 99.9 and 100 of round trips, ms, and its stalls in five
+    minutes."""
 
     p50: float
     p99: float
@@ -51,7 +53,7 @@ DRIVES = {
 
 
 def round_trips(drive: Drive, count: int, random: np.random.Generator) -> np.ndarray:
-    """Round trips float64 [count], ms, one each ``PERIOD``; nan in a stall."""
+    """Round trips float64 [count], ms, one per ``PERIOD``; nan in a stall."""
     smooth = random.standard_normal(count)
     for _ in range(2):  # an order in which neighbours are alike
         for i in range(1, count):
@@ -72,7 +74,7 @@ def round_trips(drive: Drive, count: int, random: np.random.Generator) -> np.nda
 
 
 def write_link(path: Path, drive: Drive, seconds: float, seed: Sequence[int]) -> None:
-    """A trace of this drive; raises UserError where it cannot be written."""
+    """Write a trace of this drive; raises UserError if that is impossible."""
     trips = round_trips(drive, int(seconds / PERIOD), np.random.default_rng(seed))
     figures = np.nanpercentile(trips, [100 * share for share in SHARES])
     lines = [
@@ -93,7 +95,7 @@ def write_link(path: Path, drive: Drive, seconds: float, seed: Sequence[int]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write all of them; the exit status."""
+    """Write all traces; returns the exit status."""
     parser = argparse.ArgumentParser(description="Write traces of ten links as 5G drives had them.")
     parser.add_argument("folder", type=Path, help="where to")
     parser.add_argument("--seed", type=int, default=1, help="others (%(default)s)")

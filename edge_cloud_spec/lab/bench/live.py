@@ -1,7 +1,7 @@
-"""The live rig: our programs in a ROS domain of their own, and a bystander among them.
+"""The live rig: our programs in a ROS domain of their own, and an observing node (the bystander).
 
-The bystander notes what is published and is the operator. Its node has a thread of its own, so that
-a busy bench delays no message.
+The bystander records what is published, and acts as the operator. Its node has its own thread, so
+that a busy bench delays no message.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ ENDLESS: dict[str, Value] = {"mission__failed_after": 10_000, "mission__max_deci
 class LiveRig:
     """Starts and kills programs, until ``close``; their output is written to files in ``logs``.
 
-    ``settings`` are of the nodes, whose cloud is the rig's verifier; ``folder`` ends with the rig.
+    ``settings``: the graph's, whose cloud is the rig's verifier; ``folder`` is deleted with the
+    rig.
     """
 
     def __init__(self, settings: GraphSettings, logs: Path | None = None) -> None:
-        """logs: None: they are not kept."""
+        """logs: a folder; None: output is not kept."""
         self._temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self._temporary.name)
         self._logs = logs or self.folder / "logs"
@@ -90,7 +91,7 @@ class LiveRig:
 
     @property
     def running(self) -> set[str]:
-        """Names of the programs that run."""
+        """The names of the running programs."""
         return set(self._running)
 
     def start(self, name: str, argv: Sequence[str]) -> None:
@@ -104,7 +105,7 @@ class LiveRig:
         self.wait_for(lambda: is_serving(self.verifier_address), "the verifier is up")
 
     def node_command(self, name: str, **parameters: Value) -> list[str]:
-        """The command line of a node of the graph; ``model__path`` gives ``model.path``."""
+        """The command line of a node of the graph; ``model__path`` stands for ``model.path``."""
         (spec,) = (spec for spec in graph(self.settings) if spec.name == name)
         given = tuple((key.replace("__", "."), value) for key, value in parameters.items())
         return command(replace(spec, parameters=(*spec.parameters, *given)), self.settings)
@@ -119,14 +120,14 @@ class LiveRig:
         return argv
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send it this signal, and wait until it has ended."""
+        """Send this signal to a program, and wait until it has ended."""
         processes = self._running.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.kill(processes.pids[name], number)
         processes.end()
 
     def pid(self, name: str) -> int:
-        """The number of a program's process."""
+        """A program's process id."""
         return self._running[name].pids[name]
 
     def ended(self, name: str) -> str:
@@ -140,7 +141,7 @@ class LiveRig:
     def wait_for(
         self, condition: Callable[[], object], what: str, timeout: float = STARTUP_TIMEOUT
     ) -> None:
-        """Wait until the condition holds; raises UserError where it does not within ``timeout``."""
+        """Wait until the condition holds; raises UserError if it does not within ``timeout``."""
         checked = time.monotonic()
         end = checked + timeout
         while not condition():
@@ -153,7 +154,7 @@ class LiveRig:
                     raise UserError(f"{what}: not within {timeout:g} s (logs: {self._logs})")
 
     def subscribers(self, topic: str) -> set[str]:
-        """Names of the nodes that subscribe to a topic."""
+        """The names of the nodes that subscribe to a topic."""
         found = self.node.get_subscriptions_info_by_topic(self.node.resolve_topic_name(topic))
         return {info.node_name for info in found}
 
@@ -170,12 +171,14 @@ LINES = ("nav_status", "instruction_status", "link_state")
 
 
 class Watch:
-    """``events`` since ``forget``, and the newest of each kind; ``at`` is when it was published."""
+    """Records ``events`` since ``forget``, and the newest of each kind; ``at`` is when it was
+    published."""
 
     def __init__(
         self, rig: LiveRig, odometry: str = "odom", left_out: Collection[str] = ()
     ) -> None:
-        """odometry: the topic of the base's true one. left_out: topics that are not noted."""
+        """odometry: the topic with the base's true motion. left_out: topics that are not
+        recorded."""
         self._node = rig.node
         self._lock = threading.Lock()
         self._events: list[Event] = []
@@ -211,12 +214,12 @@ class Watch:
 
     @property
     def events(self) -> list[Event]:
-        """What was noted since ``forget``."""
+        """The events recorded since ``forget``."""
         with self._lock:
             return list(self._events)
 
     def forget(self, before: float) -> None:
-        """Drop the events from before this time, but for the operator's."""
+        """Drop the events from before this time, except the operator's."""
         with self._lock:
             self._events = [
                 event
@@ -225,7 +228,7 @@ class Watch:
             ]
 
     def note(self, event: Event) -> None:
-        """Add an event; from any thread."""
+        """Record an event; from any thread."""
         with self._lock:
             self._events.append(event)
 
@@ -236,7 +239,8 @@ class Watch:
         self._instruction.publish(String(data=text))
 
     def answer(self, request: str, text: str) -> VerifiedTokens:
-        """A complete verified answer to the last instruction, on a frame of now: a forged one."""
+        """A forged message: a complete verified answer to the last instruction, on a current
+        frame."""
         message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
         message.verified = message.finished = True
         message.goal_id = self.instruction_status.goal_id
@@ -326,7 +330,8 @@ def _moves(twist: Any) -> bool:
 
 
 def _with_time(take: Callable[[float, Any], None]) -> Callable[..., None]:
-    """The callback that gives the message and when it was published, else when it came."""
+    """A callback that passes the message with its time of publication, or of arrival if that is
+    unknown."""
 
     def with_info(message: Any, info: Mapping[str, int]) -> None:
         take(info["source_timestamp"] / 1e9, message)

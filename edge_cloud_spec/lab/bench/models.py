@@ -1,9 +1,8 @@
-"""``bench models``: what two checkpoints of one's own come to on one's own pictures.
+"""``bench models``: measures a user's pair of checkpoints on the user's pictures.
 
-Both models run here, one after the other. The cost model then says which preset to take over a link
-of the given delay and rate, and what it promises; that promise is held against a decode of the same
-pictures through the emulated link. With several picture limits there is a row for each, on the
-same pictures in turn.
+Both models run here, one after the other. The cost model then says which preset is best over a link
+of the given delay and rate, and its speed; a decode of the same pictures over the emulated link
+checks that. Several picture limits give a row each, on the same pictures in turn.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from .requests import sample_requests
 
 
 def promises(costs: Costs) -> dict[str, float]:
-    """Tokens per second, once the answer has begun, of every preset whose greedy words are the
-    target's, the best first.
+    """Expected tokens per second, during an answer, of every preset whose greedy answers are the
+    target's; the best first.
 
-    Presets that differ under ``rejection`` only are one: the first by name stands for them. What a
-    lookup finds depends on what was said before: no cost model promises it.
+    Of presets that differ only under ``rejection``, the first by name is listed. Lookup is left
+    out: it depends on earlier answers, which no cost model knows.
     """
     found: dict[object, tuple[str, float]] = {}
     for name in ("cloud_ar", "cloud_sd", "dsd", *preset_names()):
@@ -76,7 +75,7 @@ REPEATS = 3  # of each size on a picture; the first one warms up
 
 @dataclass
 class PairMeasures:
-    """Counts and times (s) of all pictures so far."""
+    """Counts and times (s) over all pictures so far."""
 
     reached: list[int] = field(default_factory=lambda: [0] * DEPTH)
     accepted: list[int] = field(default_factory=lambda: [0] * DEPTH)
@@ -91,17 +90,17 @@ class PairMeasures:
 
     @property
     def by_depth(self) -> list[float | None]:
-        """Share of the drafts' tokens that were the target's, where those before them were."""
+        """The acceptance at each depth, given that all tokens before were accepted."""
         pairs = zip(self.accepted, self.reached, strict=True)
         return [round(a / r, 4) if r else None for a, r in pairs]
 
     @property
     def acceptance(self) -> float:
-        """The same over all depths."""
+        """The acceptance over all depths."""
         return sum(self.accepted) / max(1, sum(self.reached))
 
     def costs(self, one_way: float) -> Costs:
-        """The costs as the cost model takes them; ``one_way`` of the link in s."""
+        """The costs for the cost model; ``one_way``: of the link, s."""
         measures = Measures()
         for nodes in DRAFT_SIZES:
             measures.drafted(nodes, statistics.median(self.draft[nodes]))
@@ -122,9 +121,9 @@ Drafter = Vlm | LlamaDrafter
 
 
 def opened(model: Drafter, spec: PromptSpec, request: Request) -> tuple[Any, float]:
-    """A session after the prompt (the model's own kind), and the seconds that the prompt took.
+    """A session after the prompt (of the model's own type), and the prompt's time, s.
 
-    Raises UserError where the model cannot take the request.
+    Raises UserError if the model cannot take the request.
     """
     try:
         prompt = model.prompt(request, spec)
@@ -143,7 +142,8 @@ def opened(model: Drafter, spec: PromptSpec, request: Request) -> tuple[Any, flo
 def measure(
     ours: Session, theirs: Session | LlamaSession, spec: PromptSpec, into: PairMeasures
 ) -> tuple[int, ...]:
-    """Decode one request greedily with drafted chains, time passes; its answer's tokens.
+    """Decode one request greedily with drafted chains, and time the passes; returns the answer's
+    tokens.
 
     ours, theirs: the target's session and the draft model's, both after the prompt.
     """
@@ -167,10 +167,10 @@ def measure(
 def _time_passes(
     session: Session | LlamaSession, sizes: Sequence[int], into: dict[int, list[float]]
 ) -> None:
-    """Passes over chains after a last token that is not computed yet, as in a round.
+    """Time passes over chains after an uncomputed last token, as in a round.
 
-    A pass of ``n`` nodes of the draft model has n rows; one of the target has the last token's,
-    too: it is what the verdict before settled.
+    A pass of ``n`` nodes has n tokens in the draft model; in the target it also has the last token
+    of the previous verdict.
     """
     last, length = session.tokens[-1], session.length
     for size in sizes:
@@ -184,7 +184,7 @@ def _time_passes(
 
 
 def held_mb() -> float:
-    """Memory of this process (resident), or the most that the GPU held; MB."""
+    """This process's resident memory, or the GPU's peak; MB."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return float(torch.cuda.max_memory_allocated() / 1e6)
     pages = Path("/proc/self/statm").read_text().split()[1]
@@ -198,7 +198,7 @@ def decode_all(
     preset: Preset,
     limits: Sequence[PictureLimits],
 ) -> list[list[Outcome]]:
-    """Decode every picture with a drafter that looks as closely as each of ``limits``, in turn.
+    """Decode every picture under each of the picture ``limits`` in turn.
 
     Raises UserError.
     """
@@ -291,7 +291,7 @@ OPTIONS: Options = {
 
 
 def crop_alike(drafter: Drafter, target: Vlm) -> None:
-    """Keep the logits that both have. UserError: their tokenizers differ."""
+    """Crop both models to their common vocabulary. UserError: their tokenizers differ."""
     if drafter.tokenizer_digest != target.tokenizer_digest:
         raise UserError("the two models have different tokenizers: choose two models of one family")
     vocabulary = min(drafter.vocabulary, target.vocabulary)
@@ -300,7 +300,7 @@ def crop_alike(drafter: Drafter, target: Vlm) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each picture limit. Raises UserError."""
+    """Run the suite; returns a row per picture limit. Raises UserError."""
     _check(args)
     limits = [PictureLimits()]
     limits += [PictureLimits(max_pixels=pixels) for pixels in args.max_pixels]
@@ -405,7 +405,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _requests(args: argparse.Namespace) -> list[Request]:
-    """The bag's pictures, spread over it; or simulated views."""
+    """The requests: the bag's pictures, evenly chosen, or simulated views."""
     if args.bag is None:
         made = sample_requests(args.seed, args.frames)
         return [Request(args.say or each.instruction, each.jpeg, each.order) for each in made]

@@ -1,4 +1,4 @@
-"""Options that suites share: a cost profile, a link and a harness."""
+"""Options shared by suites: a cost profile, a link and a harness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
 
 
 def finite(text: str) -> float:
-    """The number that an option gives; ArgumentTypeError where it is none that is finite."""
+    """Parse an option's number; raises ArgumentTypeError unless it is finite."""
     try:
         number = float(text)
     except ValueError:
@@ -73,7 +73,7 @@ COST_OPTIONS: Options = {
 
 
 def cost_profiles_of(args: argparse.Namespace, rtt_ms: float | None) -> list[CostProfile]:
-    """Those that ``--cost-profile`` names, changed by the other options; raises UserError."""
+    """The cost profiles of ``--cost-profile``, changed by the other options; raises UserError."""
     given: dict[str, Any] = {
         name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None
     }
@@ -88,9 +88,8 @@ def cost_profiles_of(args: argparse.Namespace, rtt_ms: float | None) -> list[Cos
 
 
 def take_link(args: argparse.Namespace) -> None:
-    """Put the trace of ``--link`` (of several a list) in place of its file, and its round trip in
-    ``--rtt``; without one, what the link usually is where no option says it. Raises UserError.
-    """
+    """Replace the file of ``--link`` (or each of several) by its trace, and ``--rtt`` by its round
+    trip; without ``--link``, set the link's defaults for options not given. Raises UserError."""
     usual = {"jitter": 0.0, "rate": 0.0, "outage": (0.0, 0.0)}
     given = {name: vars(args).get(name) for name in ("rtt", *usual)}
     given = {name: value for name, value in given.items() if value not in (None, [])}
@@ -106,16 +105,15 @@ def take_link(args: argparse.Namespace) -> None:
 
 
 def profile_of(args: argparse.Namespace, one_way_ms: float) -> LinkProfile:
-    """The trace of ``--link``, or a link of this delay with the jitter, rate and outages of the
-    options; raises UserError.
-    """
+    """The trace of ``--link``, or a link of this delay with the options' jitter, rate and outages;
+    raises UserError."""
     if args.link is not None:
         return LinkProfile(trace=args.link)
     return LinkProfile(one_way_ms, args.jitter, args.rate, *args.outage)
 
 
 def check_counts(args: argparse.Namespace, *names: str) -> None:
-    """UserError where one of these options is below 1."""
+    """Raise UserError if one of these options is below 1."""
     for name in names:
         if getattr(args, name) < 1:
             raise UserError(f"--{name} is at least 1")

@@ -1,9 +1,9 @@
-"""``bench passes``: the time of a pass over many sessions, beside the bound of memory.
+"""``bench passes``: the time of a pass over many sessions, compared with the memory bound.
 
 Random weights of a published shape, on a GPU or, with the tiny shape, anywhere: times do not depend
-on what weights and caches hold, so nothing is read or prefilled. The bound is the weights and the
-caches that a pass reads, over the device's own bandwidth, measured in the same run. Beside it stand
-transformers' own step of one session, and what early exits cost.
+on the contents of weights and caches, so nothing is loaded or prefilled. The bound is the bytes of
+weights and caches that a pass reads, over the device's bandwidth, measured in the same run. It also
+times transformers' step of one session, and early exits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .command import Options, Row
 
 @dataclass(frozen=True)
 class TextShape:
-    """The text half of a Qwen2.5-VL."""
+    """The sizes of a Qwen2.5-VL's text model."""
 
     hidden: int
     mlp: int
@@ -53,7 +53,7 @@ SHAPES = {
 
 
 class RandomTarget:
-    """The model as transformers has it, and after ``take_over`` as ours. Raises UserError."""
+    """A random model: transformers' own, and after ``take_over`` ours. Raises UserError."""
 
     def __init__(self, shape: TextShape, device: str, dtype: str) -> None:
         from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -90,14 +90,15 @@ class RandomTarget:
             torch.set_default_dtype(before)
 
     def take_over(self) -> None:
-        """Have our transformer of its layers; transformers' own forward does not work any more."""
+        """Build our transformer from its layers; transformers' forward no longer works then."""
         model, self.model = self.model, None
         text = model.model.language_model
         self.transformer = Transformer(text, model.lm_head)
 
     @property
     def weight_bytes(self) -> int:
-        """What a pass reads of the weights: all but the embedding, of which it takes a few rows."""
+        """The bytes of weights that a pass reads: all but the embedding, of which it reads a few
+        rows."""
         shape, size = self.shape, self.dtype.itemsize
         attention = shape.hidden * (
             shape.hidden * 2 + 2 * shape.hidden * shape.kv_heads // shape.heads
@@ -106,11 +107,11 @@ class RandomTarget:
         return size * (shape.layers * layer + shape.hidden * shape.vocabulary)
 
     def cache_bytes(self, rows: int) -> int:
-        """Bytes of so many rows of a session's keys and values."""
+        """The bytes of ``rows`` tokens of a session's keys and values."""
         return rows * self.transformer.cache_layout.row_bytes
 
     def session(self, rows: int, seed: int = 0) -> Session:
-        """A session after a prompt of so many rows, whose cache holds random numbers."""
+        """A session after a prompt of ``rows`` tokens, whose cache holds random numbers."""
         cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
         generator = torch.Generator(self.device).manual_seed(seed)
         cache.rows(0, rows).normal_(generator=generator)
@@ -140,7 +141,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each number of sessions and of nodes."""
+    """Run the suite; returns a row per number of sessions and of nodes."""
     try:
         nodes, robots = ([int(n) for n in text.split(",")] for text in (args.nodes, args.robots))
     except ValueError:
@@ -195,7 +196,7 @@ def _pass(
 
 
 def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
-    """What exits compute: an adapter and a short head after some of the layers."""
+    """Time the early exits: an adapter and a short head after some layers."""
     layers = [max(1, round(depth * target.shape.layers)) for depth in EXIT_DEPTHS]
     adapters = {layer: Adapter(target.shape.hidden, RANK) for layer in layers}
     vlm: Any = SimpleNamespace(transformer=target.transformer, vocabulary=target.shape.vocabulary)
@@ -210,7 +211,7 @@ def _exits(target: RandomTarget) -> Callable[[int, Any], None]:
 
 
 def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:
-    """A step of one session by transformers' own forward and cache."""
+    """The time of one session's step by transformers' forward and cache."""
     from transformers import DynamicCache
 
     model = target.model
@@ -235,7 +236,7 @@ def _transformers_ms(target: RandomTarget, args: argparse.Namespace) -> float:
 
 
 def _bandwidth(target: RandomTarget) -> float:
-    """Bytes a second that the device reads and writes in a large copy."""
+    """The device's bandwidth, bytes per second, measured by a large copy."""
     size = COPIED if target.device.type == "cuda" else COPIED // 4
     source = torch.zeros(size, dtype=torch.uint8, device=target.device)
     into = torch.empty_like(source)
@@ -243,7 +244,7 @@ def _bandwidth(target: RandomTarget) -> float:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """The result of ``work``, and its seconds, those of the GPU included."""
+    """The result of ``work``, and its time including the GPU's, s."""
     _synchronize()
     begun = time.perf_counter()
     result = work()
@@ -257,5 +258,5 @@ def _synchronize() -> None:
 
 
 def _median_ms(trials: int, work: Callable[[], object]) -> float:
-    """The median of ``trials`` times, after three to warm up."""
+    """The median of ``trials`` times, after three warm-up runs."""
     return 1e3 * statistics.median([timed(work)[1] for _ in range(trials + 3)][3:])

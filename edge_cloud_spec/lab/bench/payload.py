@@ -44,7 +44,7 @@ POOL = 8  # rows that are drawn; a prefix has one of them, rolled, so no two are
 
 
 class PowerLaw(FakeVlm):
-    """Logits [V] of one tail; those of the same seed and ``noise`` 0 are the target's."""
+    """A model with logits [V] of one tail; with ``noise`` 0 it is the target of this seed."""
 
     def __init__(self, exponent: float, vocabulary: int, seed: int, noise: float = 0.0) -> None:
         self.vocabulary = vocabulary
@@ -61,7 +61,7 @@ class PowerLaw(FakeVlm):
         return mix(prompt, 0)
 
     def after(self, state: int, token: int) -> int:
-        """The state of the prefix with one token more."""
+        """The state one token later."""
         return mix(state, token + 3)
 
     def row(self, state: int) -> NDArray[np.float32]:
@@ -78,9 +78,9 @@ def _rolled(rows: list[NDArray[np.float32]], state: int) -> NDArray[np.float32]:
 class RoundBytes:
     """Serialized bytes of each round, and how many of its drafted tokens were accepted.
 
-    ``down`` is without the dense rows that a robot requests when a sparse residual ran out: they
-    are ``fallbacks``. ``rejections``: rounds whose verdict rejected all that the draft had at some
-    place.
+    ``down`` excludes the dense P that a robot requests when a sparse residual does not suffice;
+    those are counted in ``fallbacks``. ``rejections``: rounds whose verdict rejected all candidates
+    at one position.
     """
 
     up: list[int] = field(default_factory=list)
@@ -127,7 +127,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a preset and rule."""
+    """Run the suite; returns a row per preset and rule."""
     check_counts(args, "vocab", "gamma", "rounds")
     models = pair_of_tail(args.tail, args.vocab, args.seed, args.noise)
     rows = []
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 def pair_of_tail(
     tail: str, vocabulary: int, seed: int, noise: float = 1.0
 ) -> tuple[PowerLaw, PowerLaw]:
-    """The draft model, then the target, of the tail with this name."""
+    """The draft model and the target with the tail of this name."""
     exponent = TAILS[tail]
     return PowerLaw(exponent, vocabulary, seed, noise), PowerLaw(exponent, vocabulary, seed)
 
@@ -159,7 +159,7 @@ def measure(
     models: tuple[PowerLaw, PowerLaw],
     rounds: int,
 ) -> Row:
-    """So many rounds over the two models."""
+    """Run ``rounds`` rounds with the two models; returns their row."""
     sessions: Any = tuple(model.open(policy.seed) for model in models)
     pair = LoopbackPair(preset, rule, policy, sessions, models[1].vocabulary)
     totals = RoundBytes()

@@ -1,9 +1,9 @@
-"""``bench peers``: tokens per second beside transformers' own ways to generate.
+"""``bench peers``: tokens per second compared with transformers' own ways to generate.
 
 These are its plain generate, its assisted generate and its prompt lookup. Prints tokens per second,
-and their ratios to the best of these. Same weights, pictures and prompts,
-one thread a process, taken in turn within one run. Every request has a picture of its own, whose
-vision pass and prefill are part of everyone's time.
+and their ratios to the best of these. Same weights, pictures and prompts, one thread per process,
+in turn within one run. Every request has its own picture, whose vision pass and prefill are part of
+all times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a peer."""
+    """Run the suite; returns a row per peer."""
     check_counts(args, "requests")
     ours, draft_model = load(args.target, threads=1), load(args.drafter, threads=1)
     spec = ours.spec(rules_text(), MAX_TOKENS)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 def _timed(
     decode: Decode[tuple[int, ...]], request: Request, policy: SamplingPolicy
 ) -> tuple[tuple[int, ...], float]:
-    """The answer, and the seconds that it took."""
+    """The answer, and its time in seconds."""
     started = time.perf_counter()
     return decode(request, policy), time.perf_counter() - started
 

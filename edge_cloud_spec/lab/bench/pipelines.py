@@ -1,8 +1,8 @@
-"""``bench pipelines``: each preset under the published cost profiles, in virtual or in real time.
+"""``bench pipelines``: each preset under the published cost profiles, in virtual or real time.
 
 Prints tokens per second and speed-up over the target alone, beside the papers' formulas and
-results. Robot, cloud and codec are the real ones; models are scripted: they cost what a cost
-profile says and agree as often. With ``--cost-profile embedded`` the models are the embedded pair.
+results. Robot, cloud and codec are the real ones; models are scripted, with a cost profile's times
+and acceptance. With ``--cost-profile embedded`` the models are the embedded pair.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .options import (
 
 @dataclass(frozen=True)
 class MeasuredAnswers:
-    """Answers of one preset; ``equal`` of them are token by token the target's."""
+    """Answers of one preset; ``equal`` of them equal the target's token by token."""
 
     outcomes: Sequence[Outcome]
     equal: int
@@ -84,7 +84,7 @@ class MeasuredAnswers:
 
 
 def formula_speedup(cost_profile: CostProfile, preset: str) -> float | None:
-    """The paper's own formula with these costs, over the target alone."""
+    """The speed-up over the target alone by the paper's formula with these costs."""
     length, draft, verify, rtt = (
         cost_profile.gamma,
         cost_profile.draft_ms,
@@ -104,7 +104,7 @@ def formula_speedup(cost_profile: CostProfile, preset: str) -> float | None:
 
 
 def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
-    """The paper's measurement, over the target alone."""
+    """The speed-up over the target alone that the paper measured."""
     published = cost_profile.published
     found = {
         "dsd": published.get("ar_to_sd", published.get("vanilla")),
@@ -122,7 +122,7 @@ BASELINE = "cloud_ar"
 
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
-    """A row a round-trip time and preset; the first is always ``cloud_ar``."""
+    """A row per round-trip time and preset; the first is always ``cloud_ar``."""
     from ...models.load import load  # torch, which scripted models do without
 
     _check_embedded(args)
@@ -149,7 +149,7 @@ def _embedded_answers(
     drafter: Vlm,
     cases: Sequence[Case],
 ) -> dict[str, list[Outcome]]:
-    """Each preset's answers, by a robot of its own that keeps what it measures of the link."""
+    """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
         drafter.spec(rules_text(), MAX_TOKENS),
         REPLY_TIMEOUT + profile.longest_outage_s,
@@ -168,7 +168,7 @@ def _embedded_answers(
 
 
 def _check_embedded(args: argparse.Namespace) -> None:
-    """UserError where an option does not apply to real models."""
+    """Raise UserError if an option does not apply to real models."""
     if args.cost_profile != "embedded":
         raise UserError("--cost-profile embedded goes alone: the others are scripted")
     if not args.rtt:
@@ -231,7 +231,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a cost profile, preset and round-trip time."""
+    """Run the suite; returns a row per cost profile, preset and round-trip time."""
     take_link(args)
     if args.link is not None:
         args.rtt = [args.rtt]
@@ -264,7 +264,7 @@ def _rows(
 
 
 def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
-    """One answer after another; the robot keeps its measurements from one to the next."""
+    """Decode one answer after another; the robot keeps its measurements."""
     answers, drafts = [], preset.drafter == "cloud"
     profile = profile_of(args, cost_profile.one_way_ms)
     harness = VirtualHarness(cost_profile, profile, args.seed, cloud_drafts=drafts)

@@ -1,4 +1,4 @@
-"""The target alone, as transformers computes it: the reference of every comparison.
+"""The target computed by transformers alone: the reference of every comparison.
 
 Only the prompt is shared with this package; forward, cache and ``generate`` are transformers'.
 """
@@ -44,7 +44,8 @@ class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
-    """A prompt as transformers' ``generate`` takes it (it places pictures by their token types)."""
+    """Convert a prompt to arguments of transformers' ``generate`` (it places pictures by token
+    types)."""
     ids = torch.from_numpy(prompt.input_ids)[None]
     pixels = np.concatenate([image.pixels() for image in prompt.images])
     return {
@@ -110,7 +111,7 @@ def sample(
 
 
 def load_reference(directory: str, vlm: Vlm) -> Any:
-    """transformers' own model of a checkpoint directory, in the data type that ours computes in."""
+    """transformers' model of a checkpoint directory, in the dtype of our model."""
     from transformers import AutoModelForImageTextToText
 
     dtype = vlm.transformer.dtype

@@ -13,7 +13,7 @@ PHRASES = ("find the {}", "go to the {}", "where is the {}")
 
 
 def sample_requests(seed: int, count: int, renderer: str = "mixed") -> list[Request]:
-    """``count`` requests, each with a picture of its own; mostly for things in view."""
+    """``count`` requests, each with its own picture; mostly for things in view."""
     rng = np.random.default_rng((seed, 0xBE))
     requests = []
     for view in sample_views(seed + 10_000_019, count, renderer):

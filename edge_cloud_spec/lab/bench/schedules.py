@@ -1,9 +1,9 @@
 """``bench schedules``: short decodes over a link that cuts, loses, repeats and reorders messages.
 
 Prints how many decodes of each preset and rule were wrong, hung or failed. Tokens, candidates and
-tail tokens are so few that rare branches are common. First every single fault and every pair of
-faults, at every message; then random ones. What the robot emits as verified has to be a prefix of
-the cloud's answer, under ``greedy`` and ``coupled`` of the target's own, and every decode must end.
+tail tokens are so few that rare branches are common. First come every single fault and every pair
+of faults, at every message; then random ones. What the robot emits as verified must be a prefix of
+the cloud's answer (under ``greedy`` and ``coupled``, of the target's), and every decode must end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MILD = Conditions(jitter=0.1, draft_pass=0.1)
 
 @dataclass(frozen=True)
 class Schedule:
-    """One decode and what happens to its messages; all else follows from ``seed``."""
+    """One decode with the faults of its messages; all else follows from ``seed``."""
 
     preset: str
     rule: str
@@ -66,7 +66,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ScheduleResult:
-    """How a schedule ended. ``verdict`` is "" where nothing is wrong, else one of COUNTS."""
+    """The result of a schedule. ``verdict``: empty if nothing is wrong, else one of COUNTS."""
 
     verdict: str
     why: str
@@ -82,7 +82,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row for each preset and rule."""
+    """Run the suite; returns a row per preset and rule."""
     check_counts(args, "schedules")
     names = args.presets.split(",") if args.presets else preset_names()
     presets = [name for name in names if load_preset(name).verified]
@@ -120,9 +120,9 @@ Batch = list[tuple[Case, Counter[str], list[str]]]
 
 
 def all_faults(preset: str, rule: str, seed: int) -> Batch:
-    """Every single fault and every pair of faults at every message of two decodes.
+    """Run every single fault and every pair of faults, at every message of two decodes.
 
-    In the second a dense row of P is requested, where the preset can do that.
+    The second decode requests a dense P, if the preset can do that.
     """
     plain = Schedule(preset, rule, seed)
     candidates = (replace(plain, seed=seed + number) for number in range(1, SEARCHED))
@@ -132,7 +132,7 @@ def all_faults(preset: str, rule: str, seed: int) -> Batch:
 
 
 def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, ScheduleResult]]:
-    """Schedules with no fault, each fault, and each pair; a fault may cause more messages."""
+    """Run schedules with no fault, each fault, and each pair; a fault may cause more messages."""
     unfaulted = run_schedule(plain)
     yield plain, unfaulted
     for first in range(unfaulted.messages):
@@ -147,13 +147,13 @@ def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, Schedu
 
 
 def random_faults(presets: list[str], seed: int, numbers: range) -> Batch:
-    """The random schedules of these numbers."""
+    """Run the random schedules with these numbers."""
     schedules = (random_schedule(presets, seed, number) for number in numbers)
     return count_results((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
 def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
-    """A random schedule; equal seed and number give an equal one."""
+    """A random schedule, determined by seed and number."""
     random = Random(f"{seed} {number}")
     tokens = random.choice((1, 2, 4, 8, 16))
     messages = random.sample(range(4 + 3 * tokens), random.randint(0, MAX_FAULTS))
@@ -185,7 +185,7 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
 
 
 def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
-    """The robot goes to the other verifier and back, with some words of that or none."""
+    """The schedule with moves to the other verifier and back, after some verified words or none."""
     faults = dict(schedule.faults) if random.random() < 0.5 else {}
     for _ in range(random.choice((0, 1, 1, 2))):
         first = random.randrange(3 + 2 * schedule.tokens)
@@ -197,7 +197,7 @@ def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
 
 
 def count_results(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
-    """Counts by preset and rule, and the schedules that failed."""
+    """Count results by preset and rule, and collect the schedules that failed."""
     batch: dict[Case, tuple[Counter[str], list[str]]] = {}
     for schedule, result in results:
         found, failed = batch.setdefault((schedule.preset, schedule.rule), (Counter(), []))
@@ -210,7 +210,7 @@ def count_results(results: Iterable[tuple[Schedule, ScheduleResult]]) -> Batch:
 
 
 def run_schedule(schedule: Schedule) -> ScheduleResult:
-    """Decode it and compare what was emitted with what the cloud holds."""
+    """Decode a schedule, and compare the emitted tokens with the cloud's."""
     decode = decode_of(schedule)
     try:
         finish = decode.run()
@@ -261,14 +261,14 @@ def _preset(name: str) -> Preset:
 
 
 def tiny(preset: Preset) -> Preset:
-    """The preset with drafts and residuals so short that they often run out."""
+    """The preset with very short drafts and residuals, so that they often do not suffice."""
     if preset.draft_length:
         preset = replace(preset, draft_length=2)
     return replace(preset, residual_top_k=1, residual_tail=1)
 
 
 def mismatch(decode: Decode) -> str:
-    """How the emitted tokens differ from the cloud's; empty where they do not."""
+    """How the emitted tokens differ from the cloud's; empty if they do not."""
     emitted, finish = decode.emitted, decode.outcome
     assert finish is not None
     closing = decode.sent[-1]
@@ -290,6 +290,7 @@ def mismatch(decode: Decode) -> str:
 
 
 def _agree(said: tuple[int, ...], held: tuple[int, ...], last_may_lack: bool) -> bool:
-    """Whether what was said begins what is held, but for a last token that may be lacking there."""
+    """Whether the emitted tokens are a prefix of the cloud's, except for a last token that may be
+    missing."""
     known = said[:-1] if last_may_lack and len(said) > len(held) else said
     return known == held[: len(known)]

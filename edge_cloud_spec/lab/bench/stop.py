@@ -1,8 +1,8 @@
 """``bench stop``: ms from ``e_stop`` to a zero command; all nodes are real processes.
 
-``bare_ms``: a bare rclpy message to another process and its answer, just before it; ``load``: of
-the machine, on average over the last minute. ``bench faults`` has what happens to the robot when
-the verifier or a node is killed.
+``bare_ms``: the same for a bare rclpy message to another process and its answer, measured just
+before; ``load``: the machine's average load over the last minute. ``bench faults`` measures the
+robot when the verifier or a node is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRIES = 30  # of one trial: on a busy machine the decode may end before the stop
 
 
 class Reaction:
-    """Time from a Bool on one topic to the zero Twist with which another process answers."""
+    """Measures the time from a Bool on one topic to another process's zero Twist."""
 
     def __init__(self, rig: LiveRig, press: str, command: str) -> None:
         self._rig = rig
@@ -52,7 +52,7 @@ class Reaction:
             self._zeros.append(time.time())
 
     def press(self, on: bool) -> float:
-        """Publish it; returns when."""
+        """Publish the Bool; returns the time."""
         self._zeros.clear()
         now = time.time()
         self._press.publish(Bool(data=on))
@@ -66,10 +66,11 @@ class Reaction:
 
 
 def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
-    """Ms from the stop to a zero command at the base, and of a bare message just before, by trial.
+    """For each trial, ms from the stop to a zero command at the base, and of a bare message just
+    before.
 
     The drafter decodes long answers of a random pair, on a topic that the navigator does not
-    subscribe to; the answers that move the robot are published here. A trial counts when the
+    subscribe to; this function publishes the answers that move the robot. A trial counts if the
     decode ended with ``aborted``. Raises UserError.
     """
     rng = np.random.default_rng(seed)
@@ -107,7 +108,7 @@ class _EStop:
         self._words = rig.node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
 
     def is_ready(self) -> bool:
-        """Whether all hear and are heard."""
+        """Whether all subscriptions and publishers are connected."""
         rig, lines = self._rig, self._watch.lines
         both = {"drafter", "navigator"}
         return (
@@ -172,7 +173,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """One row."""
+    """Run the suite; returns one row."""
     check_counts(args, "trials")
     ours, theirs = measure(args.trials, args.seed)
     load = os.getloadavg()[0]

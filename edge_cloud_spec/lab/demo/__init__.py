@@ -1,4 +1,4 @@
 """The demo: a robot follows an instruction in a simulated room, live and in a report.
 
-Nothing here decides or moves; all that is reported was received on topics.
+Nothing here decides or moves; the report is made from received topics only.
 """

@@ -73,7 +73,8 @@ add_demo_arguments = partial(add_options, options=OPTIONS)
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    """Run the demo; 0 only if the robot stopped within reach of the named object, facing it."""
+    """Run the demo; returns 0 only if the robot stopped within reach of the named object, facing
+    it."""
     preset = load_preset(args.preset)
     if not preset.verified and not args.allow_unverified:
         raise UserError(
@@ -154,14 +155,14 @@ def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: 
 
 
 def _status(observer: Observer) -> Status:
-    """The navigator's; it was heard before the run began."""
+    """The navigator's status, which was received before the run began."""
     status = observer.read(lambda run_log: run_log.nav_status)
     assert status is not None
     return status
 
 
 def graph_settings(args: argparse.Namespace) -> GraphSettings:
-    """The settings of the graph, from the options."""
+    """The graph's settings from the options."""
     return GraphSettings(
         cloud=args.cloud,
         preset=args.preset,
@@ -174,7 +175,7 @@ def graph_settings(args: argparse.Namespace) -> GraphSettings:
 
 
 def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str, Value]]:
-    """Parameters of this run's nodes beyond the graph's own."""
+    """Parameters of this run's nodes besides the graph's."""
     return {
         "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
         "navigator": {"allow_unverified": args.allow_unverified},
@@ -188,7 +189,7 @@ def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str
 
 
 def _temperature(args: argparse.Namespace) -> float:
-    """The temperature of the rule; UserError where the two do not go together."""
+    """The temperature for the rule; UserError if they exclude each other."""
     given = args.temperature
     if given is None:
         return temperature_of(args.rule, 0.8)
@@ -199,7 +200,7 @@ def _temperature(args: argparse.Namespace) -> float:
 
 
 def named_object(instruction: str | None) -> str:
-    """The object that an instruction names, so that the room has it; empty: the room's own."""
+    """The object that an instruction names, which the room must have; empty: the room's default."""
     words = " ".join((instruction or "").lower().split())
     return next((kind for kind in KINDS if kind in words), "")
 
@@ -208,7 +209,7 @@ MARK = ".edge_cloud_spec_report"  # in folders that may be emptied
 
 
 def fresh_folder(folder: Path) -> Path:
-    """The folder, emptied of an earlier report; UserError where it holds anything else."""
+    """The folder, after removing an earlier report; UserError if it holds anything else."""
     known = {"logs", "bag", "index.html", "figures.json", "path.png"}
     known |= {"camera.mp4", "camera.gif", MARK}
     if folder.exists() and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The legged robot of a run, seen from outside: drawn afterwards from what its topics told."""
+"""Renders a run's legged robot from outside, afterwards, from its topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _HIDDEN = (3, ROBOT_GROUP)  # the shapes of legs that collide are not those that
 def outside_view(
     room: Room, outcomes: list[tuple[float, dict[str, Any]]], size: int
 ) -> Iterator[Callable[[float], np.ndarray]]:
-    """The picture uint8 [size, size, 3] at a time: from behind, with the target before it.
+    """A context with a function from time to a picture uint8 [size, size, 3]: from behind, towards
+    the target.
 
     ``outcomes`` are a run log's, with the postures of legs. For one thread.
     """
@@ -54,7 +55,7 @@ def outside_view(
 
 
 def _booms(model: Any, bodies: np.ndarray, yaws: np.ndarray) -> np.ndarray:
-    """From each body [N, 3] to the eye behind it, as far as nothing is between them: [N, 3]."""
+    """From each body [N, 3] to the camera behind it, as far as the view is free: [N, 3]."""
     data, booms = mujoco.MjData(model), []
     mujoco.mj_forward(model, data)
     for side in _SIDES:
@@ -68,6 +69,6 @@ def _booms(model: Any, bodies: np.ndarray, yaws: np.ndarray) -> np.ndarray:
 
 
 def _calmed(points: np.ndarray) -> np.ndarray:
-    """Points [N, 3], each the mean of those about it in time."""
+    """Points [N, 3] smoothed over time."""
     padded = np.pad(points, ((_CALM // 2, _CALM // 2), (0, 0)), mode="edge")
     return np.stack([np.convolve(one, np.ones(_CALM), "valid") for one in padded.T], 1) / _CALM

@@ -1,4 +1,4 @@
-"""The report of a run: a folder with film, path, figures and the bag, and the page of them."""
+"""Writes a run's report: a folder with film, path, figures and bag, and a page that shows them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
 def figures(
     run: dict[str, Any], run_log: RunLog, result: RunResult, started: float
 ) -> dict[str, Any]:
-    """All figures of a run; ``started`` is the seconds that the graph took to start."""
+    """All figures of a run; ``started``: how long the graph took to start, s."""
     decisions = [d for d in run_log.decisions.values() if d.stats]
     total = {name: sum(d.stats[name] for d in decisions) for name in _SUMS}
     times = {name: round(sum(d.stats[name] for d in decisions), 2) for name in _TIMES}
@@ -59,7 +59,7 @@ def figures(
 
 
 def row(decision: Decision) -> dict[str, Any]:
-    """One decision, its rounds included."""
+    """The figures of one decision and its rounds."""
     stats = {k: round(v, 3) if isinstance(v, float) else v for k, v in decision.stats.items()}
     return {
         "decision": decision.number,
@@ -84,7 +84,7 @@ def row(decision: Decision) -> dict[str, Any]:
 
 
 def path_length(run_log: RunLog) -> float:
-    """Metres that the robot drove."""
+    """The distance that the robot drove, m."""
     places = [complex(o["x"], o["y"]) for _, o in run_log.outcomes]
     return float(sum(abs(b - a) for a, b in pairwise(places)))
 
@@ -104,9 +104,9 @@ Word = tuple[str, tuple[int, int, int]]
 def write_film(
     folder: Path, run_log: RunLog, room: Room, instruction: str, result: RunResult
 ) -> Path:
-    """``camera.mp4`` in ``folder``, or ``camera.gif`` where there is no video encoder.
+    """Write ``camera.mp4`` into ``folder``, or ``camera.gif`` if there is no video encoder.
 
-    A robot with legs is shown from outside, too, beside its own camera.
+    A robot with legs is also shown from outside, beside its own camera.
     """
     rate = min(RATE, MAX_FRAMES / max(1.0, result.seconds))
     try:
@@ -159,13 +159,13 @@ def _open(jpeg: bytes) -> Image.Image:
 
 
 def last_words(decision: Decision) -> float:
-    """When the last of a decision's words were settled, s."""
+    """When the last words of a decision were verified, s."""
     answered = [r.answered for r in decision.rounds.values() if math.isfinite(r.answered)]
     return max(answered, default=decision.begun)
 
 
 def motions(run_log: RunLog) -> list[tuple[float, float]]:
-    """(begin, seconds) of the times in which the navigator reported motion."""
+    """(begin, duration), s, of each time in which the navigator reported motion."""
     bars: list[tuple[float, float]] = []
     begun = None
     for at, status in run_log.statuses:
@@ -193,7 +193,7 @@ class Caption:
         self._large = ImageFont.load_default(22)
 
     def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
-        """The pictures side by side and their caption, uint8 [H, n * SIDE, 3]."""
+        """The pictures side by side with their caption, uint8 [H, n * SIDE, 3]."""
         size = (len(pictures) * SIDE, SIDE + STRIPS[len(pictures) - 1])
         sheet = Image.new("RGB", size, _BACK)
         for i, picture in enumerate(pictures):
@@ -211,7 +211,7 @@ class Caption:
         return np.array(sheet)
 
     def words_at(self, decision: Decision, at: float) -> list[Word]:
-        """The words that were settled by then: drafted ones, and the cloud's own."""
+        """The words verified until ``at``: drafted ones, and the cloud's own."""
         words: list[Word] = []
         for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
             if not round_.complete or not round_.answered <= at:
@@ -236,7 +236,7 @@ class Caption:
             x += wide
 
     def _time_line(self, pen: ImageDraw.ImageDraw, at: float, right: int, bottom: int) -> None:
-        """When it decided and when it moved, as far as the film has got."""
+        """Draw when it decided and moved, up to the film's current time."""
         left = 76
         scale = (right - left) / max(self._end, 1e-3)
         for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
@@ -250,7 +250,7 @@ class Caption:
         pen.line([(now, bottom - 48), (now, bottom - 10)], _INK)
 
     def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
-        """Write the result over the bottom of the frame."""
+        """Draw the result over the bottom of the frame, in place."""
         image = Image.fromarray(sheet)
         pen = ImageDraw.Draw(image)
         text, colour = ("done", _GOOD) if result.success else ("not done", _BAD)
@@ -268,8 +268,7 @@ def write_report(
     started: float,
 ) -> tuple[Path, dict[str, Any]]:
     """Write everything but the bag, which is in ``folder`` already; returns the page's path, and
-    the figures.
-    """
+    the figures."""
     numbers = figures(run, run_log, result, started)
     path = [_pose(outcome) for _, outcome in run_log.outcomes]
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]

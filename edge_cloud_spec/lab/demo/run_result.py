@@ -1,4 +1,4 @@
-"""When a run is over, and whether the robot reached the named object."""
+"""Decides when a run is over, and whether the robot reached the named object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTLING_TIME = 8.0  # s after "done" within which the base must stand; legs ste
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended after ``seconds`` of driving, in one sentence."""
+    """The result of a run after ``seconds`` of driving, with one sentence."""
 
     success: bool
     text: str
@@ -37,10 +37,10 @@ class RunResult:
 
 
 def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> RunResult | None:
-    """How the run has ended by ``now``; None while it goes on.
+    """The result of the run if it has ended by ``now``, else None.
 
-    Success is: the drafter reports the instruction as done, and the simulator reports that the base
-    stands within reach of the named object, facing it.
+    Success means that the drafter reports the instruction as done, and the simulator reports that
+    the base stands within reach of the named object, facing it.
     """
     status = run_log.instruction_status or GoalStatus(UNKNOWN)
     if status.state in NOT_DONE:
@@ -59,7 +59,8 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
 
 
 def seconds_spent(run_log: RunLog, end: float) -> dict[str, float]:
-    """What the seconds until ``end`` went to: driving, deciding while it stood, other standing."""
+    """How the seconds until ``end`` were spent: driving, deciding while standing, other
+    standing."""
     outcomes = [(0.0, {"standing": True}), *run_log.outcomes]
     times = [min(max(0.0, at), end) for at, _ in outcomes] + [end]
     still = [
@@ -79,7 +80,7 @@ def seconds_spent(run_log: RunLog, end: float) -> dict[str, float]:
 
 
 def spent_text(seconds: Mapping[str, Any]) -> str:
-    """``seconds_spent`` as a line of text, with the run's ``seconds`` in all."""
+    """``seconds_spent`` as a line of text, with the total ``seconds`` of the run."""
     return (
         f"{seconds['seconds']:.1f} s: driving {seconds['driving']:.1f}, "
         f"deciding {seconds['deciding']:.1f}, standing {seconds['standing']:.1f}"
@@ -87,7 +88,7 @@ def spent_text(seconds: Mapping[str, Any]) -> str:
 
 
 def _permanent_failure(run_log: RunLog) -> str:
-    """Why no retry can succeed; empty where one may."""
+    """Why no retry can succeed; empty if one may."""
     finishes = [decision.finish for decision in run_log.decisions.values()]
     permanent = next((finish for finish in finishes if finish in PERMANENT_FAILURES), "")
     if permanent:

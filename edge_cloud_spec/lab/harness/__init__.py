@@ -1,4 +1,4 @@
-"""What stands in for machines and links in benchmarks and tests: emulated links, clocks, models.
+"""Emulated links, clocks and models for benchmarks and tests.
 
-No robot runs any of it, and no figure is made here: suites are in ``bench``.
+No robot runs any of it. The suites that measure with it are in ``bench``.
 """

@@ -1,4 +1,4 @@
-"""The published cost profiles to replay, from ``config/cost_profiles.yaml``; times in ms."""
+"""The published cost profiles, from ``config/cost_profiles.yaml``; times in ms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PREFILLS = ("prefill_ms", "draft_prefill_ms")  # what one of today gives, by par
 
 @dataclass(frozen=True)
 class CostProfile:
-    """What two models and a link cost, and how often the draft is right; raises UserError.
+    """The costs of two models and a link, and how often a draft is right; raises UserError.
 
     ``runner_up``: share of the draft's misses in which its second choice is the target's.
-    ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass gives the
-    verdict (0: there are no exits). Papers print neither the target's and the draft model's
-    ``prefill_ms`` and ``draft_prefill_ms`` of a frame (0: unknown), nor what a pass whose exits are
-    not asked for takes, as a share ``without_exits`` of ``ar_ms`` (0: as long as any); see
+    ``exit_hit``: share of rounds in which an exit after ``exit_depth`` of the pass predicts the
+    verdict (0: there are no exits). Papers do not print the target's and the draft model's
+    ``prefill_ms`` and ``draft_prefill_ms`` per frame (0: unknown), nor how long a pass takes when
+    its exits are not used, as a share ``without_exits`` of ``ar_ms`` (0: as long as any); see
     ``with_assumed``.
     """
 
@@ -65,16 +65,17 @@ class CostProfile:
 
     @property
     def rtt_ms(self) -> float:
-        """The round trip."""
+        """The round trip, ms."""
         return 2 * self.one_way_ms
 
     def with_rtt(self, rtt_ms: float) -> CostProfile:
-        """This one over a link of another round-trip time, without the published figures."""
+        """This profile with another round-trip time, without the published figures."""
         published = self.published if rtt_ms == self.rtt_ms else {}
         return replace(self, one_way_ms=rtt_ms / 2, published=published)
 
     def with_assumed(self) -> CostProfile:
-        """This one; times that are 0 (not published) become what ``cost_profiles.yaml`` assumes."""
+        """This profile, with times that are 0 (not published) set to the assumptions of
+        ``cost_profiles.yaml``."""
         costs = _content()["costs"]
         return replace(
             self,
@@ -84,7 +85,7 @@ class CostProfile:
         )
 
     def draft_pass_ms(self, width: int) -> float:
-        """Time of a pass of the draft model over this many branches at once, ms."""
+        """The time of a draft model's pass over this many branches, ms."""
         widths = sorted(self.width_factors)
         factors = [self.width_factors[each] for each in widths]
         if width > widths[-1]:
@@ -92,19 +93,19 @@ class CostProfile:
         return self.draft_ms * float(np.interp(width, widths, factors))
 
     def verify_pass_ms(self, tokens: int) -> float:
-        """Time of a pass of the target over this many drafted tokens, ms."""
+        """The time of a target's pass over this many drafted tokens, ms."""
         return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
 
     def verify_without_exits_ms(self, tokens: int) -> float:
-        """Time of a pass of the target without early exits over this many drafted tokens, ms."""
+        """The time of a target's pass without early exits over this many drafted tokens, ms."""
         share = self.without_exits * self.ar_ms / self.verify_ms
         return self.verify_pass_ms(tokens) * (min(1.0, share) if share else 1.0)
 
     def batch_pass_ms(self, drafted: Sequence[int], exits: bool = True) -> float:
-        """Time of a pass over several sessions that drafted so many tokens each, ms.
+        """The time of a pass over several sessions, which drafted so many tokens each, ms.
 
-        The weights are read once. What each session after the first adds are its rows: the tokens
-        that it drafted and the one before them. exits: whether any session asks for them.
+        The weights are read once. Each session after the first adds its tokens: those that it
+        drafted and the one before them. exits: whether any session uses them.
         """
         rows = sum(drafted) + len(drafted) - 1
         whole = self.verify_pass_ms(rows)
@@ -119,7 +120,7 @@ def _content() -> dict[str, Any]:
 
 
 def cost_profile_names() -> tuple[str, ...]:
-    """The cost profiles of pipelines."""
+    """The names of the pipelines' cost profiles."""
     return _names("pipeline")
 
 
@@ -132,7 +133,7 @@ def _names(kind: str) -> tuple[str, ...]:
 
 
 def load_cost_profile(name: str) -> CostProfile:
-    """A cost profile by name; raises UserError."""
+    """Load a cost profile; raises UserError."""
     if name not in cost_profile_names():
         raise UserError(
             f"there is no cost profile {name!r}; choose one of {', '.join(cost_profile_names())}, "
@@ -152,10 +153,10 @@ def load_cost_profile(name: str) -> CostProfile:
 
 @dataclass(frozen=True)
 class ServerCostProfile:
-    """A published server with many robots, who draft trees of ``nodes``.
+    """A published server with many robots that draft trees of ``nodes`` nodes.
 
-    ``server_only``: its baseline drafts itself, trees of this depth, before each pass; its drafts
-    are right as often as ``server_only_alpha`` says.
+    ``server_only_depth``, ``server_only_alpha``: its baseline drafts trees of this depth itself
+    before each pass, with this acceptance.
     """
 
     cost_profile: CostProfile
@@ -166,7 +167,7 @@ class ServerCostProfile:
 
 
 def load_server_cost_profile(name: str) -> ServerCostProfile:
-    """A cost profile of kind server by name; raises UserError."""
+    """Load a cost profile of kind server; raises UserError."""
     content = _content()
     known = _names("server")
     if name not in known:
@@ -195,7 +196,7 @@ def load_server_cost_profile(name: str) -> ServerCostProfile:
 
 
 def custom_cost_profile(rtt_ms: float | None, **given: Any) -> CostProfile:
-    """A cost profile from what a user gives, with the published assumptions; raises UserError."""
+    """A cost profile from a user's values and the published assumptions; raises UserError."""
     missing = [name for name in COSTS if name not in given] + ["rtt"] * (rtt_ms is None)
     if missing:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
@@ -207,7 +208,7 @@ def custom_cost_profile(rtt_ms: float | None, **given: Any) -> CostProfile:
 
 
 def _cost_profile(entry: dict[str, Any], **given: Any) -> CostProfile:
-    """entry: of the file; what it does not give is as all cost profiles have it."""
+    """Make a cost profile from a file's entry; missing fields have the defaults of all profiles."""
     costs = _content()["costs"] | entry
     assumed = {
         "runner_up": costs["runner_up"],

@@ -1,6 +1,6 @@
-"""The emulated radio link of both harnesses: a delay, jitter and a rate each way, and outages.
+"""The emulated radio link of both harnesses: delay, jitter and rate each way, and outages.
 
-They are constant, or those of a trace that somebody measured (``read_trace``).
+They are constant, or follow a measured trace (``read_trace``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GAP = 3.0  # periods without a row, of a trace: in more than these its link was 
 
 
 class LinkState(NamedTuple):
-    """What a link takes each way and carries (0: unlimited), and until when (s)."""
+    """The link's one-way delay and rate (0: unlimited), valid until ``until`` (s)."""
 
     delay_ms: float
     rate_mbit: float
@@ -34,10 +34,10 @@ class LinkState(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkTrace:
-    """A link as it was measured, over and over; ``read_trace`` makes one.
+    """A measured link, repeated endlessly; made by ``read_trace``.
 
-    ``begins``: from when each row counts, s; the first is 0. ``rtt_ms`` is None in an outage,
-    ``rate_mbit`` 0 where it is unlimited. After ``seconds`` the first row counts again.
+    ``begins``: the time from which each row is valid, s; the first is 0. ``rtt_ms`` is None in an
+    outage, ``rate_mbit`` 0 if unlimited. After ``seconds`` the first row is valid again.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LinkTrace:
     seconds: float
 
     def at(self, time: float) -> LinkState:
-        """The row that counts at this time, s."""
+        """The link's state at this time, s."""
         cycle, local = divmod(time, self.seconds)
         row = bisect_right(self.begins, local) - 1
         # a rounded sum may be no later than the time itself
@@ -55,7 +55,7 @@ class LinkTrace:
         return LinkState((self.rtt_ms[row] or 0.0) / 2, self.rate_mbit[row], until)
 
     def outages(self) -> Iterator[tuple[float, float]]:
-        """Begin and end of each, s from the start; without an end if there are any."""
+        """The begin and end of each outage, s from the start; endless if there are any."""
         begun: float | None = None
         for cycle in itertools.count() if None in self.rtt_ms else ():
             for begin, rtt_ms in zip(self.begins, self.rtt_ms, strict=True):
@@ -80,11 +80,11 @@ class LinkTrace:
 
 
 def read_trace(path: Path) -> LinkTrace:
-    """The trace in a file of rows ``seconds, round trip ms[, Mbit/s]``; raises UserError.
+    """Read a trace from rows ``seconds, round trip ms[, Mbit/s]``; raises UserError.
 
-    Lines that begin with # say nothing, nor does a heading, which has no digit. An empty round trip
-    is an outage. Where the next row comes after more than ``GAP`` periods (the median time between
-    rows), the row counts for one period, and the rest is an outage.
+    Lines that begin with # and headings without digits are skipped. An empty round trip is an
+    outage. If the next row comes after more than ``GAP`` periods (the median time between rows),
+    the row is valid for one period, and the rest is an outage.
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -107,7 +107,7 @@ def read_trace(path: Path) -> LinkTrace:
 
 
 def _row(line: str, after: float) -> tuple[float, float | None, float]:
-    """Seconds, round trip ms and Mbit/s; raises ValueError saying what is wrong."""
+    """Parse a row: seconds, round trip ms and Mbit/s; raises ValueError saying what is wrong."""
     cells = [cell.strip() for cell in line.split(",")]
     if not 2 <= len(cells) <= 3:
         raise ValueError("give seconds, round trip in ms and maybe Mbit/s, with commas")
@@ -129,7 +129,7 @@ def _number(name: str, cell: str) -> float:
 
 
 def _trace_of(name: str, rows: Sequence[tuple[float, float | None, float]]) -> LinkTrace:
-    """Rows from 0 on, with one more where a gap begins."""
+    """Make a trace from rows, starting at 0, with an outage row in each gap."""
     period = median(after[0] - row[0] for row, after in itertools.pairwise(rows))
     filled = []
     for row, after in itertools.pairwise(rows):
@@ -148,7 +148,7 @@ class LinkProfile:
 
     Each way takes ``delay_ms`` plus a uniform jitter of up to ``jitter_ms``, and carries
     ``rate_mbit`` Mbit/s (0: unlimited). An outage of ``outage_s`` seconds begins every
-    ``outage_every_s`` seconds (0: never). A ``trace`` has all of this. Raises UserError.
+    ``outage_every_s`` seconds (0: never). A ``trace`` replaces all of these. Raises UserError.
     """
 
     delay_ms: float = 0.0
@@ -169,13 +169,13 @@ class LinkProfile:
             raise UserError("a link's trace has its delay, rate and outages: give no others")
 
     def at(self, time: float) -> LinkState:
-        """What it takes and carries at this time, s from the start."""
+        """The link's state at this time, s from the start."""
         if self.trace is not None:
             return self.trace.at(time)
         return LinkState(self.delay_ms, self.rate_mbit, math.inf)
 
     def sent(self, begin: float, size: int) -> float:
-        """When the last of ``size`` bytes is sent, of which the first is at ``begin``; s."""
+        """When the last of ``size`` bytes is sent if the first is sent at ``begin``; s."""
         left, now = float(size), begin
         while True:
             _, rate_mbit, until = self.at(now)
@@ -186,7 +186,7 @@ class LinkProfile:
             left, now = left - (until - now) * rate, until
 
     def outages(self) -> Iterator[tuple[float, float]]:
-        """Begin and end of each, in seconds from the start; without an end if there are any."""
+        """The begin and end of each outage, s from the start; endless if there are any."""
         if self.trace is not None:
             yield from self.trace.outages()
         elif self.outage_s:
@@ -196,12 +196,12 @@ class LinkProfile:
 
     @property
     def rtt_ms(self) -> float:
-        """The round trip without jitter; of a trace its median."""
+        """The round trip without jitter, ms; for a trace its median."""
         return 2 * self.delay_ms if self.trace is None else self.trace.median_rtt_ms
 
     @property
     def longest_outage_s(self) -> float:
-        """0: there is none."""
+        """The longest outage, s; 0: there is none."""
         cycle = 1 if self.trace is None else 1 + self.trace.rtt_ms.count(None)
         first = itertools.islice(self.outages(), cycle)
         return max((end - begin for begin, end in first), default=0.0)
@@ -217,7 +217,7 @@ class Direction:
         self._last = 0.0  # and when it arrives
 
     def arrival(self, now: float, size: int) -> float:
-        """When ``size`` bytes that are sent at ``now`` arrive; seconds since the link began."""
+        """When ``size`` bytes sent at ``now`` arrive; seconds since the link began."""
         profile = self.profile
         self._free = profile.sent(max(self._free, now), size)
         jitter = profile.jitter_ms * self._random.random() if profile.jitter_ms else 0.0
@@ -226,5 +226,5 @@ class Direction:
         return self._last
 
     def clear(self) -> None:
-        """An outage: what was in flight is lost, and delays nothing after it."""
+        """Forget messages in flight, which an outage has lost."""
         self._free = self._last = 0.0

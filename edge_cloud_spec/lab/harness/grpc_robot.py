@@ -1,4 +1,4 @@
-"""A robot at a verifier: its draft model's runner, and its channel."""
+"""A robot for a gRPC verifier: a draft model's runner, and a channel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...models.prompt import PromptSpec, Request
 
 
 class GrpcRobot:
-    """Decodes one request after another; a context manager, which ends the channel."""
+    """Decodes one request after another; a context manager, which closes the channel."""
 
     def __init__(self, address: str, model: Any, spec: PromptSpec, token: str = "") -> None:
         """model: a ``Vlm``, or a fake one, that drafts."""
@@ -20,11 +20,11 @@ class GrpcRobot:
         self.runner = DecodeRunner(model, spec)
 
     def decode(self, request: Request, settings: DecodeSettings) -> Outcome:
-        """One answer."""
+        """Decode one request."""
         return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
 
     def close(self) -> None:
-        """End the channel."""
+        """Close the channel."""
         self.client.close()
 
     def __enter__(self) -> GrpcRobot:
@@ -39,14 +39,14 @@ def verifier_options(
     target: str = str(EMBEDDED / "target"),
     drafter: str = str(EMBEDDED / "drafter"),
 ) -> list[str]:
-    """Options of ``serve`` for this pair, on one thread of torch; no drafter where it is empty."""
+    """Options of ``serve`` for this pair, with one torch thread; an empty ``drafter``: none."""
     options = ["--target", target, "--threads", "1", "--max-tokens", str(max_tokens)]
     return [*options, "--drafter", drafter] if drafter else options
 
 
 def engine_options(max_tokens: int, target: str, drafter: str, engine: str = "") -> list[str]:
-    """Those of a verifier with our own engine, or of one before a vLLM server of this target,
-    which has no draft model."""
+    """Options of ``serve`` for our own engine or, with ``engine``, for a vLLM server of this
+    target, which has no draft model."""
     if not engine:
         return verifier_options(max_tokens, target, drafter)
     return [*verifier_options(max_tokens, engine, ""), "--checkpoint", target]

@@ -11,7 +11,7 @@ TIMEOUT_S = 100.0
 
 
 class LoopThread:
-    """``loop`` runs from the beginning until ``close``."""
+    """A running asyncio ``loop`` in its own thread, until ``close``."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.new_event_loop()
@@ -19,11 +19,11 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What the work returns, once it is done on the loop."""
+        """Run a coroutine on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(TIMEOUT_S)
 
     def close(self) -> None:
-        """Cancel what is still at work, and end loop and thread."""
+        """Cancel all tasks, and end loop and thread."""
         self.run(_cancel_the_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(TIMEOUT_S)

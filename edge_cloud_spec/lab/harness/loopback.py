@@ -1,4 +1,4 @@
-"""Robot and cloud face to face: both state machines over the codec, without a link or a clock."""
+"""Robot and cloud in one process: both state machines over the codec, without link or clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Wire = Callable[[ClientMessage | ServerMessage], tuple[ClientMessage | ServerMes
 def over_the_codec(
     message: ClientMessage | ServerMessage,
 ) -> tuple[ClientMessage | ServerMessage, int]:
-    """A message as it arrives, and its bytes."""
+    """A message after encoding and decoding, and its size in bytes."""
     if isinstance(message, ServerMessage):
         sent = encode_server(message)
         return decode_server(sent), len(sent)
@@ -60,7 +60,8 @@ UNNAMED = SimpleNamespace(identity="", tokenizer_digest=b"")
 
 
 class LoopbackPair:
-    """One decode of two model sessions, round by round; a preset that drafts on the robot."""
+    """One decode with two model sessions, round by round, under a preset that drafts on the
+    robot."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class LoopbackPair:
         wire: Wire = over_the_codec,
         grammar: Grammar | None = None,
     ) -> None:
-        """sessions: the draft model's, then the target's. random_source: that of both sides."""
+        """sessions: the draft model's, then the target's. random_source: for both sides."""
         draft_session, self._target = sessions
         self._wire = wire
         self._drafter = DraftModel(
@@ -110,7 +111,7 @@ class LoopbackPair:
         self._handle(PromptReady(b"prompt", opening.spec_digest, (), NO_LIMIT))
 
     def round(self) -> None:
-        """Draft once, and exchange messages until the draft is settled."""
+        """Make one draft, and exchange messages until its verdict is applied."""
         assert self._work is not None
         branch, self._work = self._work.branches[0], None
         finished = self._drafter.finished(branch)
@@ -137,7 +138,7 @@ class LoopbackPair:
                     self.emitted += tokens
 
     def _send(self, message: ClientMessage) -> None:
-        """The cloud handles it at once, with the pass that it needs."""
+        """Send a message; the cloud handles it at once, including its pass."""
         arrived, size = self._wire(message)
         self.up_bytes += size
         assert not isinstance(arrived, ServerMessage | Open)

@@ -1,8 +1,8 @@
-"""The emulated link in real time: proxies of bytes and of gRPC messages.
+"""The emulated link in real time: proxies of TCP bytes and of gRPC messages.
 
-``Proxy`` delays TCP's bytes, in order, and has outages; a test can change it while it is in use:
-where it leads, its profile, whether it is there. ``MessageProxy`` loses, repeats, reorders, delays
-or damages single messages, which no network does to a TCP stream: a broken relay or peer might.
+``Proxy`` delays TCP's bytes, in order, and has outages; tests can change its destination, its
+profile and its outages while it runs. ``MessageProxy`` loses, repeats, reorders, delays or damages
+single messages: no network does this to a TCP stream, but a broken relay might.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HELD_S = 0.3  # that others have to overtake a message that is reordered
 
 @dataclass(frozen=True)
 class MessageFaults:
-    """Shares, from 0 to 1, of the messages to which each happens."""
+    """The share of messages, 0 to 1, to which each fault happens."""
 
     lost: float = 0.0
     repeated: float = 0.0
@@ -110,7 +110,7 @@ class MessageProxy:
                 task.cancel()
 
     def _drawn(self, message: bytes) -> list[tuple[bytes, float]]:
-        """The messages to send in place of this one, each with its delay, s."""
+        """The messages to send instead of this one, each with its delay, s."""
         faults, draw = self.faults, self._random.random
         data, wait = message, 0.0
         if draw() < faults.lost:
@@ -161,7 +161,7 @@ class Proxy:
         return f"{self._to[0]}:{self._to[1]}"
 
     def cut(self) -> int:
-        """Break all connections, as a lost link does; how many those were."""
+        """Break all connections, as a lost link does; returns how many there were."""
         broken: int = self._thread.run(self._cut())
         return broken
 
@@ -171,26 +171,26 @@ class Proxy:
         return len(self._writers) // 2
 
     def redirect(self, to: str) -> None:
-        """Break all connections; new ones lead there."""
+        """Break all connections; new ones go to ``to``."""
         self._to = _host_and_port(to)
         self.cut()
 
     def set_out(self, out: bool) -> None:
-        """Break all connections and refuse new ones, or take them again."""
+        """Break all connections and refuse new ones (True), or accept them again."""
         self._out = out
         self.cut()
 
     def set_silent(self, silent: bool) -> None:
-        """Lose all bytes both ways while connections stay open (half-open, for either end).
+        """Drop all bytes both ways while connections stay open (half-open, for either end).
 
-        What was lost is lost: the connections are broken when bytes pass again.
+        Afterwards the connections are broken, since bytes are missing.
         """
         self._silent = silent
         if not silent:
             self.cut()
 
     def set_delay(self, delay_ms: float) -> None:
-        """Another delay each way, for bytes that are sent from now on."""
+        """Set the delay each way, for bytes sent from now on."""
         profile = replace(self._profile, delay_ms=delay_ms)
         for way in self._ways:
             way.profile = profile

@@ -1,4 +1,5 @@
-"""Checkpoints of the three families with random weights: for tests, and for timing real shapes."""
+"""Makes checkpoints of the three families with random weights, for tests and for timing real
+shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class CheckpointShape:
-    """Sizes of a random checkpoint; `vocabulary` counts padding rows, 0 means none."""
+    """Sizes of a random checkpoint; `vocabulary` includes padding rows, 0 means none."""
 
     hidden: int = 32
     mlp: int = 64
@@ -74,7 +75,7 @@ def make_checkpoint(
     """Write a checkpoint of `family` (qwen2_vl, qwen2_5_vl, qwen3_vl) and return its directory.
 
     tokenizer_from: a directory whose tokenizer is copied; default is a byte-level BPE made here.
-    follows: int [tokens], the likeliest successor of each token, -1 for none; see `make_pair`.
+    follows: int [tokens], the most likely successor of each token, -1 for none; see `make_pair`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _copy_tokenizer(tokenizer_from, directory) or _make_tokenizer(directory)
@@ -117,11 +118,11 @@ def make_pair(
     family: str = "qwen3_vl",
     tokenizer_from: Path | None = None,
 ) -> tuple[Path, Path]:
-    """A random target and drafter whose greedy tokens agree at about this share: directories.
+    """The directories of a random target and drafter whose greedy tokens agree at about this rate.
 
-    The passes cost what such shapes cost. The words mean nothing: each model's likeliest token is
-    a successor of the last one, along one cycle through all ordinary tokens; the drafter has
-    another successor for the rest of the tokens. Neither ever ends by itself.
+    The passes cost what such shapes cost. The text is meaningless: each model's most likely token
+    is a successor of the last one, along one cycle through all ordinary tokens; for 1 -
+    ``agreement`` of the tokens the drafter has another successor. Answers never end by themselves.
     """
     first = make_checkpoint(
         directory / "target", family, TINY, seed=seed, tokenizer_from=tokenizer_from
@@ -146,8 +147,8 @@ def make_pair(
 
 
 def _follow(model: Any, follows: np.ndarray) -> None:
-    """Make the head's row of each token's successor that token's own embedding, and let the blocks
-    add little enough that it stays the likeliest."""
+    """Set the head's row of each token's successor to that token's embedding, and scale the blocks
+    down so that the successor stays the most likely."""
     embeddings = model.get_input_embeddings().weight
     for name, weight in model.named_parameters():
         if name.endswith(("o_proj.weight", "down_proj.weight")):

@@ -1,4 +1,4 @@
-"""Verifiers for benchmarks and tests: in this process, or in another."""
+"""Verifiers for benchmarks and tests, in this process or another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .loop_thread import TIMEOUT_S, LoopThread
 
 
 class InProcessServer:
-    """A worker and its server; ``address`` is where robots reach it, ``service`` its streams."""
+    """A worker and its server in threads; ``address`` is where robots reach it, ``service`` its
+    streams."""
 
     def __init__(self, worker: Worker, **settings: Any) -> None:
         """settings: the server's. Raises UserError."""
@@ -55,10 +56,10 @@ class InProcessServer:
 
 
 class ServerProcess:
-    """Serves what ``make_worker`` makes there (so it must be picklable) at ``address``."""
+    """A process that serves the result of ``make_worker`` (picklable) at ``address``."""
 
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
-        """Raises UserError where it does not come up."""
+        """Raises UserError if it does not start."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(make_worker, theirs), daemon=True)
@@ -73,7 +74,7 @@ class ServerProcess:
         self.address: str = answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._pipe.close()
         self._process.join(15)
         if self._process.is_alive():
@@ -88,17 +89,17 @@ class ServerProcess:
 
 
 class VerifierProcess(ServerProcess):
-    """Serves what ``edge-cloud-spec serve`` does with these options, on the CPU in float32."""
+    """A process that runs ``edge-cloud-spec serve`` with these options, on the CPU in float32."""
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        """Raises UserError where it does not come up."""
+        """Raises UserError if it does not start."""
         as_the_other_side = ["--device", "cpu", "--dtype", "float32"]
         settings = parsed(ServeSettings(), [*as_the_other_side, *options])
         super().__init__(partial(make_worker, settings))
 
 
 def _serve(make_worker: Callable[[], Worker], pipe: Any) -> None:
-    """Say the address, and serve until the other end is gone."""
+    """Send the address, and serve until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench ends its processes
     logging.basicConfig(level=logging.ERROR)
     raise_file_limit()

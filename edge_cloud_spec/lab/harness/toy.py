@@ -1,4 +1,4 @@
-"""Toy models: a row for each prefix, drawn by a seed from a vocabulary of a few tokens."""
+"""Toy models with a few tokens: logits are drawn by seed and prefix."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
 
 
 class ToyGrammar:
-    """Some of the tokens after each prefix, drawn by the text's hash; sometimes one alone."""
+    """A grammar that allows random tokens after each prefix, by a hash of its text; sometimes only
+    one."""
 
     def __init__(self, text: str, vocabulary: int) -> None:
         self._seed, self._vocabulary = zlib.crc32(text.encode()), vocabulary
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
-        """The tokens that may follow, bool [V]."""
+        """The allowed tokens, bool [V]."""
         random = np.random.default_rng((self._seed, 11, *answer))
         allowed: Allowed = np.zeros(self._vocabulary, bool)
         count = 1 if random.random() < 0.3 else random.integers(1, self._vocabulary + 1)
@@ -54,9 +55,10 @@ class ToyGrammar:
 
 
 class ToyVlm(FakeVlm):
-    """Logits are a function of seed and prefix.
+    """A toy model: logits are a function of seed and prefix.
 
-    ``draft_noise`` is the scale of what a draft model adds to the target's logits; 0: the target.
+    ``draft_noise``: the scale of the noise that a draft model adds to the target's logits; 0: the
+    target.
     """
 
     identity = "toy"
@@ -66,23 +68,23 @@ class ToyVlm(FakeVlm):
         self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
 
     def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
-        """Float32 [V] after these tokens."""
+        """Logits float32 [V] after these tokens."""
         row = _row(self.seed, prefix, self.vocabulary)
         if not self.draft_noise:
             return row
         return row + np.float32(self.draft_noise) * _row(self.seed + 1, prefix, self.vocabulary)
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
-        """Nothing but a digest."""
+        """A prompt with a digest only."""
         whole = hashlib.blake2b(request.instruction.encode(), digest_size=16)
         return SimpleNamespace(digest=whole.digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
-        """A grammar (``Vlm.grammar``); any text is one."""
+        """A grammar (``Vlm.grammar``); any text is valid."""
         return ToyGrammar(text, self.vocabulary)
 
     def row(self, state: tuple[int, ...]) -> np.ndarray:
-        """Float32 [V] after this prefix."""
+        """Logits float32 [V] after this prefix."""
         return self.logits(state)
 
 
@@ -116,11 +118,11 @@ class ToyDrafter(ToyVlm):
         return ScriptedSession(self, (), computed=-1)
 
     def read(self, share: float) -> None:
-        """Let the time of this share of a prompt go by."""
+        """Spend the time of this share of a prompt."""
         self.sleep(share * PREFILL_S)
 
     def compute(self, rows: int, on_layer: OnLayer | None) -> None:
-        """Let the time of a pass go by, layer by layer."""
+        """Spend the time of a pass, layer by layer."""
         for layer in range(self.layers):
             self.sleep(self.pass_s / self.layers)
             if on_layer is not None:
@@ -128,12 +130,12 @@ class ToyDrafter(ToyVlm):
 
 
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:
-    """A worker whose answers have up to 60 tokens."""
+    """A worker whose answers have at most 60 tokens."""
     return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
 
 
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
-    """The target's own tokens under greedy or coupled, and why they end."""
+    """The target's answer under greedy or coupled, and why it ends."""
     tokens: list[int] = []
     grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
     while len(tokens) < longest:

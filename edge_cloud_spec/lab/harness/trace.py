@@ -1,4 +1,4 @@
-"""What happened in a decode in virtual time; times in seconds."""
+"""A record of passes and messages in virtual time; times in seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .scripted.model import OnPass
 
 @dataclass(frozen=True)
 class ModelPass:
-    """A pass of a model. kind: ``prefill``, ``draft``, or ``verify`` over so many ``drafted``."""
+    """A model's pass. kind: ``prefill``, ``draft``, or ``verify`` (over ``drafted`` tokens)."""
 
     start: float
     end: float
@@ -21,7 +21,7 @@ class ModelPass:
 
 @dataclass(frozen=True)
 class Hop:
-    """A message in flight; ``size`` in bytes."""
+    """A message's way over the link; ``size`` in bytes."""
 
     left: float
     arrived: float
@@ -30,19 +30,19 @@ class Hop:
 
 
 class Trace:
-    """The cloud's passes, and messages, in the order in which they began."""
+    """The cloud's passes, and messages, each in the order of their start."""
 
     def __init__(self) -> None:
         self.cloud: list[ModelPass] = []
         self.hops: list[Hop] = []
 
     def cut(self, now: float) -> None:
-        """The link is lost, with all that is in flight."""
+        """Drop the messages that are in flight when the link is lost."""
         self.hops = [hop for hop in self.hops if hop.arrived <= now]
 
 
 def record_passes(into: list[ModelPass], clock: Callable[[], float]) -> OnPass:
-    """A callback that appends each pass of a model to ``into``; ``clock`` tells when it ended."""
+    """A callback that appends each pass to ``into``; ``clock`` gives the time of its end."""
 
     def passed(kind: str, ms: float, drafted: int) -> None:
         end = clock()

@@ -1,7 +1,7 @@
 """A scripted robot, cloud and link in virtual time.
 
-Runner, worker and codec are the real ones. In virtual time only the waiting is left out: the
-robot's thread moves the clock, and while it drafts or waits, everything else that is due happens.
+Runner, worker and codec are the real ones. Virtual time only skips the waiting: the robot's thread
+advances the clock, and while it drafts or waits, everything else that is due runs.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ REPLY_TIMEOUT = 60.0  # s
 
 
 def seeded_rule(temperature: float) -> str:
-    """The rule whose answer depends on the seed alone, not on drafts: at 0 greedy, else coupled."""
+    """The rule whose answer does not depend on drafts: greedy at temperature 0, else coupled."""
     return "coupled" if temperature else "greedy"
 
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """A decode's outcome, and the target's own tokens."""
+    """A decode's outcome, and the target's answer ``own``."""
 
     outcome: Outcome
     own: tuple[int, ...]
 
     @property
     def equal(self) -> bool:
-        """Whether it is complete and has exactly the target's own tokens."""
+        """Whether it is complete and equals the target's answer."""
         return self.outcome.completed and self.outcome.tokens == self.own
 
 
@@ -65,7 +65,7 @@ def with_cost_profile_length(preset: Preset, cost_profile: CostProfile) -> Prese
 
 
 class ScriptedRobot:
-    """Decodes with the draft model of a cost profile, one answer after the other."""
+    """Decodes with a cost profile's draft model, one answer after the other."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ScriptedRobot:
         reply_timeout: float = REPLY_TIMEOUT,
         inbox: Callable[[], Inbox] = Inbox,
     ) -> None:
-        """reply_timeout: seconds that the cloud may take to reply, outages included."""
+        """reply_timeout: seconds within which the cloud must reply, outages included."""
         self.cost_profile = cost_profile
         self.connect, self._inbox, self._reply_timeout = connect, inbox, reply_timeout
         self._nonce = 0
@@ -88,7 +88,8 @@ class ScriptedRobot:
     def decode(
         self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
     ) -> DecodedAnswer:
-        """Decode the answer of this seed to so many tokens; chains have the profile's length."""
+        """Decode ``tokens`` tokens of the answer with this seed; chains have the profile's
+        length."""
         preset = with_cost_profile_length(preset, self.cost_profile)
         rule = seeded_rule(policy.temperature)
         settings = DecodeSettings(preset, rule, policy, tokens, self._reply_timeout)
@@ -104,7 +105,7 @@ class ScriptedRobot:
 
 
 class VirtualHarness:
-    """A robot and a cloud of a cost profile on an emulated link, in virtual time."""
+    """A cost profile's robot and cloud on an emulated link, in virtual time."""
 
     def __init__(
         self,
@@ -136,5 +137,5 @@ class VirtualHarness:
         return self.timeline.now
 
     def rest(self, seconds: float) -> None:
-        """Let this much time pass."""
+        """Advance the time."""
         self.timeline.sleep(seconds)

@@ -1,4 +1,4 @@
-"""One decode of toy models in virtual time, over a link that fails: at random, or as it is told.
+"""One decode of toy models in virtual time, over a link with random or given faults.
 
 The runner, the worker, the codec and both state machines are the real ones; the models are seeded
 functions of the prefix.
@@ -45,7 +45,7 @@ LATE_S = 0.35
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a decode: shares from 0 to 1, times in seconds."""
+    """The conditions of a decode: probabilities from 0 to 1, times in seconds."""
 
     delay: float = 0.05
     jitter: float = 0.2
@@ -61,9 +61,9 @@ class Conditions:
 
 
 class InjectedFaults(Impairments):
-    """The impairments of a link under these conditions.
+    """The link's impairments under these conditions.
 
-    faults: what happens to a message, by its number in both directions together.
+    faults: the fault of a message, by its number over both directions.
     """
 
     def __init__(self, random: Random, conditions: Conditions, faults: Mapping[int, str]) -> None:
@@ -80,7 +80,7 @@ class InjectedFaults(Impairments):
             link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut_anywhere)
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """Deliver in order, but for late messages."""
+        """Deliver a robot's message in order, unless late."""
         fault = self._fault()
         self.left_out |= fault in ("lost", "late")  # what follows cannot be used without it
         arrivals = self._later(fault, now)
@@ -91,7 +91,8 @@ class InjectedFaults(Impairments):
         return arrivals
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """Deliver a cloud's message in order unless late; verdicts also over a new stream."""
+        """Deliver a cloud's message in order unless late; verdicts survive a change of the
+        stream."""
         fault = self._fault()
         self.left_out |= fault == "lost"
         arrivals = self._later(fault, now)
@@ -106,7 +107,7 @@ class InjectedFaults(Impairments):
         return arrivals
 
     def closed_at(self, now: float) -> float:
-        """After all messages that were sent before."""
+        """After all messages sent before."""
         return max(self._up_free, now + self._delay())
 
     def lost_at(self, now: float) -> float:
@@ -114,15 +115,15 @@ class InjectedFaults(Impairments):
         return now + self._delay()
 
     def clear(self) -> None:
-        """Nothing is in flight."""
+        """Forget what is in flight."""
         self._up_free = self._down_free = 0.0
 
     def notice_s(self) -> float:
-        """Meanwhile the robot sends on the new stream without knowing that it is one."""
+        """How long the robot sends on a new stream without knowing that it is new, s."""
         return 0.05 * self._random.random()
 
     def _fault(self) -> str:
-        """What happens to the next message."""
+        """The fault of the next message."""
         self.messages += 1
         fault = self._faults.get(self.messages - 1, "")
         if fault in ("cut", "moved"):
@@ -141,7 +142,7 @@ class InjectedFaults(Impairments):
         return 2 if self._random.random() < self._conditions.duplicated else 1
 
     def _cut_anywhere(self) -> None:
-        """Between two messages."""
+        """Cut the link between two messages."""
         moves = self._conditions.moves
         self._cut(moved=moves > 0 and self._random.random() < moves)
 
@@ -169,9 +170,9 @@ Tokens = tuple[int, ...]
 
 
 class Decode:
-    """The decode with its robot, link and cloud; ``run`` continues until the robot is finished.
+    """One decode with its robot, link and cloud; ``run`` continues until the robot is finished.
 
-    ``on_event``, ``on_send`` and ``on_emit`` are for tests to override.
+    Tests override ``on_event``, ``on_send`` and ``on_emit``.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class Decode:
 
     @property
     def worker(self) -> Worker:
-        """The worker of the verifier where the robot is."""
+        """The worker of the verifier that the robot uses now."""
         return self._link.cloud.worker
 
     @property
@@ -238,11 +239,11 @@ class Decode:
 
     @property
     def sessions(self) -> list[CloudSession]:
-        """Those that the clouds held."""
+        """All sessions that the clouds have had."""
         return list(self._sessions.values())
 
     def own_answer(self) -> tuple[list[int], str]:
-        """The target's own tokens, and why they end."""
+        """The target's answer, and why it ends."""
         longest = min(self.settings.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         return own_answer(self.target, self.settings.policy, longest)
 
@@ -255,24 +256,24 @@ class Decode:
         return self.outcome
 
     def settle(self) -> None:
-        """Let what is in flight arrive after the end, and the cloud finish its jobs."""
+        """After the end: let messages in flight arrive, and the cloud finish its jobs."""
         self.timeline.drain()
 
     def on_event(self, event: Event) -> Event:
-        """The robot's decoder handles an event: this one, or what it returns instead."""
+        """Called before the robot's decoder handles an event; returns the event to handle."""
         if isinstance(event, Received) and not self.decoder.finished:
             self.verdicts_received += isinstance(event.message, Verdict)
         return event
 
     def on_send(self, message: ClientMessage) -> None:
-        """The robot sends a message."""
+        """Called when the robot sends a message."""
         if isinstance(message, Open):
             held = [tuple(session.tokens) for session in self.sessions]
             self.brought.append((message.verified, held))
         self.sent.append(message)
 
     def on_emit(self, emit: Emit) -> None:
-        """The robot emits tokens."""
+        """Called when the robot emits tokens."""
         assert emit.position == len(self.emitted), "emitted twice, or a gap"
         self.emitted += emit.tokens
 
@@ -293,14 +294,14 @@ class Decode:
 
 
 class ReportedTransport:
-    """A transport that reports each message that it sends."""
+    """A transport that reports each message before sending it."""
 
     def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
         self._transport, self._on_send = transport, on_send
         self.close = transport.close
 
     def send(self, message: ClientMessage) -> int:
-        """Report it, and send it."""
+        """Report a message, and send it."""
         self._on_send(message)
         return self._transport.send(message)
 

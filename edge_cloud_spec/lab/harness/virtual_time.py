@@ -1,6 +1,6 @@
-"""Virtual time: what happens when, and a verifier and links in it.
+"""Virtual time: a timeline of jobs, and a verifier and links that run on it.
 
-A queue's reader lets time pass instead of waiting. A link has one stream a decode, which is made
+Reading a queue advances time instead of waiting. A link has one stream per decode, which is opened
 again after a cut.
 """
 
@@ -25,11 +25,11 @@ from .trace import Hop, Trace
 
 
 class Hung(Exception):
-    """Nothing is due any more, or there is no end."""
+    """No job is due any more, or there are too many."""
 
 
 class Timeline:
-    """What happens when; times in seconds from the start. Raises Hung after ``max_steps``."""
+    """Jobs in the order of their times, s from the start. Raises Hung after ``max_steps``."""
 
     def __init__(self, max_steps: float = math.inf) -> None:
         self.now = 0.0
@@ -38,15 +38,16 @@ class Timeline:
         self._steps, self._max_steps = 0, max_steps
 
     def at(self, time: float, job: Callable[[], None]) -> None:
-        """Do this job at this time, s."""
+        """Schedule a job for this time, s."""
         heapq.heappush(self._due, (max(time, self.now), next(self._order), job))
 
     def after(self, delay: float, job: Callable[[], None]) -> None:
-        """Do this job after ``delay`` seconds."""
+        """Schedule a job after ``delay`` seconds."""
         self.at(self.now + delay, job)
 
     def step(self, until: float) -> bool:
-        """Do the next job; False when none is due before ``until``, to which the time is set."""
+        """Run the next job; False if none is due before ``until``, to which the time is then
+        set."""
         self._steps += 1
         if self._steps > self._max_steps:
             raise Hung(f"no end after {self._max_steps} steps")
@@ -60,26 +61,26 @@ class Timeline:
         return True
 
     def skip(self, until: float) -> bool:
-        """Set the time where nothing is due before; else False."""
+        """Set the time to ``until`` if no job is due before; else return False."""
         if self._due and self._due[0][0] <= until:
             return False
         self.now = max(self.now, until)
         return True
 
     def sleep(self, seconds: float) -> None:
-        """Let this much time pass, and do the jobs that are due in it."""
+        """Advance the time by ``seconds``, and run the jobs due meanwhile."""
         until = self.now + seconds
         while self.step(until):
             pass
 
     def drain(self) -> None:
-        """Let time pass until nothing is due."""
+        """Advance time until no job is left."""
         while self._due:
             self.step(math.inf)
 
 
 class VirtualInbox(Inbox):
-    """Waiting for a message lets time pass."""
+    """An inbox that advances virtual time while it waits for a message."""
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
@@ -97,9 +98,9 @@ MakeWorker = Callable[[Callable[[], float], Sleep], Worker]
 
 
 class VirtualCloud:
-    """The worker. Its jobs are done at once, on a clock of its own that runs ahead meanwhile.
+    """A worker in virtual time. Its jobs run at once, on its own clock, which runs ahead meanwhile.
 
-    ``busy``: the time of its passes.
+    ``busy``: the total time of its passes.
     """
 
     def __init__(
@@ -109,9 +110,8 @@ class VirtualCloud:
         job_s: float = 0.0,
         on_job: Callable[[], None] = lambda: None,
     ) -> None:
-        """job_s: how long the worker is busy after each job, beside its passes; on_job: called
-        after each.
-        """
+        """job_s: how long the worker is busy after each job, besides its passes. on_job: called
+        after each job."""
         self._timeline = timeline
         self._make_worker = make_worker
         self._job_s, self._on_job = job_s, on_job
@@ -126,24 +126,24 @@ class VirtualCloud:
         return self._timeline.now + self._ahead
 
     def stream(self, send_bytes: SendBytes) -> RobotStream:
-        """A robot's new stream; ``send_bytes`` is called with what the worker sends."""
+        """Open a robot's stream; ``send_bytes`` is called with what the worker sends."""
         self.streams.append(RobotStream(send_bytes))
         return self.streams[-1]
 
     def receive(self, stream: RobotStream, data: bytes) -> None:
-        """A message has arrived on this stream."""
+        """Pass a message that arrived on this stream to the worker."""
         self.worker.receive(stream, data)
         self._wake()
 
     def leave(self, stream: RobotStream) -> None:
-        """The stream is gone."""
+        """Close a stream."""
         if stream in self.streams:
             self.streams.remove(stream)
             self.worker.leave(stream)
             self._wake()
 
     def restart(self) -> None:
-        """Replace the server by a new one, without streams and sessions."""
+        """Replace the server by a new one without streams and sessions."""
         self.worker = self._make_worker(self.clock, self.busy)
         self.streams: list[RobotStream] = []  # that the worker knows
 
@@ -167,47 +167,46 @@ class VirtualCloud:
 
 @dataclass(frozen=True)
 class Arrival:
-    """When a message arrives, s; ``on_any_stream``: also where its own is cut meanwhile."""
+    """When a message arrives, s; ``on_any_stream``: even if its own stream was cut meanwhile."""
 
     time: float
     on_any_stream: bool = False
 
 
 class Impairments(Protocol):
-    """What the link does to streams and messages; all times in seconds."""
+    """The effects of a link on streams and messages; all times in seconds."""
 
     def start(self, link: VirtualLink) -> None:
         """Plan when the link is cut and restored."""
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """When this message, which is sent at ``now``, arrives in the cloud: not at all, or more
-        than once, too. It may cut the link.
-        """
+        """The arrivals in the cloud of a message sent at ``now``: none, one, or several. May cut
+        the link."""
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """The same on the way to the robot."""
+        """The arrivals at the robot of a message sent at ``now``."""
 
     def closed_at(self, now: float) -> float:
         """When the cloud notices that the robot closed its stream."""
 
     def lost_at(self, now: float) -> float:
-        """When the cloud notices that a stream is cut: by default at once."""
+        """When the cloud notices that a stream is cut; by default at once."""
         return now
 
     def clear(self) -> None:
-        """The link is cut: what was in flight is lost, and delays nothing after it."""
+        """Forget messages in flight, which a cut has lost."""
 
     def stream_s(self) -> float:
-        """How long a new stream takes, once the link is restored: by default no time."""
+        """How long a new stream takes after the link is restored; by default no time."""
         return 0.0
 
     def notice_s(self) -> float:
-        """How long the robot takes to notice that a new stream is connected: by default no time."""
+        """How long the robot takes to notice that a new stream is connected; by default no time."""
         return 0.0
 
 
 class ProfileImpairments(Impairments):
-    """Each way is a ``Direction`` of the profile; in its outages the link is cut."""
+    """Impairments by a link profile: a ``Direction`` each way, and a cut in each outage."""
 
     def __init__(self, profile: LinkProfile, seed: int) -> None:
         self._profile = profile
@@ -226,19 +225,19 @@ class ProfileImpairments(Impairments):
         self.start(link)
 
     def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
-        """Once, in the order in which they were sent."""
+        """One arrival, in the order of sending."""
         return [Arrival(self._up.arrival(now, size))]
 
     def down(self, data: bytes, now: float) -> Iterable[Arrival]:
-        """Once, in the order in which they were sent."""
+        """One arrival, in the order of sending."""
         return [Arrival(self._down.arrival(now, len(data)))]
 
     def closed_at(self, now: float) -> float:
-        """After all messages that were sent before."""
+        """After all messages sent before."""
         return self._up.arrival(now, 0)
 
     def clear(self) -> None:
-        """Nothing is in flight."""
+        """Forget what is in flight."""
         self._up.clear()
         self._down.clear()
 
@@ -248,7 +247,7 @@ class ProfileImpairments(Impairments):
 
 
 class VirtualLink:
-    """The link of one robot. ``is_up``: it is not cut; ``cloud``: the verifier at its end now."""
+    """One robot's link. ``is_up``: it is not cut; ``cloud``: the verifier at its end now."""
 
     def __init__(
         self,
@@ -277,11 +276,11 @@ class VirtualLink:
 
     @property
     def is_used(self) -> bool:
-        """Whether a decode has a stream that it has not closed."""
+        """Whether a decode has an open stream."""
         return self._stream is not None and not self._stream.closed
 
     def cut(self) -> None:
-        """The link breaks."""
+        """Break the link."""
         self.is_up = False
         self.impairments.clear()
         if self._stream:
@@ -290,9 +289,9 @@ class VirtualLink:
             self.trace.cut(self.timeline.now)
 
     def restore(self, *, moved: bool = False) -> None:
-        """The link works again; the stream is opened again after ``Impairments.stream_s``.
+        """Restore the link; the stream opens again after ``Impairments.stream_s``.
 
-        moved: at the other verifier.
+        moved: it then leads to the other verifier.
         """
         if moved:
             assert self._other is not None
@@ -306,7 +305,7 @@ class VirtualLink:
 
 
 class VirtualStream:
-    """One decode's stream. What is in flight when it is cut is lost."""
+    """One decode's stream; a cut loses what is in flight."""
 
     def __init__(self, link: VirtualLink, on_receive: OnReceive) -> None:
         self._link, self._on_receive = link, on_receive
@@ -315,12 +314,12 @@ class VirtualStream:
         self.closed = False
 
     def open(self) -> None:
-        """Connect it to the cloud."""
+        """Connect to the cloud."""
         self._cloud = self._link.cloud
         self._far = far = self._cloud.stream(lambda data: self._answer(far, data))
 
     def reopen(self) -> None:
-        """Connect it again after a cut."""
+        """Connect again after a cut."""
         link = self._link
         if self._far is None and not self.closed:
             link_up = LinkUp(moved=self._cloud is not link.cloud)
@@ -328,13 +327,13 @@ class VirtualStream:
             link.timeline.after(link.impairments.notice_s(), lambda: self._deliver(link_up))
 
     def cut(self) -> None:
-        """The link is cut."""
+        """Cut the stream."""
         self._leave(self._link.impairments.lost_at)
         self._far = None
         self._deliver(LinkLost("the link is cut"))
 
     def send(self, message: ClientMessage) -> int:
-        """Send a message on its way; returns its bytes."""
+        """Send a message; returns its size in bytes."""
         data, link, far = encode_client(message), self._link, self._far
         if far is not None:
             now = link.timeline.now
@@ -343,7 +342,7 @@ class VirtualStream:
         return len(data)
 
     def close(self) -> None:
-        """The robot is done with the stream."""
+        """Close the stream."""
         self.closed = True
         self._leave(self._link.impairments.closed_at)
 
@@ -353,7 +352,7 @@ class VirtualStream:
             timeline.at(noticed(timeline.now), partial(self._cloud.leave, far))
 
     def _answer(self, far: RobotStream, data: bytes | None) -> None:
-        """The cloud sends this."""
+        """Deliver a cloud's message."""
         if data is not None and self._far is far:
             left = self._cloud.clock()
             arrivals = self._link.impairments.down(data, left)

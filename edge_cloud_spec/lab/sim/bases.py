@@ -1,4 +1,4 @@
-"""The bases that drive in a room: what node and episode need of one, the choice, and its scan."""
+"""The bases that can drive in a room: their interface, the choice, and a simulated lidar scan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ NEAREST, FARTHEST = 0.05, 12.0
 
 
 class Base(Protocol):
-    """A robot's base in a room, as ``World`` and ``Legs`` are one; used by one thread.
+    """The interface of a robot's base in a room, implemented by ``World`` and ``Legs``; for one
+    thread.
 
     ``mount`` is the camera's place in its frame (m).
     """
@@ -50,45 +51,45 @@ class Base(Protocol):
 
     @property
     def pose(self) -> Pose:
-        """Where it truly is, in the room's frame."""
+        """The true pose in the room's frame."""
 
     @property
     def velocity(self) -> tuple[float, float, float]:
-        """How fast it truly goes: m/s forward, m/s left, rad/s."""
+        """The true velocity: m/s forward, m/s left, rad/s."""
 
     @property
     def standing(self) -> bool:
-        """Whether it stands, whatever it was told."""
+        """Whether the base stands, whatever was commanded."""
 
     @property
     def resting(self) -> bool:
-        """Whether it stands as it was told to."""
+        """Whether the base stands because that was commanded."""
 
     @property
     def odometry(self) -> OdometryReading:
-        """What it reports of itself."""
+        """The pose and velocity that the base reports."""
 
     @property
     def contact(self) -> bool:
-        """Whether it touches what is not the floor."""
+        """Whether the base touches anything but the floor."""
 
     @property
     def eye(self) -> Eye:
-        """Where its camera is and looks."""
+        """The camera's position and orientation."""
 
 
 def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Base:
-    """A base of BASES at the room's start; UserError where the package of it is missing."""
+    """Make a base of BASES at the room's start; UserError if its package is missing."""
     if name in (GO2, UNTRIMMED):
         return Legs(room, people, drift, trimmed=name == GO2)
     return World(Scene(room, people), drift)
 
 
 def scan(base: Base) -> np.ndarray:
-    """Distances float32 [RAYS] in metres from the base; infinite: nothing is there.
+    """A lidar scan: distances float32 [RAYS] in metres from the base; infinite: nothing is there.
 
-    Of the HEIGHTS the nearest counts, as where a lidar's points are made flat. All that is solid or
-    seen is met, but not the robot itself.
+    The nearest of all HEIGHTS counts, as when a lidar's points are flattened. Rays meet everything
+    solid or visible except the robot itself.
     """
     angles = base.pose.yaw + ANGLES
     directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(RAYS)], 1)
@@ -102,7 +103,7 @@ def scan(base: Base) -> np.ndarray:
 
 
 def scanned_points(base: Base) -> np.ndarray:
-    """What a scan meets, [n, 2]: m ahead of the base and to its left."""
+    """The points of a scan, [n, 2]: m ahead of the base and to its left."""
     distances = scan(base)
     points = distances[:, None] * np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)
     return np.asarray(points[np.isfinite(distances)], np.float64)

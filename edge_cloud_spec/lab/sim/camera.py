@@ -33,10 +33,11 @@ def cast(
     hidden: tuple[int, ...] = (),
     normals: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Geom ids [N] and distances [N] in units of the directions [N, 3], from ``origin`` [3].
+    """Cast rays: geom ids [N] and distances [N] in units of the directions [N, 3], from ``origin``
+    [3].
 
-    Both are -1 where nothing is met; ``normals`` [N, 3] are filled in. Geoms of the groups
-    ``hidden`` are not met.
+    Both are -1 if nothing is met; ``normals`` [N, 3] are filled in. Rays pass through geoms of the
+    groups ``hidden``.
     """
     n = len(directions)
     groups = np.ones((6, 1), np.uint8)
@@ -60,7 +61,7 @@ def cast(
 
 
 class RayCaster:
-    """Pictures of one scene through given rays; [H, W] is fixed by ``directions``."""
+    """Renders pictures of one scene by casting rays; ``directions`` fixes [H, W]."""
 
     def __init__(
         self, scene: Scene, data: mujoco.MjData, shadows: bool, hidden: tuple[int, ...]
@@ -84,11 +85,11 @@ class RayCaster:
         directions: np.ndarray,
         normals: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As ``cast`` of the scene; -1 is the sky."""
+        """As ``camera.cast``, for this scene; -1 is the sky."""
         return cast(self.model, self.data, origin, directions, self.hidden, normals)
 
     def shade(self, origin: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Colours uint8 [N, 3] and geom ids [N] that unit ``directions`` [N, 3] meet."""
+        """The colours uint8 [N, 3] and geom ids [N] met by unit ``directions`` [N, 3]."""
         normals = np.empty((len(directions), 3))
         geoms, distances = self.cast(origin, directions, normals)
         points = origin + distances[:, None] * directions
@@ -112,7 +113,7 @@ class RayCaster:
         return (np.minimum(colour, 1) * 255).astype(np.uint8), geoms
 
     def _darken(self, points: np.ndarray, reach: np.ndarray, toward: np.ndarray) -> None:
-        """Set ``toward`` to 0 where something is between the lamp and the point."""
+        """Set ``toward`` to 0 if something is between the lamp and the point."""
         lit = np.flatnonzero(toward > 0)
         if not len(lit):
             return
@@ -134,7 +135,8 @@ RENDERERS = ("auto", "egl", "rays")
 
 @dataclass(frozen=True)
 class Eye:
-    """Where the camera is (m) and looks (rad): yaw as the body's, pitch up, roll to the right."""
+    """The camera's position (m) and direction (rad): yaw as the body's, pitch up, roll to the
+    right."""
 
     x: float
     y: float
@@ -145,7 +147,7 @@ class Eye:
 
     @property
     def position(self) -> np.ndarray:
-        """The camera's place [3]."""
+        """The camera's position [3]."""
         return np.array([self.x, self.y, self.z])
 
     @property
@@ -161,7 +163,7 @@ class Eye:
 
 
 def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0) -> Eye:
-    """The camera of a robot at ``pose``; pitch and roll in rad, heave in m."""
+    """The camera's pose for a robot at ``pose``; pitch and roll in rad, heave in m."""
     return Eye(
         pose.x + FORWARD * math.cos(pose.yaw),
         pose.y + FORWARD * math.sin(pose.yaw),
@@ -175,10 +177,10 @@ def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0
 class Camera:
     """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
 
-    ``renderer`` is "egl", "rays" or "auto" (EGL where it draws, else rays and a warning why);
-    ``size`` is the side of the square picture in pixels, by default 256 with EGL and 128 with rays.
-    For many scenes in turn give one ``context``, which outlives the camera. Geoms of the groups
-    ``hidden`` are not drawn. UserError: the renderer or the size is not available.
+    ``renderer`` is "egl", "rays" or "auto" (EGL if it works, else rays and a warning); ``size`` is
+    the side of the square picture in pixels, by default 256 with EGL and 128 with rays. For many
+    scenes in turn share one ``context``, which outlives the camera. Geoms of the groups ``hidden``
+    are not drawn. UserError: the renderer or the size is not available.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class Camera:
         self._caster = RayCaster(scene, self._data, shadows, hidden)
 
     def place(self, posture: Sequence[float]) -> None:
-        """Draw people, and a robot that has legs, as they stand in ``posture_of`` another data."""
+        """Set people, and a robot with legs, to a ``posture_of`` another simulation."""
         data, people = self._data, self._data.mocap_pos.shape[0]
         moved = np.reshape(posture[: 7 * people], (people, 7))
         data.mocap_pos[:], data.mocap_quat[:] = moved[:, :3], moved[:, 3:]
@@ -245,19 +247,20 @@ class Camera:
         return self.look(eye)[0]
 
     def segment(self, eye: Eye) -> np.ndarray:
-        """Index into ``room.things`` of each pixel, or -1: int32 [size, size]; always by rays."""
+        """The index into ``room.things`` of each pixel, or -1: int32 [size, size]; always by
+        rays."""
         geoms = self._caster.cast(eye.position, self._directions @ eye.axes.T)[0]
         return self._things(geoms)
 
     def look(self, eye: Eye) -> tuple[np.ndarray, np.ndarray]:
-        """Picture and segmentation together, which by rays costs no more than the picture."""
+        """Picture and segmentation together, which by rays cost no more than the picture."""
         if self._painter is not None:
             return self.render(eye), self.segment(eye)
         image, geoms = self._caster.shade(eye.position, self._directions @ eye.axes.T)
         return image.reshape(self.size, self.size, 3), self._things(geoms)
 
     def close(self) -> None:
-        """Free what is held on the GL side."""
+        """Free the GL resources."""
         if self._painter is not None:
             self._painter.close()
             self._painter = None
@@ -277,14 +280,14 @@ class Camera:
 
 
 def posture_of(data: Any) -> list[float]:
-    """Place and orientation of all people, then the robot's joints."""
+    """The positions and orientations of all people, then the robot's joints."""
     people = np.concatenate([data.mocap_pos, data.mocap_quat], 1).ravel()
     return [*people.tolist(), *data.qpos.tolist()]
 
 
 @lru_cache(maxsize=8)
 def warn_of_rays(reason: str) -> None:
-    """Say once in a process that pictures are ray cast, and the reason why."""
+    """Log once per process that pictures are ray cast, and why."""
     log.warning("EGL opens but cannot draw (%s); pictures are ray cast, which is slower", reason)
 
 
@@ -298,14 +301,14 @@ def pixel_rays(size: int) -> np.ndarray:
 
 
 def encode_jpeg(image: np.ndarray, quality: int = 85) -> bytes:
-    """The RGB picture uint8 [H, W, 3] as JPEG."""
+    """Encode an RGB picture uint8 [H, W, 3] as JPEG."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
 
 
 def decode_jpeg(jpeg: bytes) -> np.ndarray:
-    """The RGB picture uint8 [H, W, 3] of a JPEG; ValueError when it is not one."""
+    """Decode a JPEG to RGB uint8 [H, W, 3]; ValueError if it is not one."""
     try:
         with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
             return np.array(image.convert("RGB"))

@@ -1,9 +1,9 @@
-"""MuJoCo, imported once with a GL back end that exists.
+"""Imports MuJoCo once, with a GL back end that works.
 
-MuJoCo reads ``MUJOCO_GL`` at its import and fails there when a library or a display is missing;
-then it is imported without GL. Where other code of the process imported MuJoCo earlier, its own
-``mujoco.GLContext`` is GLFW's, which draws nothing without a screen: the context is therefore
-taken from the back end by name. Everything in this folder takes ``mujoco`` from here.
+MuJoCo reads ``MUJOCO_GL`` at its import and fails there if a library or a display is missing; then
+it is imported without GL. If other code of the process imported MuJoCo earlier, its
+``mujoco.GLContext`` is GLFW's, which draws nothing without a screen: so the context is taken from
+the back end by name. Everything in this folder imports ``mujoco`` from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LIBRARIES = {"libGL.so.1": "libgl1", "libEGL.so.1": "libegl1"}
 
 
 def _missing_library() -> str | None:
-    """Which of the libraries that EGL needs is missing, as a clause; None when all are there."""
+    """Names the missing library that EGL needs, as a clause; None if all are installed."""
     for library, package in _LIBRARIES.items():
         try:
             ctypes.CDLL(library)
@@ -28,7 +28,7 @@ def _missing_library() -> str | None:
 
 
 def _choose_gl() -> tuple[Any, str | None]:
-    """Set MUJOCO_GL unless the user did; the class of GL contexts and None, or None and why not."""
+    """Set MUJOCO_GL unless the user did; returns the class of GL contexts, or why there is none."""
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if chosen not in ("", "egl", "osmesa"):
         return None, f"MUJOCO_GL is set to {chosen}"

@@ -1,4 +1,4 @@
-"""The room from above with the way the robot took, as a picture for people."""
+"""Draws the room from above with the robot's path, for people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def draw_plan(
 ) -> np.ndarray:
     """The plan uint8 [H, width, 3]: x to the right, y up; ``stops`` are marked as decisions.
 
-    The path begins at a ring and ends at an arrow; around the named thing are dashes at 1 m.
+    The path begins at a ring and ends at an arrow; a dashed circle marks 1 m around the named
+    thing.
     """
     return _FloorPlan(room, width).draw(path, stops)
 

@@ -1,7 +1,7 @@
-"""Pictures through OpenGL (EGL), with one GL context for many scenes.
+"""Renders pictures through OpenGL (EGL), with one GL context for many scenes.
 
-A context costs some 80 ms to open and a scene's upload 3 ms, so for many
-rooms in turn the context is kept. Both belong to the thread that made them.
+Opening a context takes some 80 ms and uploading a scene 3 ms, so for many rooms in turn the context
+is kept. Both belong to the thread that made them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class GlContext:
         self._context = gl_context_class(size, size)
 
     def activate(self) -> None:
-        """Make it the thread's current context."""
+        """Make this the thread's current context."""
         self._context.make_current()
 
     def close(self) -> None:
-        """Free it; scenes drawn through it must have been closed before."""
+        """Free the context; close the scenes drawn through it first."""
         self._context.free()
 
 
 class GlPainter:
-    """Draws one scene through a context; ``close`` frees what the scene holds on the GL side."""
+    """Draws one scene through a context; ``close`` frees the scene's GL objects."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GlPainter:
         self.update()
 
     def update(self) -> None:
-        """Draw from now on what the data hold now."""
+        """Draw the simulation's present state from now on."""
         mujoco.mjv_updateScene(
             self._model,
             self._data,

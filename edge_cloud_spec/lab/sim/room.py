@@ -1,4 +1,4 @@
-"""A furnished room by seed: what is to be found, what resembles it, and all the rest."""
+"""Makes a furnished room from a seed: the target, its look-alikes, and everything else."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def decorate(
 
 
 def pale(rng: np.random.Generator, low: float, high: float, spread: float) -> Rgb:
-    """A tone between ``low`` and ``high``, each colour off it by up to ``spread``."""
+    """A random pale colour: a tone between ``low`` and ``high``, each channel varied by
+    ``spread``."""
     return as_rgb(np.clip(rng.uniform(low, high) + rng.uniform(-spread, spread, 3), 0.05, 0.97))
 
 
@@ -81,7 +82,7 @@ CLEARANCE = 0.4
 
 
 class Layout:
-    """The things placed so far; a piece that does not fit after some attempts is left out."""
+    """Places things in a room; a piece that does not fit after some attempts is left out."""
 
     def __init__(self, size: tuple[float, float], start: Pose, rng: np.random.Generator) -> None:
         self.size, self.start, self.rng = size, start, rng
@@ -89,7 +90,7 @@ class Layout:
         self.furniture: list[Thing] = []
 
     def place_target(self, name: str) -> Thing | None:
-        """The thing to find, START_DISTANCE from the start; None where it does not fit."""
+        """Place the target, START_DISTANCE from the start; None if it does not fit."""
         for _ in range(60):
             thing = build(name, self.rng, *self._spot(name))
             distance = thing.distance(self.start.x, self.start.y)
@@ -104,7 +105,8 @@ class Layout:
         return None
 
     def place_thing(self, name: str) -> bool:
-        """Another nameable thing or look-alike, APART from the rest; whether it fits."""
+        """Place another nameable thing or look-alike, APART from the rest; returns whether it
+        fits."""
         for _ in range(40):
             thing = build(name, self.rng, *self._spot(name))
             if self._fits(thing, APART):
@@ -113,7 +115,7 @@ class Layout:
         return False
 
     def place_furniture(self, name: str) -> None:
-        """A piece of furniture, mostly at a wall, unless none fits."""
+        """Place a piece of furniture, mostly at a wall, if it fits."""
         for _ in range(15):
             x, y, yaw = self._wall_spot(0.0) if self.rng.random() < 0.75 else self._floor_spot()
             piece = furnish(name, self.rng, x, y, yaw)
@@ -129,7 +131,7 @@ class Layout:
         return x, y, float(self.rng.uniform(-math.pi, math.pi))
 
     def _wall_spot(self, depth: float) -> tuple[float, float, float]:
-        """A place with its back to a wall, ``depth`` metres in front of it."""
+        """A random place with its back to a wall, ``depth`` metres in front of it."""
         side = int(self.rng.integers(4))
         along = float(self.rng.uniform(-1, 1))
         w, d = self.size[0] / 2, self.size[1] / 2
@@ -174,7 +176,8 @@ PHRASINGS = (
 
 @dataclass(frozen=True)
 class Light:
-    """A lamp that casts shadows, and a fill from the camera; intensities per colour, 0 to 1."""
+    """A lamp that casts shadows, and a fill light from the camera; intensities per colour, 0 to
+    1."""
 
     at: tuple[float, float, float]
     lamp: Rgb
@@ -186,8 +189,8 @@ class Light:
 class Room:
     """A room of ``size`` metres around the origin.
 
-    ``things`` are what can be asked for and what resembles the target; furniture is in the way;
-    decoration is neither solid nor high.
+    ``things``: the target, other things that can be asked for, and look-alikes; ``furniture``:
+    obstacles; ``decoration``: flat, and not solid.
     """
 
     seed: int
@@ -204,14 +207,14 @@ class Room:
     sky: Rgb
 
     def thing(self, name: str) -> Thing:
-        """The thing of that name; KeyError when the room has none."""
+        """The thing with this name; KeyError if the room has none."""
         return {thing.name: thing for thing in self.things}[name]
 
 
 def make_room(seed: int, target: str | None = None) -> Room:
-    """The room of a seed, always the same; ``target`` names another thing to find than its own.
+    """The room of a seed, always the same; ``target``: the thing to find, by default the seed's.
 
-    ValueError: there is no such thing, or the seed is negative.
+    ValueError: an unknown thing, or a negative seed.
     """
     if target is not None and target not in KINDS:
         raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(KINDS)}")

@@ -37,7 +37,7 @@ class Scene:
     """A compiled room; ``thing_of_geom[i]`` is the index into ``room.things`` of geom i, or -1.
 
     ``people``: how many walk in it, as bodies far below the floor until they are placed. ``model``:
-    another one of the room, with its own robot.
+    another model of the room, with its own robot.
     """
 
     def __init__(self, room: Room, people: int = 0, model: Any = None) -> None:
@@ -51,7 +51,7 @@ class Scene:
 
 
 def room_spec(room: Room, people: int = 0) -> Any:
-    """The room as MuJoCo's specification, to be changed or compiled."""
+    """The room as MuJoCo's specification, which can be changed and compiled."""
     spec = mujoco.MjSpec.from_string(mjcf(room))
     if people:
         go2_sim("people").add_people(spec, people)

@@ -11,7 +11,7 @@ Rgb = tuple[float, float, float]
 
 
 def as_rgb(values: np.ndarray) -> Rgb:
-    """An array [3] as a colour."""
+    """Convert an array [3] to a colour."""
     return float(values[0]), float(values[1]), float(values[2])
 
 
@@ -31,8 +31,8 @@ class Part:
 class Thing:
     """A thing on the floor at (x, y, yaw) with its parts and its footprint.
 
-    The footprint is a disc of radius ``half[0]`` when ``round``, else a rectangle of half sides
-    ``half`` (m) turned by ``yaw``.
+    The footprint is a disc of radius ``half[0]`` if ``round``, else a rectangle with half sides
+    ``half`` (m), turned by ``yaw``.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Thing:
         return math.atan2(math.sin(angle), math.cos(angle))
 
     def outline(self, spacing: float = 0.1) -> np.ndarray:
-        """Points [n, 2] on the footprint's edge and in it, about ``spacing`` metres apart."""
+        """Points [n, 2] on and in the footprint's edge, about ``spacing`` metres apart."""
         if self.round:
             angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
             local = self.half[0] * np.stack([np.cos(angle), np.sin(angle)], 1)
@@ -77,9 +77,8 @@ class Thing:
 class VisibleThing:
     """A thing in view: its visible pixels of 128 x 128, bearing (degrees) and distance (m).
 
-    The bearing, positive to the left, is that of the visible pixels' centroid turned into the
-    horizontal plane; the distance is horizontal, from the camera to the nearest point of the
-    thing's footprint.
+    The bearing, positive to the left, is the horizontal direction of the visible pixels' centroid;
+    the distance is horizontal, from the camera to the nearest point of the thing's footprint.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Views for training and evaluation: a camera's picture and the true things in it."""
+"""Views for training and evaluation: a camera's picture and the things that are really in it."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def sample_views(
     size: int = SIZE,
     rooms: int | None = None,
 ) -> Iterator[View]:
-    """``count`` views of many rooms as a walking robot's camera takes them; fixed by the seed.
+    """``count`` views of many rooms as a walking robot's camera sees them; determined by the seed.
 
-    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms where it draws).
-    Poses are biased so that every nameable thing is seen near, midway and far, on both sides and
-    ahead. ``rooms`` limits how many different rooms there are. Pictures differ in shadows,
-    exposure, contrast, sensor noise and JPEG quality (60 to 95, at the size that is published).
+    ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms, if it works). Poses are
+    biased so that every nameable thing is seen near, midway and far, on both sides and ahead.
+    ``rooms`` limits how many different rooms there are. Pictures differ in shadows, exposure,
+    contrast, sensor noise and JPEG quality (60 to 95, at the published size).
     """
     rng = np.random.default_rng((seed, 0x71E3))
     context = _open_gl(renderer)
@@ -117,7 +117,7 @@ def sample_views(
 
 
 def _open_gl(renderer: str) -> GlContext | None:
-    """A context that draws; None for rays, and for "mixed" where there is none."""
+    """A working GL context; None for rays, and for "mixed" without one."""
     if renderer not in ("egl", "mixed") or (renderer == "mixed" and no_gl_because):
         return None
     try:
@@ -160,7 +160,8 @@ def _expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def sample_pose(room: Room, rng: np.random.Generator) -> Pose:
-    """A free pose: one in six anywhere, else at a drawn distance and bearing from a drawn thing."""
+    """A random free pose: one in six anywhere, else at a random distance and bearing from a random
+    thing."""
     if rng.random() < 1 / 6:
         return _free_pose(room, rng, toward=False)
     poses = [_free_pose(room, rng, toward=True) for _ in range(2)]
@@ -204,7 +205,7 @@ def _pose_toward(room: Room, rng: np.random.Generator) -> Pose:
 
 
 def _is_free(room: Room, pose: Pose) -> bool:
-    """Whether body and camera are off the walls and off everything that stands there."""
+    """Whether body and camera are clear of walls and things."""
     eye = eye_at(pose)
     for x, y, gap in ((pose.x, pose.y, 0.2), (eye.x, eye.y, 0.1)):
         if abs(x) > room.size[0] / 2 - gap or abs(y) > room.size[1] / 2 - gap:

@@ -23,13 +23,13 @@ _SETTLE = 0.15  # s with which the shaking grows and fades
 
 
 class Gait:
-    """Advances with the body's speed; stands still where the body does."""
+    """The swaying of a walking body; advances with its speed, and settles when it stands."""
 
     def __init__(self) -> None:
         self._phase = self._effort = self._lean = self._speed = 0.0
 
     def step(self, dt: float, speed: float, turn: float) -> None:
-        """``dt`` seconds at ``speed`` (m/s, forward) and ``turn`` (rad/s)."""
+        """Advance by ``dt`` seconds at ``speed`` (m/s, forward) and ``turn`` (rad/s)."""
         fade = 1 - math.exp(-dt / _SETTLE)
         effort = min(1.0, (abs(speed) + 0.3 * abs(turn)) / 0.5)
         self._effort += (effort - self._effort) * fade
@@ -40,7 +40,7 @@ class Gait:
 
     @property
     def attitude(self) -> tuple[float, float, float]:
-        """How the camera is tilted now, pitch (up) and roll (to the right, rad), and lifted (m)."""
+        """The camera's current tilt, pitch (up) and roll (to the right, rad), and lift (m)."""
         angle, effort = 2 * math.pi * self._phase, self._effort
         return (
             self._lean + effort * _PITCH * math.sin(2 * angle),
@@ -89,7 +89,7 @@ class OdometryReading:
 
 
 class Odometer:
-    """Adds up what the base moved, with errors of scale and of heading per metre.
+    """Integrates the base's motion, with errors of scale and of heading per metre.
 
     ``drift`` is their standard deviation (0: none); they are drawn once from the seeds.
     """
@@ -110,7 +110,7 @@ class Odometer:
 
 
 def checked(vx: float, vy: float, wz: float) -> np.ndarray:
-    """A command within LIMITS; raises ValueError when a number is not finite."""
+    """A command limited to LIMITS; raises ValueError if a number is not finite."""
     wanted = np.array([vx, vy, wz], float)
     if not np.all(np.isfinite(wanted)):
         raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
@@ -120,8 +120,8 @@ def checked(vx: float, vy: float, wz: float) -> np.ndarray:
 class World:
     """The physics of one room; owned by one thread. Time is simulated seconds since the start.
 
-    At rest (``resting``) nothing but time goes on, and all phases begin anew: what comes next does
-    not depend on how long it stood. With people in the scene time goes on for all.
+    At rest (``resting``) only time advances, and all phases restart: what follows does not depend
+    on how long it stood. With people in the scene everything advances.
 
     ``drift`` and ``seed`` are the odometer's.
     """
@@ -150,7 +150,7 @@ class World:
     def command(self, vx: float, vy: float, wz: float) -> None:
         """Follow this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
 
-        Raises ValueError when a number is not finite; the command before stays in force.
+        Raises ValueError if a number is not finite; the earlier command then stays in force.
         """
         self._wanted = checked(vx, vy, wz)
         self._commanded = self.time
@@ -205,18 +205,18 @@ class World:
 
     @property
     def standing(self) -> bool:
-        """Whether it stands, whatever it was told."""
+        """Whether the base stands, whatever was commanded."""
         return max(map(abs, self.velocity)) < STILL
 
     @property
     def resting(self) -> bool:
-        """Whether it stands as it was told to."""
+        """Whether the base stands because that was commanded."""
         walked_about = self._people is not None and not self._wanted.any()
         return self._frozen or (walked_about and self.standing)
 
     @property
     def pose(self) -> Pose:
-        """Where the robot truly is, in the room's frame."""
+        """The true pose in the room's frame."""
         x, y, yaw = self.data.qpos
         start = self._start_of_room
         return Pose(float(x + start[0]), float(y + start[1]), wrap(float(yaw)))
@@ -241,5 +241,5 @@ class World:
 
     @property
     def eye(self) -> Eye:
-        """Where the camera is and looks, gait included."""
+        """The position and orientation of the camera, gait included."""
         return eye_at(self.pose, *self.gait.attitude)

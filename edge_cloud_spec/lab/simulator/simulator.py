@@ -51,7 +51,7 @@ _WALL, _PATH = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
 def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
-    """Walls, parts of things and furniture, and names, seen from where the robot started."""
+    """Markers of walls, things, furniture and names, relative to the robot's start."""
     w, d = room.size[0] / 2, room.size[1] / 2
     corners = [(w, d), (-w, d), (-w, -d), (w, -d), (w, d)]
     markers = [_line("walls", [_from_start(room, *corner) for corner in corners], _WALL, 0.05)]
@@ -140,10 +140,10 @@ NO_TRANSFORMS = (
 
 
 class RoomTopics:
-    """Publishers of one room, for the room's thread only.
+    """Publishers of one room; for the room's thread only.
 
-    Transforms are published where ``tf2_msgs`` is installed (a full ROS has it): RViz needs them.
-    ``problem`` says so where it is not.
+    Transforms, which RViz needs, are published if ``tf2_msgs`` is installed (a full ROS has it);
+    otherwise ``problem`` says so.
     """
 
     def __init__(self, node: Node, room: Room, settings: SimulatorSettings) -> None:
@@ -171,13 +171,14 @@ class RoomTopics:
             self._tf_message = TFMessage
 
     def publish_mount(self, base: Base, now: Time) -> None:
-        """Where the camera is on the base, once; config/go2.urdf says the same of the ideal one."""
+        """Publish the camera's place on the base, once; config/go2.urdf has the same for the ideal
+        one."""
         if self._transforms is not None:
             fixed = camera_transform(self._base, self._settings.camera_frame, now, base.mount)
             self._fixed.publish(self._tf_message(transforms=[fixed]))
 
     def update(self, base: Base) -> None:
-        """Add to the path and to the count of contacts."""
+        """Update the path and the count of contacts."""
         pose, last = base.pose, self._path[-1]
         if math.hypot(pose.x - last.x, pose.y - last.y) > STEP:
             self._path.append(pose)
@@ -185,7 +186,8 @@ class RoomTopics:
         self._touching = base.contact
 
     def publish_picture(self, camera: Camera, base: Base, now: Time) -> None:
-        """The camera's picture and intrinsics under one stamp; none without a subscriber."""
+        """Publish the camera's picture and intrinsics with the same stamp, if there is a
+        subscriber."""
         if not self._pictures.get_subscription_count():
             return
         if self._settings.people and not self._settings.unseen:
@@ -201,7 +203,7 @@ class RoomTopics:
         self._infos.publish(info)
 
     def publish_odometry(self, base: Base, now: Time) -> None:
-        """Pose since the start and velocity, as the base estimates them."""
+        """Publish pose since the start and velocity, as the base estimates them."""
         state = base.odometry
         message = Odometry(child_frame_id=self._base)
         message.header.stamp, message.header.frame_id = now.to_msg(), self._odom
@@ -217,7 +219,7 @@ class RoomTopics:
             self._transforms.publish(self._tf_message(transforms=[moving]))
 
     def publish_scan(self, base: Base, now: Time) -> None:
-        """What is around the base; none without a subscriber."""
+        """Publish a scan around the base, if there is a subscriber."""
         if self._scans.get_subscription_count():
             turn, limits = 2 * math.pi / RAYS, {"range_min": NEAREST, "range_max": FARTHEST}
             angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
@@ -227,7 +229,8 @@ class RoomTopics:
             self._scans.publish(message)
 
     def publish_outcome(self, base: Base) -> None:
-        """The state of the task, as JSON (``task_state``), and how legs and people stand."""
+        """Publish the state of the task as JSON (``task_state``), and the postures of legs and
+        people."""
         state = task_state(self._room, base, self._touching, self._contacts)
         state["time"] = round(base.time, 3)
         if self._settings.base != IDEAL:
@@ -235,7 +238,7 @@ class RoomTopics:
         self._outcome.publish(String(data=json.dumps(state)))
 
     def publish_markers(self, now: Time) -> None:
-        """The room and the path so far; repeated for an RViz that starts late."""
+        """Publish the room and the path so far; repeated for an RViz that starts late."""
         markers = room_markers(self._room, self._odom, now)
         markers.append(path_marker(self._room, self._path, self._odom, now))
         self._markers.publish(MarkerArray(markers=markers))
@@ -244,9 +247,9 @@ class RoomTopics:
 def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[str, Any]:
     """The state of the task: metres from the camera, degrees to the left, the pose in the room.
 
-    ``at`` is the thing within reach and ahead, ``facing`` whether that is the target,
-    ``standing`` whether the base stands still; ``success`` is both. Whether the robot decided to
-    stop is not known here.
+    ``at`` is the thing within reach and ahead, ``facing`` whether that is the target, ``standing``
+    whether the base stands still; ``success`` is both. Whether the robot decided to stop is not
+    known here.
     """
     pose, target = base.pose, room.thing(room.target)
     eye, at = eye_at(pose), thing_in_front(room, pose)
@@ -269,7 +272,7 @@ def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[st
 
 
 def camera_info(size: int) -> CameraInfo:
-    """An ideal pinhole of ``size`` x ``size`` pixels."""
+    """The intrinsics of an ideal pinhole with ``size`` x ``size`` pixels."""
     focal, middle = size / 2 / math.tan(FIELD_OF_VIEW / 2), size / 2
     info = CameraInfo(width=size, height=size, distortion_model="plumb_bob", d=[0.0] * 5)
     info.k = [focal, 0.0, middle, 0.0, focal, middle, 0.0, 0.0, 1.0]
@@ -279,7 +282,7 @@ def camera_info(size: int) -> CameraInfo:
 
 
 def quaternion(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternion:
-    """The orientation of a body so turned: left, nose up, to the right (rad)."""
+    """The orientation of a body turned left, nose up and to the right by these angles (rad)."""
     cy, sy = math.cos(yaw / 2), math.sin(yaw / 2)
     cp, sp = math.cos(pitch / 2), -math.sin(pitch / 2)  # about ROS's y axis, down is positive
     cr, sr = math.cos(roll / 2), math.sin(roll / 2)
@@ -294,7 +297,7 @@ def quaternion(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Quaternion:
 def camera_transform(
     base: str, camera: str, now: Time, mount: tuple[float, float, float]
 ) -> TransformStamped:
-    """Where the camera is on the base, and that it looks ahead."""
+    """The transform from the base to its camera, which looks ahead."""
     fixed = _transform(base, camera, now, *mount)
     fixed.transform.rotation = OPTICAL
     return fixed
@@ -318,7 +321,7 @@ MIN_IMAGE_SIZE = 32  # pixels
 
 @dataclass(frozen=True)
 class SimulatorSettings(Bounded):
-    """Which room, and the rates of its topics. All are read at the start only."""
+    """The room, and the rates of its topics. All are read at the start only."""
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
     target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
@@ -350,10 +353,10 @@ class SimulatorSettings(Bounded):
 
 
 class SimulatorNode(Node):
-    """A room in real time.
+    """Simulates a room in real time.
 
-    World, camera and publishers belong to one thread of their own, paced by the steady clock;
-    callbacks only keep the newest command for it.
+    World, camera and publishers belong to one separate thread, paced by the monotonic clock;
+    callbacks only store the newest command for it.
     """
 
     def __init__(self) -> None:
@@ -388,7 +391,7 @@ class SimulatorNode(Node):
         return Health(Level.ERROR, "the simulated room stands still", "see the log; start it again")
 
     def close(self) -> None:
-        """End the room's thread, and with it the renderer."""
+        """End the room's thread, and so the renderer."""
         self._stop.set()
         self._thread.join(5.0)
 
@@ -454,7 +457,8 @@ class SimulatorNode(Node):
 
 
 class _Rate:
-    """When something is due that happens ``rate`` times a second; what was missed is skipped."""
+    """Tells when something that happens ``rate`` times a second is due; missed times are
+    skipped."""
 
     def __init__(self, rate: float) -> None:
         self._period, self._next = 1 / rate, 0.0

@@ -1,4 +1,4 @@
-"""How weights are made: the embedded tiny pair, and early exits of any target.
+"""Training of weights: the embedded tiny pair, and early exits of any target.
 
-Inference never imports this; what it loads lies in ``models``.
+Inference never imports this; the weights it loads are in ``models``.
 """

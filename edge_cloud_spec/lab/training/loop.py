@@ -1,4 +1,4 @@
-"""What all training shares: the loop, and its learning rate."""
+"""The training loop shared by all training, and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOOR = 0.03  # of the learning rate, as a share of its peak
 
 
 def falling(progress: float, flat: float = 0.0) -> float:
-    """The learning rate as a share of its peak: flat until then, and then half a cosine."""
+    """The learning rate as a share of its peak: constant until ``flat``, then half a cosine."""
     fall = min(1.0, max(0.0, progress - flat) / (1 - flat))
     return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * fall))
 
@@ -25,7 +25,8 @@ def run_stage(
     step: Callable[[float], None],
     report: Callable[[], str],
 ) -> None:
-    """Steps, each from the progress so far, until that is 1; it goes by seconds and steps."""
+    """Call ``step(progress)`` until progress reaches 1; ``progress`` maps seconds and steps to
+    0..1."""
     spent, steps, reported = 0.0, 0, time.monotonic()
     print(f"{name}: 0%", flush=True)
     while (share := progress(spent, steps)) < 1.0:
@@ -44,7 +45,7 @@ def run_stage(
 def descend(
     optimizers: Sequence[torch.optim.Optimizer], loss: Tensor, rate: float, longest: float
 ) -> None:
-    """A step down the gradient of the loss, which is cut to the longest norm."""
+    """Take a step at learning rate ``rate``, with the gradient's norm clipped to ``longest``."""
     torch.autograd.backward(loss)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], longest)

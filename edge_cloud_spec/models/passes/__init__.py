@@ -1,1 +1,1 @@
-"""A pass of the text half: rows of several sessions through the layers."""
+"""Forward passes of the text model, shared by the tokens of several sessions."""

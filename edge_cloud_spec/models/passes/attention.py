@@ -1,7 +1,7 @@
-"""Attention of a session's rows over its own cache, and of several sessions' in one call.
+"""Attention of a session's tokens over its KV cache, and of several sessions' in one call.
 
-Where caches are small a pass spends more on the calls for each session and layer than on what they
-compute; a copy of the caches for the pass, side by side and padded alike, costs less than that.
+With small caches, launching a call per session and layer costs more than the computation; copying
+the caches side by side, padded to one length, costs less.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ OnLayer = Callable[[int, Tensor], None]  # (layer index, hidden [rows, hidden_si
 
 @dataclass(frozen=True, eq=False)
 class PassItem:
-    """One session's rows [n] in a pass; they are written to its ``cache`` from row ``start`` on.
+    """One session's n tokens in a pass; their keys and values go to rows ``start`` on of ``cache``.
 
-    Logits are wanted from row ``first_logits`` on; ``on_layer`` receives the hidden rows that they
-    are computed from.
+    Logits are returned from token ``first_logits`` on. ``on_layer`` receives the hidden rows of the
+    same tokens.
     """
 
     cache: KeyValueCache
     start: int
     tokens: Sequence[int]  # [n]
-    mask: Tensor | None = None  # additive [n, start + n]; None: causal from row 0, or a single row
-    positions: Sequence[int] = ()  # [n], rotary; the rows of a prompt have theirs beside it
+    mask: Tensor | None = None  # additive [n, start + n]; None: causal, for a chain
+    positions: Sequence[int] = ()  # rotary, [n]; a prompt's positions are passed separately
     first_logits: int = 0
     on_layer: OnLayer | None = None
 
@@ -42,10 +42,11 @@ class PassItem:
 
 
 def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -> Tensor:
-    """[n, heads * dim] of the layer ``index``; writes keys and values into the cache.
+    """Attention's output [n, heads * dim] in layer ``index``; writes keys and values into the
+    cache.
 
-    qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim]. The query heads of one key head are
-    folded into the query rows, so that keys are not repeated.
+    qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim]. The query heads that share a key
+    head are folded into the query rows, so that keys are not repeated.
     """
     count, end = item.count, item.start + item.count
     kv_heads, dim = values.shape[1:]
@@ -72,21 +73,21 @@ def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -
 
 
 def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
-    """Additive mask [n, keys]: the query at positions[i] attends to the keys up to its own."""
+    """Additive mask [n, keys]: the query at positions[i] attends to keys up to its own position."""
     later = torch.arange(keys, device=positions.device) > positions[:, None]
     mask = torch.zeros(later.shape, dtype=dtype, device=positions.device)
     return mask.masked_fill_(later, float("-inf"))
 
 
-SMALL = 2 * MB  # of a session's rows: to copy more costs a CPU as much as the calls that it saves
-PADDED = 2  # times the rows that there are, at most
+SMALL = 2 * MB  # of a session's rows; copying more costs a CPU more than the saved calls
+PADDED = 2  # at most this many times the rows without padding
 
 
 class PaddedAttention:
-    """One pass over the rows of several sessions; to be made anew for each.
+    """Attention of several sessions in one call; one object per pass.
 
-    Each session's part of the copy holds its cached rows, zeros up to the longest of them, and the
-    pass's own rows.
+    Each session's part of the copy holds its cached rows, zeros up to the longest session, and the
+    rows of this pass.
     """
 
     def __init__(self, items: Sequence[PassItem], layout: CacheLayout, heads: int) -> None:
@@ -102,7 +103,7 @@ class PaddedAttention:
         group = heads // layout.heads
         attention = (len(items), group, count, before + count)
         mask = torch.full(attention, float("-inf"), dtype=dtype, device=device)
-        places: list[int] = []  # of the rows in the padded pass
+        places: list[int] = []  # indices of the items' tokens in the padded pass
         for place, item in enumerate(items):
             start, rows = item.start, item.count
             self._copy[:, :, place, :, :start] = item.cache.rows(0, start)
@@ -113,20 +114,20 @@ class PaddedAttention:
                 attends = causal(where, start + rows, dtype)
             mask[place, :, :rows, :start] = attends[:, :start]
             mask[place, :, :rows, before : before + rows] = attends[:, start:]
-            mask[place, :, rows:, before : before + rows] = 0  # padding sees all of them
+            mask[place, :, rows:, before : before + rows] = 0  # padding may attend to all
             places += range(place * count, place * count + rows)
         self._mask = mask.view(len(items), 1, group * count, before + count)
         self._own = self._padded = None
         if len(places) < len(items) * count:
             self._own = torch.tensor(places, device=device)
-            # Padding is the first row again: what it attends to is a number, and nobody reads it.
+            # Padding repeats the first token; its output is finite and not used.
             self._padded = torch.zeros(len(items) * count, dtype=torch.long, device=device)
             self._padded[self._own] = torch.arange(len(places), device=device)
         self._layers = [(layer[0], layer[1]) for layer in self._copy]
 
     @staticmethod
     def pays(items: Sequence[PassItem], layout: CacheLayout) -> bool:
-        """Whether these are several, small, and of about equal sizes."""
+        """Whether it is faster than ``attend``: several small sessions of similar length."""
         if len(items) < 2:
             return False
         starts, counts = [one.start for one in items], [one.count for one in items]
@@ -138,7 +139,7 @@ class PaddedAttention:
         )
 
     def attend(self, index: int, qk: Tensor, values: Tensor) -> Tensor:
-        """[n, heads * dim] of the layer ``index``, of the rows of all sessions.
+        """Attention's output [n, heads * dim] in layer ``index``, for the tokens of all sessions.
 
         qk: [n, heads + kv_heads, dim], values: [n, kv_heads, dim].
         """
@@ -156,7 +157,7 @@ class PaddedAttention:
         return out if self._own is None else out.index_select(0, self._own)
 
     def keep(self) -> None:
-        """Write the pass's keys and values, of all layers, into the caches of their sessions."""
+        """Write the keys and values of this pass, for all layers, into the sessions' caches."""
         for place, item in enumerate(self._items):
             start, end = item.start, item.start + item.count
             new = self._copy[:, :, place, :, self._before : self._before + item.count]

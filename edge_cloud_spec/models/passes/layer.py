@@ -1,7 +1,4 @@
-"""One transformer block: its linear layers, norms and rotary positions, in their fastest form.
-
-Every row computes this by itself, before and after attention.
-"""
+"""One transformer block without attention: linear layers, norms and rotary positions, optimized."""
 
 from __future__ import annotations
 
@@ -18,11 +15,12 @@ from ...errors import UserError, library_errors
 
 KINDS = ("none", "int8", "int4", "dynamic-int8")
 GROUP, SMALLEST_GROUP = 128, 32  # weights of a row that share an int4 scale
-CAPABILITY = (8, 0)  # of a GPU, from which on torch has the int4 product
+CAPABILITY = (8, 0)  # the lowest compute capability for torch's int4 product
 
 
 def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any]) -> None:
-    """Raise UserError when `kind` is unknown, or cannot be had here of this checkpoint."""
+    """Raise UserError if quantization `kind` is unknown, or unavailable for this device and
+    checkpoint."""
     if kind not in KINDS:
         raise UserError(f"quantization {kind!r} is unknown: choose one of {', '.join(KINDS)}")
     if kind == "none":
@@ -56,7 +54,7 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
     """Quantize the linear layers below `module` in place.
 
     `kind` is one of KINDS. For text layers only: embeddings, head and the vision part, which runs
-    once a frame, stay as they are. Raises UserError where a layer cannot be quantized.
+    once a frame, keep their dtype. Raises UserError if a layer cannot be quantized.
     """
     if kind == "none":
         return
@@ -64,13 +62,13 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
         from torch.ao.quantization import quantize_dynamic
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecated, and still the fastest on a CPU
+            warnings.simplefilter("ignore")  # deprecated, but still the fastest on a CPU
             quantize_dynamic(  # type: ignore[no-untyped-call]  # torch's
                 module, {nn.Linear}, dtype=torch.qint8, inplace=True
             )
         return
     inputs = [each.in_features for each in module.modules() if isinstance(each, nn.Linear)]
-    group = math.gcd(GROUP, *inputs)  # torchao leaves out, silently, what groups do not divide
+    group = math.gcd(GROUP, *inputs)  # torchao silently skips layers that groups do not divide
     if kind == "int4" and group < SMALLEST_GROUP:
         raise UserError(
             f"int4 weights need layers of whole groups of {SMALLEST_GROUP} inputs, and this model "
@@ -82,22 +80,23 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
 
 
 def _torchao_config(kind: str, group: int = GROUP) -> Any:
-    """UserError: torchao is missing, or does not know it."""
+    """torchao's configuration of a quantization; UserError: torchao is missing, or does not support
+    it."""
     remedy = "pip install torchao, of the version in requirements/base.txt"
     with library_errors(f"quantization {kind} needs torchao", remedy):
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
 
         if kind == "int8":
             return Int8WeightOnlyConfig(set_inductor_config=False)
-        # torch's own int4 product; the default packing needs mslk, of which there is no release
+        # torch's own int4 product; torchao's default packing needs mslk, which has no release
         return Int4WeightOnlyConfig(
             group, set_inductor_config=False, int4_packing_format="tile_packed_to_4d"
         )
 
 
-PACK_ROWS = 8  # that the packed layout is made for: a drafted chain, not a prefill
-FEW_ROWS = 4  # with as many rows a large product is faster than with one (4.3 to 3.2 ms)
-LARGE = 1 << 19  # weights
+PACK_ROWS = 8  # the number of rows that the packed layout is optimized for: a draft, not a prefill
+FEW_ROWS = 4  # a large product is faster with so many rows than with one (3.2 instead of 4.3 ms)
+LARGE = 1 << 19  # weights of a large product
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -106,7 +105,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def join(parts: Sequence[nn.Module]) -> nn.Module:
-    """One product in place of several of the same input; quantized parts stay apart."""
+    """Fuse linear layers of the same input into one; quantized ones stay separate."""
     if not all(is_plain(part) for part in parts):
         return _Apart(parts)
     linears = [part for part in parts if isinstance(part, nn.Linear)]
@@ -119,7 +118,7 @@ def join(parts: Sequence[nn.Module]) -> nn.Module:
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A layer of these weights [out, in], which are not copied."""
+    """A linear layer with these weights [out, in], which are not copied."""
     linear = nn.Linear(1, 1, bias=False)
     linear.out_features, linear.in_features = weight.shape
     linear.weight = nn.Parameter(weight, requires_grad=False)
@@ -138,10 +137,10 @@ class _Apart(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """y = x W^T + b with W in oneDNN's own layout: five rows cost a CPU hardly more than one.
+    """y = x W^T + b with W in oneDNN's layout: on a CPU five rows cost hardly more than one.
 
-    MKL's product, which `nn.Linear` uses, takes about three times as long for five rows, and
-    speculation depends on scoring a draft in the time of one token.
+    MKL's product, which `nn.Linear` uses, takes about three times as long for five rows;
+    speculation needs a draft to be scored in about the time of one token.
     """
 
     def __init__(self, linear: nn.Linear, rows: int | None = None) -> None:
@@ -152,7 +151,7 @@ class PackedLinear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.data[:rows].contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]; float32 on a CPU."""
+        """Map [..., in] to [..., out]; float32 on a CPU."""
         rows = x.shape[0]
         if self._large and rows < FEW_ROWS and x.dim() == 2:
             x = F.pad(x, (0, 0, 0, FEW_ROWS - rows))
@@ -161,7 +160,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(module: nn.Module) -> bool:
-    """Whether this is plain float32 on a CPU, and torch's oneDNN takes packed weights."""
+    """Whether this is a plain float32 layer on a CPU, and torch supports packed oneDNN weights."""
     return (
         isinstance(module, nn.Linear)
         and is_plain(module)
@@ -184,9 +183,10 @@ def pack_linears(module: nn.Module) -> None:
 
 
 class PatchLinear(nn.Module):
-    """The vision part's patch embedding, a convolution whose stride is its kernel, as a product.
+    """The vision part's patch embedding as a matrix product: a convolution whose stride is its
+    kernel.
 
-    Convolutions of this shape fall into slow general code on CPUs and GPUs alike.
+    CPUs and GPUs run convolutions of this shape in slow general code.
     """
 
     def __init__(self, conv: nn.Conv3d) -> None:
@@ -196,11 +196,11 @@ class PatchLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[hidden, values of a patch]; the vision part reads its dtype."""
+        """The weights [hidden, values of a patch]; the vision part reads their dtype."""
         return self.linear.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, channels, time, height, width] of one patch a row -> [n, hidden]"""
+        """Map patches [n, channels, time, height, width] to [n, hidden]."""
         y: Tensor = self.linear(x.flatten(1))
         return y
 
@@ -217,7 +217,7 @@ class RmsNorm:
         self._flat = weight.dim() == 1
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._lean:  # half as many operations as torch's composite on a CPU
+        if self._lean:  # half as many operations on a CPU as torch's composite
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             return torch.div(x, torch.hypot(length, self._floor)).mul_(self._scaled)
         if self._flat:
@@ -226,7 +226,7 @@ class RmsNorm:
 
     @classmethod
     def of(cls, norm: Any) -> RmsNorm:
-        """From a norm module of transformers, which it equals."""
+        """The equivalent of a norm module of transformers."""
         return cls(norm.weight.data, norm.variance_epsilon)
 
 
@@ -234,13 +234,13 @@ TABLE = 2048  # positions
 
 
 class RotaryEmbedding:
-    """cos and sign-folded sin of positions, for queries and keys of one model.
+    """Cosines and sign-folded sines of positions, for the queries and keys of one model.
 
-    A text row has three equal positions (time, height, width), so its angles are a row of a table.
+    A text token has three equal positions (time, height, width), so its angles come from a table.
     """
 
     def __init__(self, rotary: Any, config: Any, dtype: torch.dtype) -> None:
-        """rotary, config: of the language model, as transformers has them."""
+        """rotary, config: the language model's, from transformers."""
         self._dtype = dtype
         self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
         self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
@@ -259,8 +259,8 @@ class RotaryEmbedding:
         self._reach(TABLE - 1)
 
     def _reach(self, top: int) -> None:
-        """Let the tables reach this position; they grow by equal parts, whose numbers are always
-        the same (cos of the end of a vector may differ in its last bit)."""
+        """Extend the tables to this position, in blocks of equal size: so an entry is always the
+        same (the last bit of a vectorized cos may depend on the block's end)."""
         while top >= len(self._cos):
             first = len(self._cos)
             positions = torch.arange(first, first + TABLE, device=self._axis.device)
@@ -271,7 +271,8 @@ class RotaryEmbedding:
             self._text = _folded(self._cos, self._sin)
 
     def __call__(self, positions: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        """[n, 1, dim] each, of int64 [3, n] (time, height, width) or one text position per row."""
+        """cos and sin, [n, 1, dim] each, of int64 [3, n] (time, height, width) or one text position
+        per token."""
         if isinstance(positions, Tensor):
             self._reach(int(positions.max()))
             rows = positions.to(self._axis.device)[self._axis].T  # [n, dim / 2]
@@ -286,12 +287,13 @@ class RotaryEmbedding:
 
 
 def _folded(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, 1, dim] each, of [n, dim / 2]: rotate_half(x) * sin == roll(x, dim / 2) * (-sin, sin)."""
+    """cos and sin, [n, 1, dim] each, from [n, dim / 2]: rotate_half(x) * sin == roll(x, dim / 2) *
+    (-sin, sin)."""
     return torch.cat([cos, cos], -1)[:, None], torch.cat([-sin, sin], -1)[:, None]
 
 
 class Layer:
-    """The weights of a block, joined; Qwen3's norm of queries and keys where the block has one."""
+    """The weights of a block, fused; with Qwen3's norm of queries and keys if the block has one."""
 
     def __init__(self, layer: Any, heads: int, kv_heads: int, dim: int, quantize: str) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -332,7 +334,8 @@ class Layer:
         return torch.addcmul(qk * cos, half, sin), values
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Hidden rows [n, E] after the block, from those before it and attention's output."""
+        """Hidden rows [n, E] after the block, from those before it and attention's output [n, heads
+        * dim]."""
         hidden = torch.add(hidden, self._out(attended))
         gate, up = self._gate_up(self._norm_mid(hidden)).chunk(2, -1)
         return torch.add(hidden, self._down(self._activation(gate) * up))

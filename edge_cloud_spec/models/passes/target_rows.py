@@ -1,7 +1,7 @@
-"""The target's rows where its pass computed them: numpy shares a CPU's memory, else tensors stay.
+"""The target's logits on the device that computed them: numpy views on a CPU, tensors elsewhere.
 
-Of a tensor, ids, single probabilities and the few logits that decide come to the host. A whole row
-comes only where a residual or a draw needs one, or the policy cuts tokens off: one of each verdict.
+Only ids, single probabilities and the few logits that decide are copied to the host. A whole
+distribution is copied at most once per verdict: for a residual, a draw, or top-k and top-p.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from ...decoding.target_rows import (
 )
 from ...decoding.token_distribution import TokenDistribution
 
-DeviceRows = NDArray[np.float32] | Tensor  # float32 [..., V], numpy's where the device is a CPU
+DeviceRows = NDArray[np.float32] | Tensor  # float32 [..., V]; numpy on a CPU
 
 
 def on_device(rows: Tensor) -> DeviceRows:
-    """Rows of a pass; numpy's view where they are in the host's memory."""
+    """Logits of a pass: a numpy view if they are in host memory, else the tensor."""
     return rows.numpy() if rows.device.type == "cpu" else rows
 
 
 def on_host(rows: DeviceRows) -> NDArray[np.float32]:
-    """Rows in the host's memory."""
+    """Logits in host memory, as a numpy array."""
     return rows.cpu().numpy() if isinstance(rows, Tensor) else rows
 
 
 def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
-    """[n, V] of rows [V], on the device of the last."""
+    """Stack logits [V] to [n, V], on the device of the last."""
     if isinstance(rows[-1], Tensor):
         return torch.stack([torch.as_tensor(row, device=rows[-1].device) for row in rows])
     return np.stack([on_host(row) for row in rows])
 
 
 def target_rows(rows: DeviceRows, allowed: AllowedAfter | None = None) -> TargetRows:
-    """Rows [1 + n, V] as the acceptance rules ask for them, with only ``allowed`` tokens."""
+    """Wrap logits [1 + n, V] for the acceptance rules, restricted to ``allowed`` tokens."""
     if isinstance(rows, Tensor):
         return TensorRows(rows, allowed)
     return LogitRows(rows, allowed)
 
 
 class TensorRows:
-    """``TargetRows`` of logits [1 + n, V] on any device, with the answers of ``LogitRows``."""
+    """``TargetRows`` over logits [1 + n, V] on any device; equals ``LogitRows``."""
 
     def __init__(self, logits: Tensor, allowed: AllowedAfter | None = None) -> None:
         self._logits = logits.float()
@@ -66,14 +66,14 @@ class TensorRows:
 
     @cached_property
     def _tops(self) -> tuple[list[float], list[int]]:
-        """The largest logit of each row, NaN where there is one, and its first place."""
+        """The largest logit of each row (NaN if there is one), and its first index."""
         with torch.inference_mode():
             best = self._logits.argmax(-1)
             tops = self._logits.gather(-1, best[:, None])[:, 0]
             return tops.tolist(), best.tolist()
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
-        """The target's own token after this node, which stands at this position of the answer."""
+        """The target's token after this node, as sampled at this position of the answer."""
         row, top, best = self._row(node)
         check_top(np.array(top))
         if policy.temperature == 0:
@@ -84,7 +84,7 @@ class TensorRows:
             return _coupled_token(row, top, policy, position)
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
-        """P after this node."""
+        """The target's distribution P after this node."""
         row, top, _ = self._row(node)
         check_top(np.array(top))
         whole = policy.temperature == 0 or policy.top_k or policy.top_p < 1
@@ -94,7 +94,7 @@ class TensorRows:
             return TensorRow(torch.softmax((row - top) * (1 / policy.temperature), -1))
 
     def _row(self, node: int) -> tuple[Tensor, float, int]:
-        """The logits after a node, the largest, and its first place."""
+        """The logits after a node, the largest, and its first index."""
         if self._allowed is None:
             return self._logits[node + 1], self._tops[0][node + 1], self._tops[1][node + 1]
         with torch.inference_mode():
@@ -105,12 +105,12 @@ class TensorRows:
 
 
 def _coupled_token(row: Tensor, top: float, policy: SamplingPolicy, position: int) -> int:
-    """``coupled_token``; the screen and its margin are those of ``screen``."""
+    """``coupled_token``, with the screening and margin of ``decoding.target_rows``."""
     scores = (row - top) * min(1 / policy.temperature, MOST)
     scores -= _logs(policy.seed, position, row)
     scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     ids = scores.argmax()[None]
-    # The loudest by its bound has a score of its own that a winner reaches.
+    # The token with the largest bound; a winner's score reaches its score.
     least = float(_scores(row, ids, top, policy, position)[0]) - MARGIN - LOG_2_31
     ids = (scores >= least).nonzero()[:, 0]
     return int(ids[int(_scores(row, ids, top, policy, position).argmax())])
@@ -128,19 +128,19 @@ def _logs(seed: int, position: int, row: Tensor) -> Tensor:
     x = torch.arange(len(row), device=row.device)
     x = (x + _signed(coupled_key(seed, position))) * _signed(GOLDEN) + _signed(GOLDEN)
     for shift, mixer in MIXERS:
-        x ^= (x >> shift) & (1 << 64 - shift) - 1  # int64 shifts keep the sign
+        x ^= (x >> shift) & (1 << 64 - shift) - 1  # clears the sign bits of an arithmetic shift
         x *= _signed(mixer)
     c = (1 << 31) - 1 - ((x >> 33) & (1 << 31) - 1)
     return c.float().log_()
 
 
 def _signed(word: int) -> int:
-    """The int64 of the same 64 bits."""
+    """The int64 with the same 64 bits."""
     return word - (1 << 64) if word >> 63 else word
 
 
 class TensorRow:
-    """P after one node, float32 [V] on any device; whole on the host from its first residual on."""
+    """P after one node, float32 [V] on any device; copied to the host at its first residual."""
 
     def __init__(self, probabilities: Tensor) -> None:
         self._probabilities = probabilities
@@ -158,15 +158,15 @@ class TensorRow:
         return float(self._probabilities[token]) / self._total
 
     def residual(self, draft: TokenDistribution) -> TargetRow:
-        """norm(max(0, P - Q)), what the recovered token is drawn from."""
+        """The distribution norm(max(0, P - Q)) of the recovered token."""
         return self._whole.residual(draft)
 
     def draw(
         self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
     ) -> int:
-        """A token x with its probability."""
+        """Sample a token from P."""
         return self._whole.draw(random_source, purpose, position, trial)
 
     def dense(self) -> TokenDistribution:
-        """The whole distribution P [V], as split resampling sends it to the robot."""
+        """P in host memory [V], as split resampling sends it to the robot."""
         return self._whole

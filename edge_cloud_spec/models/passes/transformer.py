@@ -1,10 +1,10 @@
-"""The text part of the three families, as a forward pass with little overhead.
+"""The text model of the three families, as a forward pass with little overhead.
 
 transformers' forward spends most of a small model's decode step in Python (masks, hooks, output
-records, one rotary embedding per layer and head group); a drafter takes hundreds of such steps a
-second. This is the same computation on the same modules, checked against theirs by the tests.
-Rows of several sessions may share one pass: matrices see all rows at once; attention is computed
-session by session over its own cache, or, where caches are small, in one call over copies of them.
+records, a rotary embedding per layer and head group); a drafter takes hundreds of such steps a
+second. This is the same computation on the same modules; tests compare the two. Several sessions
+may share one pass: matrices see the rows of all; attention runs per session over its own cache or,
+if the caches are small, in one call over copies of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_p
 
 @dataclass(frozen=True, eq=False)
 class Deepstack:
-    """Visual features that Qwen3-VL adds after its first layers: `rows` [m], one [m, E] a layer."""
+    """Visual features that Qwen3-VL adds after its first layers: one [m, E] per layer, at `rows`
+    [m]."""
 
     rows: Tensor
     features: Sequence[Tensor]
@@ -36,8 +37,8 @@ class Deepstack:
 class Transformer:
     """embed -> layers -> logits. Hidden rows are [n, hidden_size] without a batch axis.
 
-    It takes over the layers of the language model it is made from, whose own forward then no longer
-    works: the weights are joined, laid out anew and held once.
+    It takes over the layers of the language model that it is made from, whose own forward then no
+    longer works: the weights are fused and stored in another layout.
     """
 
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
@@ -55,16 +56,20 @@ class Transformer:
         self.layers: list[Layer] = []
         for index, layer in enumerate(language_model.layers):
             self.layers.append(Layer(layer, *sizes, quantize))
-            language_model.layers[index] = nn.Identity()  # frees the parts that were joined
+            language_model.layers[index] = nn.Identity()  # frees the weights that were fused
         self.cache_layout = CacheLayout(len(self.layers), *sizes[1:], self.dtype, self.device)
         self._rotary = RotaryEmbedding(language_model.rotary_emb, config, self.dtype)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
-        """Input rows [n, hidden_size] of token ids [n]."""
+        """Embeddings [n, hidden_size] of token ids [n]."""
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
     def mask(self, start: int, count: int, nodes: TokenTree, new: int) -> Tensor | None:
-        """Of `count` rows after `start`, of which the last `new` are the last of these nodes."""
+        """Attention mask of `count` tokens after `start`; the last `new` of them are the last of
+        ``nodes``.
+
+        None: plain causal attention.
+        """
         if nodes.parents is not None:
             return torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
         if count == 1 or start == 0:
@@ -82,8 +87,8 @@ class Transformer:
     ) -> Tensor:
         """Hidden rows [n, E] after the last layer, before the final norm.
 
-        positions: int64 [3, n] (time, height, width) or one text position per row.
-        on_layer: called after each layer, while the pass is under way.
+        positions: int64 [3, n] (time, height, width), or one text position per token. on_layer:
+        called after each layer, while the pass continues.
         """
         cos, sin = self._rotary(positions)  # [n, 1, head_dim] each
         features = deepstack.features if deepstack is not None else ()
@@ -110,14 +115,15 @@ class Transformer:
         return each[0] if len(each) == 1 else torch.cat(each)
 
     def logits(self, hidden: Tensor, vocabulary: int) -> Tensor:
-        """float32 [n, vocabulary] of hidden rows (of the last layer, or of an exit)."""
+        """Logits float32 [n, vocabulary] of hidden rows [n, E], after the last layer or at an
+        exit."""
         if self._cropped is None or self._cropped[0] != vocabulary:
             self._cropped = (vocabulary, self._crop(vocabulary))
         rows: Tensor = self._cropped[1](self.norm(hidden))
         return rows[:, :vocabulary].float()
 
     def _crop(self, vocabulary: int) -> nn.Module:
-        """The head with the rows of the common vocabulary only."""
+        """The LM head cropped to the common vocabulary."""
         head = self.lm_head
         if not isinstance(head, nn.Linear) or not is_plain(head):
             return head

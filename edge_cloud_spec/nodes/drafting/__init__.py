@@ -1,1 +1,1 @@
-"""What the drafter node is made of: its camera, its topics and its parameters."""
+"""The parts of the drafter node: its camera watch and its topics."""

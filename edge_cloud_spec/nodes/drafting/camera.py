@@ -1,6 +1,6 @@
-"""Camera frames as both models receive them, and whether there is one to decide on.
+"""Camera frames as both models receive them, and a watch over their arrival.
 
-No ROS is imported here: a bag's frames are read without it.
+Imports no ROS, so that a bag's frames can be read without it.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ MOVED_S = 2.0  # the robot moved for so long, and the picture's bytes are the sa
 
 @dataclass(frozen=True)
 class CameraTopics:
-    """What the graph knows of pictures. ``subscribed``: full names, the compressed one first.
+    """The graph's picture topics. ``subscribed``: full names, the compressed one first.
 
-    ``publishers`` are those of the subscribed topics; ``types`` the types that these publish where
-    it is not the subscribed one; ``others`` the other topics with pictures.
+    ``publishers``: how many publish on these; ``types``: their types, if not the subscribed ones;
+    ``others``: other topics with pictures.
     """
 
     subscribed: tuple[str, ...]
@@ -79,7 +79,7 @@ class CameraTopics:
 
 
 def no_picture(topics: CameraTopics) -> Health:
-    """Why no frame comes, and what to do."""
+    """Why no frame arrives, and what to do."""
     name = topics.subscribed[0]
     nearest = get_close_matches(name, topics.others, n=1, cutoff=0.4)
     if topics.types:
@@ -104,7 +104,7 @@ def no_picture(topics: CameraTopics) -> Health:
 
 
 def topics_of(node: Node, look: bool) -> CameraTopics:
-    """What the graph knows of pictures for this node; it is asked only to ``look``."""
+    """The graph's picture topics for this node; without ``look`` only the subscribed names."""
     names = {node.resolve_topic_name(name): TYPES[name] for name in TYPES}
     if not look:
         return CameraTopics(tuple(names))
@@ -124,7 +124,7 @@ def topics_of(node: Node, look: bool) -> CameraTopics:
 
 @dataclass
 class CameraWatch:
-    """Watches the frames as they arrive; times are steady seconds."""
+    """Watches the arrival of frames; times are monotonic, s."""
 
     started: float
     _came: float | None = None
@@ -137,7 +137,7 @@ class CameraWatch:
     _seen: float = 0.0
 
     def on_frame(self, stamp: int, jpeg: bytes, now: float) -> None:
-        """A frame arrived; ``stamp`` in nanoseconds, ``jpeg`` empty where it was not encoded."""
+        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded."""
         if stamp > self._stamp or stamp + 10**9 < self._stamp:  # a driver may begin anew
             self._stamp_went_on = now
         self._stamp, self._jpeg, self._came = stamp, jpeg, now
@@ -147,15 +147,15 @@ class CameraWatch:
         return None if self._came is None else now - self._came
 
     def missing(self, now: float) -> bool:
-        """Whether a frame was due long ago."""
+        """Whether a frame is long overdue."""
         return now - (self.started if self._came is None else self._came) > SILENT_S
 
     def health(
         self, topics: CameraTopics, moving: bool, now: float, clock_offset: float | None = None
     ) -> Health:
-        """The camera's state; to be asked about once a second. ``moving``: the robot is.
+        """The camera's state; call about once a second. ``moving``: whether the robot moves.
 
-        ``clock_offset``: seconds by which its stamps are ahead; None: not known.
+        ``clock_offset``: how far the camera's stamps are ahead, s; None: unknown.
         """
         health, silent, ahead = self._health(topics, moving, now), self.silent(now), clock_offset
         values: dict[str, object] = {} if silent is None else {"camera_silent_s": round(silent, 1)}
@@ -179,7 +179,7 @@ class CameraWatch:
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
 
     def _unchanged(self, moving: bool, now: float) -> float:
-        """Seconds that the robot has moved since the picture was another one."""
+        """For how many seconds the robot has moved since the picture last changed."""
         digest = hashlib.blake2b(self._jpeg, digest_size=16).digest()
         if digest != self._hash:
             self._hash, self._changed, self._moved_s = digest, now, 0.0

@@ -1,4 +1,4 @@
-"""What the drafter publishes and hears on its own topics: decodes, verified words, figures."""
+"""The drafter's topics: decode requests, drafts, verified words, statistics."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ LINK_STATE = "link_state"
 
 
 class DrafterTopics:
-    """What the drafter publishes, and the transport of its decodes over the bridge's topics.
+    """The drafter's publishers, and the transport of its decodes over the bridge's topics.
 
-    ``settings``: of the decision under way.
+    ``settings``: of the current decision.
     """
 
     def __init__(self, node: Node, tokenizer: Any) -> None:
@@ -66,7 +66,7 @@ class DrafterTopics:
     def subscribe(
         self, subscriptions: SubscriptionThread, on_link_lost: Callable[[], None]
     ) -> None:
-        """Hear what the bridge says; the caller starts ``subscriptions``."""
+        """Subscribe to the bridge's topics; the caller starts ``subscriptions``."""
         subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
@@ -80,16 +80,16 @@ class DrafterTopics:
 
     @property
     def is_link_lost(self) -> bool:
-        """Whether the bridge says so, or is gone itself."""
+        """Whether the bridge reports a lost link, or is gone itself."""
         if self._is_link_lost or not self._is_link_heard:
             return self._is_link_lost
         return not self._node.count_publishers(self._node.resolve_topic_name(LINK_STATE))
 
     def connect(self, decide: Decide, on_receive: OnReceive) -> TopicTransport:
-        """The transport of one decision; its messages carry the frame's stamp and the preset.
+        """The transport of one decision, whose messages carry the frame's stamp and the preset.
 
-        Waits for the bridge, since the topics lose what is published before it is there. Raises
-        UserError after ``reply_timeout``.
+        Waits for the bridge's subscriptions, since earlier messages would be lost. Raises UserError
+        after ``reply_timeout``.
         """
         end = time.monotonic() + self.settings.reply_timeout
         while not (
@@ -105,12 +105,12 @@ class DrafterTopics:
         return TopicTransport(self, decide)
 
     def to_draft(self, message: DraftMessage) -> Draft:
-        """A draft with its words, and the time since the last verdict."""
+        """The topic's message of a draft, with its words and the time since the last verdict."""
         words = self._texts.of(message.draft.tokens)
         return to_draft(message, words, time.perf_counter() - self._draft_began)
 
     def publish_words(self, words: Words) -> None:
-        """A piece of an answer, as soon as its tokens are settled."""
+        """Publish a piece of an answer."""
         message = VerifiedTokens(
             request_id=words.request,
             goal_id=words.goal_id,
@@ -130,7 +130,7 @@ class DrafterTopics:
         self._draft_began = time.perf_counter()
 
     def publish_status(self, status: GoalStatus) -> None:
-        """On ``instruction_status``; logged where more is new than the trouble."""
+        """Publish on ``instruction_status``; logs all changes except those of the detail."""
         before, self._published = self._published, status
         if before is None or replace(before, detail=status.detail) != status:
             self._node.get_logger().info(f"instruction_status: {status}")
@@ -154,7 +154,7 @@ class TopicTransport:
         self._sequence = 0
 
     def send(self, message: ClientMessage) -> int:
-        """Publish it; returns the bytes of its payload."""
+        """Publish a message; returns its payload's size in bytes."""
         out: Draft | DecodeRequest
         if isinstance(message, DraftMessage):
             out, publisher = self._topics.to_draft(message), self._topics.drafts
@@ -168,12 +168,12 @@ class TopicTransport:
         return len(out.payload)
 
     def close(self) -> None:
-        """Receive nothing more for this request."""
+        """Stop receiving for this request."""
         self._topics.receivers.pop(self._request, None)
 
 
 def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
-    """What a decision cost, for the topic ``decode_stats``."""
+    """A decision's statistics for the topic ``decode_stats``."""
     decide, outcome = decided.decide, decided.outcome
     if outcome is None:
         return DecodeStats(request_id=decide.request, finish_reason="failed")
@@ -209,9 +209,10 @@ SETTINGS = (
 
 
 class RunInfo:
-    """What a run's words depend on, on the latched topic ``run_info``: for bags and for people.
+    """Publishes what the answers of a run depend on, on the latched topic ``run_info``.
 
-    JSON with both models' identities, the decoding's settings and the versions."""
+    JSON with both models' identities, the decoding's settings and the versions.
+    """
 
     def __init__(self, node: Node) -> None:
         self._publisher = node.create_publisher(String, "run_info", LATCHED)
@@ -219,7 +220,8 @@ class RunInfo:
         self._lock = threading.Lock()  # the executor and the model's thread both update
 
     def update(self, settings: DrafterSettings, *, drafter: str = "", target: str = "") -> None:
-        """Publish what changed, once the draft model is known; identities stay where not given."""
+        """Publish if something changed, once the draft model is known; empty identities stay as
+        before."""
         with self._lock:
             self._drafter, self._target = drafter or self._drafter, target or self._target
             chosen = {name: getattr(settings, name) for name in SETTINGS}
@@ -232,7 +234,7 @@ class RunInfo:
 
 @cache
 def versions() -> str:
-    """The versions of this package and of the libraries that compute."""
+    """The versions of this package, torch and transformers."""
     found = [f"edge_cloud_spec {__version__}"]
     for name in ("torch", "transformers"):
         try:

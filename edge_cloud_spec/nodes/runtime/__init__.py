@@ -1,1 +1,1 @@
-"""What every node is made with: its parameters, QoS, threads, diagnostics, and its program."""
+"""The common parts of all nodes: parameters, QoS, threads, diagnostics, main program."""

@@ -1,4 +1,4 @@
-"""The state of a node on the topic ``/diagnostics``, once a second: its heartbeat, too."""
+"""Publishes a node's state on ``/diagnostics`` once a second, which is also its heartbeat."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ INSTANCE = "instance"  # the key of a number that each start of a node draws ane
 
 
 class Diagnostics:
-    """Publishes a node's health under its fully qualified name, whenever the node calls.
+    """Publishes a node's health under its fully qualified name, when the node calls.
 
-    It declares the parameter ``hardware_id``: which robot this is; empty: the namespace without
-    its first slash, or the host's name where there is none.
+    It declares the parameter ``hardware_id``, the robot's name; empty: the namespace without its
+    first slash or, without a namespace, the host's name.
     """
 
     def __init__(self, node: Node) -> None:
@@ -39,20 +39,20 @@ class Diagnostics:
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
 
     def report(self, health: Callable[[], Health]) -> None:
-        """Publish what ``health`` says once a second, in the executor."""
+        """Publish the result of ``health()`` once a second, in the executor."""
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=steady)
 
     @property
     def hardware_id(self) -> str:
-        """Which robot this is."""
+        """The robot's name."""
         given = str(self._node.get_parameter("hardware_id").value)
         return given or self._node.get_namespace().strip("/") or socket.gethostname()
 
     def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
-        """Publish this health, and log what is new in it.
+        """Publish this health, and log its changes.
 
-        ``others`` go beside it under ``<node>: <key>``.
+        ``others`` are published with it as ``<node>: <key>``.
         """
         self._log(health)
         name = self._node.get_fully_qualified_name()

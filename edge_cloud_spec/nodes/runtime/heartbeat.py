@@ -1,4 +1,4 @@
-"""Noticing a thread that hangs: the program says where it is and ends, so that it is respawned."""
+"""Detects a hanging thread: the program reports where it is and exits, so that it is respawned."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HUNG = 3  # the exit status
 
 
 class Pulse:
-    """The signs of life of one thread: it calls ``beat``, and ``rest`` when it waits for work.
+    """One thread's signs of life: it calls ``beat``, and ``rest`` when it waits for work.
 
-    ``slack`` gives the seconds that one piece of its work may take beyond ``HANG_S``. Time is
-    counted in looks of the watch and not by a clock: a process that was stopped (SIGSTOP), or a
-    machine that slept, is not hung when it goes on.
+    ``slack`` gives the seconds that one piece of work may take beyond ``HANG_S``. Time is counted
+    in checks and not by a clock, so that a process that was stopped (SIGSTOP), or a machine that
+    slept, does not count as hanging afterwards.
     """
 
     def __init__(self, thread: str, slack: Callable[[], float] = lambda: 0.0) -> None:
@@ -37,12 +37,13 @@ class Pulse:
         self._beats += 1
 
     def rest(self) -> None:
-        """Nothing is due until the next beat."""
+        """Expect no beat until the next one."""
         self._rests = True
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """A context for work of any length, such as loading a model, in which no beat is due."""
+        """A context for work of any length, such as loading a model, in which no beat is
+        expected."""
         self.rest()
         try:
             yield
@@ -50,14 +51,15 @@ class Pulse:
             self.beat()
 
     def look(self, seconds: float) -> float:
-        """Check the thread, ``seconds`` after the last check; returns how long it hangs, 0: not."""
+        """Check the thread, ``seconds`` after the last check; returns for how long it has hung, s;
+        0: it has not."""
         alive = self._rests or self._beats != self._seen
         self._seen = self._beats
         self._silent_s = 0.0 if alive else self._silent_s + seconds
         return self._silent_s if self._silent_s >= HANG_S + self._slack() else 0.0
 
     def place(self) -> str:
-        """Where the thread is: its innermost stack frame in our code, else of all."""
+        """The thread's innermost stack frame in our code, else in any."""
         frame = sys._current_frames().get(self._ident or 0)
         if frame is None:
             return "has ended"
@@ -68,7 +70,7 @@ class Pulse:
 
 
 class HangWatch:
-    """A thread that looks at all pulses and ends the program with status 3 when one has stopped."""
+    """A thread that checks all pulses and ends the program with status 3 when one has stopped."""
 
     def __init__(self, pulses: Callable[[], Iterable[Pulse]]) -> None:
         self._pulses = pulses
@@ -76,11 +78,11 @@ class HangWatch:
         self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking: the program ends normally."""
+        """Stop checking, because the program ends normally."""
         self._closed.set()
 
     def _watch(self) -> None:

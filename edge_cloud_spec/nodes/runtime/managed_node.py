@@ -1,4 +1,4 @@
-"""Managed nodes: what a lifecycle manager configures and activates, or the node by itself."""
+"""Managed nodes, configured and activated by a lifecycle manager or by themselves."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _ERROR = TransitionCallbackReturn.ERROR
 
 
 class ManagedNode(LifecycleNode):
-    """A lifecycle node; a subclass says in four methods what its transitions do.
+    """A lifecycle node; a subclass implements its transitions in four methods.
 
     ``load`` (configure) and ``begin`` (activate) may raise UserError; then the transition fails,
-    and its sentence is in ``problem``. ``halt`` (deactivate) stops the robot first and cannot fail.
+    and ``problem`` has its text. ``halt`` (deactivate) stops the robot first and cannot fail.
     ``unload`` (cleanup) frees what ``load`` took; a UserError keeps the node inactive. They run in
     the executor's thread; ``halt`` and ``unload`` also in the main thread, at the program's end.
-    Publishers, subscriptions and timers made in ``load`` and ``begin`` are destroyed here, after
+    This class destroys publishers, subscriptions and timers made in ``load`` and ``begin`` after
     ``unload`` and ``halt``.
 
-    Publishers are plain ones: a lifecycle publisher drops what an inactive node publishes, but an
-    inactive node here has nothing that publishes, except reports and stops, which must go out.
+    Publishers are plain ones: a lifecycle publisher drops messages of an inactive node, but an
+    inactive node here publishes only reports and stops, which must go out.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,7 +63,7 @@ class ManagedNode(LifecycleNode):
     # What a subclass says
 
     def load(self) -> None:
-        """Read parameters and files, load models, make publishers."""
+        """Read parameters and files, load models, create publishers."""
 
     def begin(self) -> None:
         """Subscribe, and start threads."""
@@ -75,7 +75,7 @@ class ManagedNode(LifecycleNode):
         """Free what ``load`` took."""
 
     def diagnose(self) -> Health:
-        """The health of an active node; asked once a second."""
+        """The health of an active node; called once a second."""
         raise NotImplementedError
 
     # For a subclass
@@ -83,16 +83,16 @@ class ManagedNode(LifecycleNode):
     def parameters(
         self, default: T, on_change: Callable[[frozenset[str]], None] | None = None
     ) -> Parameters[T]:
-        """Declare parameters; those that are ``fixed`` can be set until the node is configured."""
+        """Declare parameters; ``fixed`` ones can be set until the node is configured."""
         parameters = Parameters(self, default, on_change)
         parameters.frozen = False
         self._parameters_of.append(parameters)
         return parameters
 
     def hear_e_stop(self, callback: Callable[[Bool], None]) -> None:
-        """Call back for each ``e_stop``, in every state of the node, in a thread of its own.
+        """Call back for each ``e_stop``, in every state of the node, in a separate thread.
 
-        It is heard from publishers of every durability and reliability.
+        It is received from publishers of every durability and reliability.
         """
         self._stops = SubscriptionThread(self)
         self._stops.subscribe(Bool, "e_stop", callback, *EVERY_PUBLISHER)
@@ -110,7 +110,7 @@ class ManagedNode(LifecycleNode):
             self._brings_up = False
 
     def close(self) -> None:
-        """Halt and unload for good; for the main thread, while the executor may hang."""
+        """Halt and unload finally; for the main thread, as the executor may hang."""
         if self.active:
             self.active = False
             self.halt()
@@ -134,7 +134,7 @@ class ManagedNode(LifecycleNode):
         return self._transition(self._activate, _FAILURE)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate; what ``halt`` raises ends in ``on_error``."""
+        """Deactivate; an exception in ``halt`` leads to ``on_error``."""
         return self._transition(self._deactivate, _ERROR)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -142,11 +142,11 @@ class ManagedNode(LifecycleNode):
         return self._transition(self._clean_up, _FAILURE)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate and clean up, from whatever state."""
+        """Deactivate and clean up, from any state."""
         return self._transition(self._shut_down, _ERROR)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """After an error the node is unconfigured, and can be configured again."""
+        """After an error: become unconfigured, so that the node can be configured again."""
         return self._transition(self._shut_down, _FAILURE)
 
     def _transition(
@@ -214,7 +214,7 @@ class ManagedNode(LifecycleNode):
         return [(kind, entity) for kind in _KINDS for entity in getattr(self, f"{kind}s")]
 
     def _make(self, make: Callable[[], None], made: list[tuple[str, Any]]) -> None:
-        """Call ``make``; what it made is added to ``made``, or destroyed where it failed."""
+        """Call ``make`` and add the entities it created to ``made``; destroy them if it fails."""
         known = {id(entity) for _, entity in self._entities()}
         try:
             make()
@@ -237,7 +237,8 @@ class ManagedNode(LifecycleNode):
         return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)
 
     def _answer_refused_transitions(self) -> None:
-        """Answer a transition that the state does not have; rclpy raises, and never answers."""
+        """Answer transitions that are invalid in the current state; rclpy raises, and never
+        answers."""
         service = self._service_change_state
         change_state = service.callback
 

@@ -1,4 +1,4 @@
-"""A node with a context and a thread of its own, beside the other work of a program."""
+"""A node with its own context and thread, inside a program that does other work."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ JOIN_S = 3.0
 
 
 class NodeThread:
-    """``node`` is there at once; its callbacks run between ``start`` and ``close``.
+    """``node`` exists at once; its callbacks run between ``start`` and ``close``.
 
-    It takes neither the program's signals nor its ``--ros-args``, but for what is given here.
-    ``renames``: topics by the node's own names. ``domain`` None: that of the environment. The
-    thread ends before the executor does: rclpy's ``shutdown`` takes the guard condition from under
-    an executor that still spins.
+    It handles neither the program's signals nor its ``--ros-args``, only what is given here.
+    ``renames``: topics by the node's own names. ``domain`` None: the environment's. The thread ends
+    before the executor does: rclpy's ``shutdown`` destroys the guard condition of an executor that
+    still spins.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class NodeThread:
         self._thread = threading.Thread(target=self._spin, name=name, daemon=True)
 
     def start(self) -> None:
-        """Call back from now on."""
+        """Start calling back."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after the running callback, then the node."""
+        """End the thread after the current callback, then the node."""
         self._closed = True
         if self._thread.is_alive():
             self._executor.wake()

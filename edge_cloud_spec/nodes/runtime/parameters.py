@@ -1,4 +1,4 @@
-"""ROS parameters from a dataclass, where names, ranges and descriptions are declared once.
+"""ROS parameters from a dataclass, which declares names, ranges and descriptions.
 
 A nested dataclass gives dotted names (``limits.speed``); fields are those of ``options.py``.
 """
@@ -28,13 +28,13 @@ RENAMED = {"limits.response": "limits.move.response"}  # what took its place
 
 
 class Parameters(Generic[T]):
-    """The parameters of one node as one frozen dataclass, ``value``; each change makes a new one.
+    """The parameters of one node as one frozen dataclass, ``value``; each change replaces it.
 
     A bad value is refused with a reason that names the parameter, and the old value stays. A
-    parameter with a bad value at the start keeps its default; that is logged and listed in
-    ``problems`` (parameter name -> sentence) until a good value is set. ``on_change`` is called
-    with the names of each good change, in the thread that serves parameters. Fields that are
-    ``fixed`` are refused while ``frozen``: from the start, or once a managed node is configured.
+    parameter with a bad initial value keeps its default; that is logged and listed in ``problems``
+    (parameter name -> sentence) until a good value is set. ``on_change`` is called with the names
+    of each good change, in the thread that serves parameters. ``fixed`` fields are refused while
+    ``frozen``: from the start, or once a managed node is configured.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Parameters(Generic[T]):
         node.add_on_set_parameters_callback(self._set)
 
     def start_value(self) -> T:
-        """The value to start with; raises UserError for a bad ``fixed`` one, which would stay."""
+        """The initial value; raises UserError for a bad ``fixed`` parameter, which could not be
+        corrected."""
         for name, problem in self.problems.items():
             if self._fields[name][1].get("fixed"):
                 raise UserError(f"parameter {problem}")
@@ -97,7 +98,7 @@ class Parameters(Generic[T]):
 
 
 def refuse_unknown_parameters(node: Node) -> None:
-    """Raise UserError for a parameter that was given to the node and that it does not have."""
+    """Raise UserError if the node was given a parameter that it does not declare."""
     known = node._parameters  # rclpy has no public name for either
     unknown = [
         name
@@ -117,7 +118,7 @@ def refuse_unknown_parameters(node: Node) -> None:
 
 
 def _changed(config: Any, values: dict[str, Any]) -> Any:
-    """``config`` with the fields of dotted names replaced, all at once."""
+    """``config`` with the named fields (dotted) replaced at once."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
@@ -132,7 +133,7 @@ def _changed(config: Any, values: dict[str, Any]) -> Any:
 
 
 def _fit(name: str, start: Any, value: Any, metadata: Any) -> Any:
-    """``value`` in the type of the field; raises ValueError naming the parameter."""
+    """Convert ``value`` to the field's type; raises ValueError naming the parameter."""
     if type(start) is float and type(value) is int:
         value = float(value)  # YAML and `ros2 param set` take 1 for an integer
     error = field_error(name, start, value, metadata)

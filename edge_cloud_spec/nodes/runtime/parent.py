@@ -1,4 +1,4 @@
-"""How a process of the graph ends: with the launch that started it, and without delay."""
+"""Ends a process of the graph together with the launch that started it, and without delay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def end_with_parent() -> None:
 
 
 def end_with_launch() -> None:
-    """End with the launch that started this process, as its environment asks."""
+    """End with the launch that started this process, if the environment asks for it."""
     launch = os.environ.pop(ENDS_WITH_LAUNCH, "")
     if launch != str(os.getppid()):
         return  # another program stands between both, such as a debugger
@@ -30,10 +30,10 @@ def end_with_launch() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End the program now, when all of its own is closed.
+    """Exit at once, after everything of ours is closed.
 
-    Taking apart an interpreter with torch in it takes seconds on a busy machine, in which a late
-    signal finds no handler; a launch allows five for everything.
+    Finalizing an interpreter with torch takes seconds on a busy machine, in which a late signal
+    finds no handler; a launch allows five for everything.
     """
     sys.stdout.flush()
     sys.stderr.flush()

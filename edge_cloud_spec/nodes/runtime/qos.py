@@ -1,4 +1,4 @@
-"""The quality of service of the graph's topics; both ends of a topic take the same profile."""
+"""The QoS profiles of the graph's topics; both ends of a topic use the same profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running one node as a program: an executor in a thread, signals in the main thread."""
+"""Runs one node as a program: an executor in a thread, signals in the main thread."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def spin(make: Callable[[], Node]) -> NoReturn:
     """Make a node and serve it until SIGINT or SIGTERM; ends the program.
 
     A managed node is configured and activated first, unless its parameter ``autostart`` is false.
-    ``close()`` of the node, if it has one, is called while ROS still works, so that a node can
-    publish its last messages. A launch sends SIGINT twice: the second one comes during the shutdown
-    and does nothing. A UserError from ``make``, or at configuring, ends the program with status 2
-    and one sentence; what a callback raises is logged and the node continues. A thread that hangs
-    ends it with status 3 (``HangWatch``).
+    The node's ``close()``, if any, is called while ROS still works, so that it can publish last
+    messages. A launch sends SIGINT twice: the second arrives during the shutdown and is ignored. A
+    UserError from ``make``, or at configuring, ends the program with status 2 and one sentence; an
+    exception in a callback is logged and the node continues. A thread that hangs ends the program
+    with status 3 (``HangWatch``).
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
-    pool has not started to the pool again and again, and on a busy machine an e_stop then waits for
-    a second behind thousands of those. What may not wait for another callback has a
+    pool has not started again and again, and on a busy machine an e_stop then waits for a second
+    behind thousands of those. Callbacks that must not wait for others have a
     ``SubscriptionThread``.
     """
     stop = threading.Event()
@@ -77,7 +77,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
 
 
 class _Service(threading.Thread):
-    """The thread that brings a managed node up and serves a node's callbacks until ``stop``."""
+    """A thread that brings up a managed node and serves a node's callbacks until ``stop``."""
 
     def __init__(self, node: Node, stop: threading.Event) -> None:
         super().__init__(name="executor")
@@ -122,7 +122,7 @@ class _Service(threading.Thread):
 
 
 def _exit_within(seconds: float) -> None:
-    """End the program by force if a callback that does not return holds it for this long."""
+    """Exit by force if a callback blocks the program for this long."""
 
     def force_exit() -> None:
         print("error: a callback did not end; exiting without it", file=sys.stderr, flush=True)

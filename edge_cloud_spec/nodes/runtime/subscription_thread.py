@@ -27,13 +27,13 @@ REMEMBERED = 32  # messages of a topic with several subscriptions
 
 
 class SubscriptionThread:
-    """Calls back for each message, in a thread and with a wait set of its own.
+    """Calls back for each message, in its own thread and with its own wait set.
 
-    An executor rebuilds its wait set for every message, over all entities of the node; that
-    takes longer than the message's way through DDS, and other callbacks may run first. Here one
-    wait set is kept, for these subscriptions only. ``subscribe`` first, then ``start``;
-    ``close`` before the node is destroyed. What a callback raises is logged, and the next message
-    is taken. A managed node's watch notices a callback that hangs.
+    An executor rebuilds its wait set, over all entities of the node, for every message; that takes
+    longer than the message's way through DDS, and other callbacks may run first. Here one wait set
+    is kept, for these subscriptions only. ``subscribe`` first, then ``start``; ``close`` before the
+    node is destroyed. An exception in a callback is logged, and the next message is handled. A
+    managed node's watch notices a callback that hangs.
     """
 
     def __init__(self, node: Node) -> None:
@@ -49,11 +49,11 @@ class SubscriptionThread:
     def subscribe(
         self, kind: type[Any], topic: str, callback: Callable[[Any], None], *profiles: QoSProfile
     ) -> None:
-        """Subscribe to a topic; its messages wait in the subscription's queue until ``start``.
+        """Subscribe to a topic; its messages are queued until ``start``.
 
-        With several profiles it is subscribed to with each, and a message that came through more
-        than one of them is passed on once: it is known by when it was sent. With one profile,
-        rclpy warns of a publisher that it does not fit.
+        With several profiles it subscribes with each, and passes on once a message that arrives
+        through several: it is identified by its time of sending. With one profile, rclpy warns of
+        an incompatible publisher.
         """
         passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
 
@@ -80,12 +80,12 @@ class SubscriptionThread:
             self._events += subscription.event_handlers
 
     def start(self) -> None:
-        """Call back from now on."""
+        """Start calling back."""
         self._pulses.append(self._pulse)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after the running callback."""
+        """End the thread after the current callback."""
         self._closed = True
         if self._pulse in self._pulses:
             self._pulses.remove(self._pulse)

@@ -1,1 +1,1 @@
-"""``bench faults``: each fault put into the running system, and what the robot then did."""
+"""``bench faults``: injects each fault into the running system, and observes the robot."""

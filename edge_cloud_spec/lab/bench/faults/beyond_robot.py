@@ -1,4 +1,4 @@
-"""Faults of the link, of the verifier, and of who may connect to it."""
+"""Faults of the link, of the verifier, and of access to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .rig import TOKEN, InjectedFault, Rig
 
 
 def _instead(rig: Rig, protocol: int = PROTOCOL, **options: str) -> None:
-    """Another verifier, which speaks this version of the protocol, takes the place of ours."""
+    """Replace the verifier by one with this protocol version."""
     address = free_address()
     argv = ["env", f"{SPEAKS}={protocol}", *rig.verifier_command(address, **options)]
     rig.start_other("other_verifier", argv, lambda: is_serving(address))
@@ -121,7 +121,7 @@ def _garbage(rig: Rig) -> None:
 
 
 def _expired(rig: Rig) -> None:
-    """Robot and verifier use TLS, and the verifier's certificate was valid until an hour ago."""
+    """Let robot and verifier use TLS, with a certificate that expired an hour ago."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
     write_certificate(pem, key, days_left=-1 / 24)
     address = free_address()
@@ -134,7 +134,7 @@ def _expired(rig: Rig) -> None:
 
 
 def _renewed(rig: Rig) -> None:
-    """A new certificate for the same key, and the verifier started with it."""
+    """Restart the verifier with a new certificate for the same key."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
     write_certificate(pem, key, days_left=1.0)
     rig.kill("tls_verifier")
@@ -156,9 +156,9 @@ def _listens(address: str) -> bool:
 
 
 def write_certificate(pem: Path, key_file: Path, days_left: float) -> None:
-    """A self-signed certificate for 127.0.0.1 that is valid for so many days from now.
+    """Write a self-signed certificate for 127.0.0.1 that is valid for ``days_left`` days from now.
 
-    A key that is there is used again. Raises UserError where ``cryptography`` is missing.
+    An existing key is reused. Raises UserError if ``cryptography`` is missing.
     """
     try:
         from cryptography import x509
@@ -226,7 +226,7 @@ DELAY_MS = 5_000.0
 
 
 def _outage(rig: Rig) -> None:
-    """Two seconds, over before the fault is cleared."""
+    """An outage of two seconds, which ends before the fault is cleared."""
     rig.proxy.set_out(True)
     time.sleep(2.0)
     rig.proxy.set_out(False)
@@ -238,7 +238,7 @@ def _no_delay(rig: Rig) -> None:
 
 
 def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> InjectedFault:
-    """One fault for every message between robot and cloud, both ways."""
+    """Apply one fault to every message between robot and cloud, both ways."""
 
     def inject(rig: Rig) -> None:
         rig.messages.faults = faults

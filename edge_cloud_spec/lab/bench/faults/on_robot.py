@@ -1,4 +1,4 @@
-"""Faults on the robot: of its sensors and clocks, its own programs, and its neighbours in ROS."""
+"""Faults on the robot: of its sensors and clocks, its programs, and other ROS nodes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ RECORDER_TIMEOUT = 60.0  # s
 
 
 def _disk_full(rig: Rig) -> None:
-    """Record all topics where a file may have 100 kB, and note what the recorder says at its end.
+    """Record all topics into a file of at most 100 kB, and note what the recorder reports at its
+    end.
 
-    (A limit of the process, not a full disk: the same errors without a file system of its own.)
+    (A process limit instead of a full disk: it gives the same errors without a separate file
+    system.)
     """
     bag = rig.folder / f"bag{next(rig.numbers)}"
     record = [sys.executable, "-m", "edge_cloud_spec.cli", "record", "--out", str(bag)]
@@ -109,7 +111,7 @@ AGAIN = 8.0  # s in which words come again
 
 
 def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
-    """Another publisher of a topic of ours, from now until the fault's end."""
+    """A second publisher on one of our topics, until the fault's end."""
     publisher = rig.node.create_publisher(kind, topic, qos)
     rig.endings.callback(rig.node.destroy_publisher, publisher)
     rig.forged_at = time.time()
@@ -117,7 +119,7 @@ def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publish
 
 
 def _twists(rig: Rig) -> None:
-    """A second publisher of cmd_vel, with slow turns that the judge knows as its own."""
+    """A second publisher of cmd_vel with slow turns, which the judge knows as the bench's."""
     publisher = _intruder(rig, Twist, "cmd_vel", RELIABLE)
     twist = Twist()
     twist.angular.z, twist.linear.z = 0.1, FOREIGN
@@ -127,7 +129,7 @@ def _twists(rig: Rig) -> None:
 
 
 def _forged_verdict(rig: Rig) -> None:
-    """Verdicts for the decode under way that accept nothing and give a token of their own."""
+    """Publish verdicts for the current decode that accept nothing and give another token."""
     publisher = _intruder(rig, VerdictMessage, "verdict", DECODE)
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
@@ -151,7 +153,7 @@ def _forged_verdict(rig: Rig) -> None:
 
 
 def _forged_words(rig: Rig) -> None:
-    """Words that nobody verified, marked as verified."""
+    """Publish unverified words, marked as verified."""
     publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
     time.sleep(0.5)
     publisher.publish(rig.watch.answer("forged", "action: turn left small;"))
@@ -159,7 +161,7 @@ def _forged_words(rig: Rig) -> None:
 
 
 def _words_again(rig: Rig) -> None:
-    """All verified words a second time, up to a second late, in any order."""
+    """Publish all verified words again, up to a second late, in random order."""
     random, said = Random(rig.seed), set[tuple[str, int]]()
     waiting: list[tuple[float, VerifiedTokens]] = []
 
@@ -257,7 +259,7 @@ JUMP = 5.0  # m
 def _on(
     sensors: tuple[str, ...], change: Callable[[], Change | None] = lambda: None
 ) -> Callable[[Rig], None]:
-    """Publish what ``change`` makes of these sensors' messages; None: the messages as they are."""
+    """Apply ``change`` to these sensors' messages; None: publish them unchanged."""
 
     def inject(rig: Rig) -> None:
         changed = change()
@@ -273,14 +275,14 @@ SOUND_CAMERA, SOUND_ODOMETRY, SOUND = _camera(), _odometry(), _both()
 
 
 def _shifted(seconds: float, message: Any) -> Any:
-    """A clock that is so many seconds ahead (below 0: behind)."""
+    """Shift a clock by so many seconds (negative: back)."""
     stamp = Time(nanoseconds=stamp_of(message) + round(seconds * 1e9))
     message.header.stamp = stamp.to_msg()
     return message
 
 
 def _frozen(first: list[Any], stamps: bool, message: Any) -> Any:
-    """The first message again and again; ``stamps``: under stamps that go on."""
+    """Repeat the first message; ``stamps``: with stamps that advance."""
     if not first:
         first.append(message)
     if stamps:

@@ -2,8 +2,8 @@
 
 ``python -m edge_cloud_spec.lab.bench.faults.poisoned FILE MODULE ARGUMENTS``: before each pass of
 its model the program reads FILE, whose word says how that pass fails (``FAILURES``); an empty or
-missing file means that it does not. With ``SPEAKS`` in its environment it speaks that
-version of the protocol. The program itself knows nothing of either.
+missing file means no failure. With ``SPEAKS`` in its environment it uses that version of the
+protocol. The program itself is unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAILURES = {"out_of_memory": _out_of_memory, "nan": _not_a_number, "error": _err
 
 
 def poison(file: Path) -> None:
-    """Let every pass of this process's models ask the file."""
+    """Make every pass of this process's models read the file first."""
     session: Any = importlib.import_module("edge_cloud_spec.models.session")
     run_pass = session.run_pass
 

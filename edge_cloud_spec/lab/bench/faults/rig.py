@@ -1,7 +1,8 @@
-"""The running system that faults are put into: real processes, a link, and the bystander.
+"""The running system for fault injection: real processes, a link, and an observing node
+(bystander).
 
 Simulator, bridge, navigator, drafter and verifier are processes; camera and odometry go through
-relays, the link through a proxy. The bench is the supervisor of its processes.
+relays, the link through a proxy. The bench supervises its processes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ Change = Callable[[Any], Any]
 
 
 class Relay:
-    """Publishes a topic as the simulator does; ``change`` gives what takes a message's place."""
+    """Republishes a topic of the simulator; ``change`` maps each message to what is published
+    instead."""
 
     def __init__(self, rig: LiveRig, topic: str) -> None:
         self.change: Change | None = None
@@ -68,9 +70,10 @@ class Relay:
         rig.node.create_subscription(kind, TRUE[topic], self._on_message, SENSOR_DATA)
 
     def taken_at(self, stamp: int) -> float | None:
-        """When the message of a stamp was truly taken, s of the machine's clock, if there is one.
+        """When the message with this stamp was really taken, s of the machine's clock; None if
+        unknown.
 
-        Whatever the stamp says.
+        It does not depend on what the stamp says.
         """
         return self._taken.get(stamp)
 
@@ -87,11 +90,11 @@ class Relay:
 
 
 def gone(message: object) -> None:
-    """Nothing is published."""
+    """A ``change`` that publishes nothing."""
 
 
 class Rig(LiveRig):
-    """Made by ``running_rig``. ``watch`` sees and records; the methods change what runs."""
+    """Made by ``running_rig``. ``watch`` observes and records; the methods change what runs."""
 
     def __init__(self, seed: int, logs: Path | None, target: str, drafter: str) -> None:
         super().__init__(GraphSettings(seed=seed, drafter=drafter), logs)
@@ -117,7 +120,7 @@ class Rig(LiveRig):
         self._instructions = cycle([f"find the {name}" for name in things if name in KINDS])
 
     def close(self) -> None:
-        """End the faults, so that the programs can end; and those."""
+        """End all faults, then the programs."""
         for name in list(self.hung):
             self.unhang(name)
         self.endings.close()
@@ -147,9 +150,9 @@ class Rig(LiveRig):
             self.start(name, argv)
 
     def restart(self, name: str, **parameters: Value) -> None:
-        """Start a node whose process has ended, and wait until the bystander hears it.
+        """Start a node whose process has ended, and wait until the bystander receives from it.
 
-        Until then no picture comes, so that nothing is decided which the judge cannot see.
+        No pictures are published until then, so that no decision escapes the judge.
         """
         before, change = self.publishers(HEARD_ON[name], name), self.camera.change
         self.camera.change = gone
@@ -170,11 +173,12 @@ class Rig(LiveRig):
         return [python, dash_m, POISONED, str(self._switch(name)), module, *rest]
 
     def poison(self, name: str, failure: str) -> None:
-        """Let each pass of this program's model fail so (``poisoned.FAILURES``); empty: no more."""
+        """Make each pass of this program's model fail in this way (``poisoned.FAILURES``); empty:
+        stop."""
         self._switch(name).write_text(failure)
 
     def _switch(self, name: str) -> Path:
-        """The file that says how passes of this program's model fail."""
+        """The file that tells this program's model how to fail."""
         return self.folder / f"{name}.switch"
 
     def hang(self, name: str) -> None:
@@ -183,12 +187,12 @@ class Rig(LiveRig):
         self.hung.add(name)
 
     def unhang(self, name: str) -> None:
-        """Let it go on."""
+        """Let the process continue."""
         os.kill(self.pid(name), signal.SIGCONT)
         self.hung.discard(name)
 
     def start_other(self, name: str, argv: list[str], up: Callable[[], bool]) -> None:
-        """Start a program that runs until the fault is cleared; returns when it is up."""
+        """Start a program that runs until the fault is cleared; returns once ``up()`` is true."""
         self.start(name, argv)
         self.endings.callback(self.kill, name)
         self.wait_for(up, f"{name} is up", UP_TIMEOUT)
@@ -205,7 +209,7 @@ class Rig(LiveRig):
         return AutoTokenizer.from_pretrained(EMBEDDED / "drafter")
 
     def threads(self) -> dict[tuple[str, int], int]:
-        """The number of threads of each program, by its name and process id."""
+        """The number of threads of each program, by name and process id."""
         pids = {name: self.pid(name) for name in self.running}
         tasks = {name: Path(f"/proc/{pid}/task") for name, pid in pids.items()}
         return {(name, pids[name]): len(list(tasks[name].iterdir())) for name in pids}
@@ -213,12 +217,12 @@ class Rig(LiveRig):
     # The mission
 
     def instruct_next(self) -> None:
-        """Send the robot to the next thing of the room."""
+        """Instruct the robot to find the next thing in the room."""
         self._instructed = time.monotonic()
         self.watch.instruct(next(self._instructions))
 
     def drive_until(self, condition: Callable[[], object], what: str, timeout: float) -> None:
-        """Keep the robot busy, and its nodes up, until the condition holds.
+        """Keep the robot following instructions, and its nodes running, until the condition holds.
 
         Raises UserError after the timeout.
         """
@@ -243,7 +247,7 @@ class Rig(LiveRig):
                 self.restart(name)
 
     def drive(self) -> None:
-        """Wait until the robot moves on a new action, which has replaced another if it can be."""
+        """Wait until the robot moves on a new action, which replaced another one if possible."""
         since = time.time()
         if self.watch.instruction_status.state in (FAILED, UNKNOWN):
             self.instruct_next()
@@ -257,7 +261,7 @@ class Rig(LiveRig):
             self.drive_until(lambda: self.moved_since(since), "it moves", DRIVE_TIMEOUT)
 
     def moved_since(self, since: float) -> bool:
-        """Whether an action that was announced after ``since`` moves the robot."""
+        """Whether an action announced after ``since`` moves the robot now."""
         command = self.watch.last_command
         return (
             command is not None
@@ -269,17 +273,16 @@ class Rig(LiveRig):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """``inject`` and ``clear`` change the rig, and return at once or when that is done; a fault
+    """A fault: ``inject`` and ``clear`` change the rig, and return when that is done; a fault
     without ``clear`` ends by itself.
 
-    ``injected``, ``robot`` and ``reads`` are the row of ``docs/faults.md``: what is put in, what
-    the robot does, and a pattern of the sentence that the owner reads (on ``/diagnostics``,
-    ``link_state``, ``instruction_status`` or ``nav_status``), which must be published while the
-    fault lasts. ``stops``: the robot stands until it is cleared, so it must come to stand and stay
-    so for ``lasts`` seconds; otherwise the fault is cleared after that time, whatever the robot
-    does. ``reported_s``: the promise is a report within so many seconds, not that nothing moves.
-    ``instructed_again``: the operator's next instruction ends it. ``quick``: of those that
-    ``make test`` runs.
+    ``injected``, ``robot`` and ``reads`` are its row in ``docs/faults.md``: what is injected, what
+    the robot does, and a pattern of the sentence (on ``/diagnostics``, ``link_state``,
+    ``instruction_status`` or ``nav_status``) that must be published while the fault lasts.
+    ``stops``: the robot must stop, and stand until the fault is cleared after ``lasts`` seconds;
+    otherwise the fault is cleared after that time, whatever the robot does. ``reported_s``: a
+    report is due within so many seconds, while motion may go on. ``instructed_again``: only another
+    instruction ends its effect. ``quick``: ``make test`` runs it.
     """
 
     name: str
@@ -302,9 +305,9 @@ def running_rig(
     target: str = str(EMBEDDED / "target"),
     drafter: str = str(EMBEDDED / "drafter"),
 ) -> Iterator[Rig]:
-    """The system, up and connected; ended with the context. Raises UserError.
+    """A context with the whole system, running and connected. Raises UserError.
 
-    ``logs``: where the programs' output is kept; None: it is not.
+    ``logs``: where the programs' output is kept; None: nowhere.
     """
     with closing(Rig(seed, logs, target, drafter)) as rig:
         rig.start_verifier()

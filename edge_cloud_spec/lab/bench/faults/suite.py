@@ -1,11 +1,11 @@
-"""``bench faults``: each fault three times in the running system, and what the robot then did.
+"""``bench faults``: injects each fault three times into the running system, and judges the robot.
 
 Real processes: simulator, drafter, bridge, navigator and verifier with the embedded pair. A row is
-written as soon as it is done; ``--resume`` takes over those that the file has already. Seconds:
-``standstill_s_max`` from the last valid command's end until the base is told to stand (a zero
+written as soon as it is done; ``--resume`` keeps those that the file has. Seconds:
+``standstill_s_max`` from the last valid command's end until the base is commanded to stand (a zero
 command, or its own timeout), ``base_stands_s_max`` until it stands, ``recovery_s_max`` from the
 fault's end until the robot moves again on a verified action, or its mission has ended.
-``replaced_motions``: those that took the place of another under way; 0: it did not drive on.
+``replaced_motions``: motions that replaced a running one; 0: the robot did not drive on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAD = (
 
 
 def write_page(path: Path, faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> None:
-    """Put the table between the page's two marks; raises UserError where they are missing."""
+    """Write the table between the page's two marks; raises UserError if they are missing."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -47,7 +47,7 @@ def write_page(path: Path, faults: Mapping[str, InjectedFault], rows: Iterable[R
 
 
 def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
-    """A line a fault, with a dash for what was not measured."""
+    """A Markdown table with a line per fault, and a dash for what was not measured."""
     measured = {row["fault"]: row for row in rows}
     lines = [_line(fault, measured.get(fault.name, {})) for fault in faults.values()]
     return "\n".join([HEAD, *lines])
@@ -71,7 +71,7 @@ REMEMBERED = 30.0  # s; longer than any decision
 
 @dataclass
 class Trial:
-    """What one trial came to; ``problems`` is what was promised and did not hold."""
+    """The result of one trial; ``problems``: promises that did not hold."""
 
     unverified: list[str] = field(default_factory=list)
     standstill_s: float = 0.0
@@ -83,7 +83,7 @@ class Trial:
 
 
 def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
-    """Inject, clear, and judge. Raises UserError when the robot did not move before the fault."""
+    """Inject the fault, clear it, and judge. Raises UserError if the robot did not move before."""
     trial, driven = Trial(), time.time()
     rig.drive()
     before, begun = rig.threads(), time.time()
@@ -163,7 +163,7 @@ def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
 
 
 def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float]:
-    """The first sentence that matches, and when it was published; empty where there is none."""
+    """The first matching sentence and its time; empty if there is none."""
     for line in events if pattern else ():
         if isinstance(line, Reported) and line.at > since and re.search(pattern, line.text):
             return f"{line.topic}: {line.text}", line.at
@@ -171,7 +171,7 @@ def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, flo
 
 
 def _compare(rig: Rig, before: dict[tuple[str, int], int], trial: Trial) -> None:
-    """Threads of the programs that ran through all of it."""
+    """Compare thread counts of the programs that ran throughout."""
     for program, threads in rig.threads().items():
         if program in before and threads > before[program] + THREADS:
             problem = f"{program[0]} has {threads} threads, {before[program]} before"
@@ -220,7 +220,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a fault."""
+    """Run the suite; returns a row per fault."""
     if args.list:
         print("\n".join(f"{fault.name}: {fault.injected}" for fault in FAULTS.values()))
         return []
@@ -239,7 +239,8 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _run_in_one_rig(names: list[str], args: argparse.Namespace, rows: list[Row]) -> list[str]:
-    """Rows of these faults in one running system; the rest, where a fault has broken it."""
+    """Measure these faults in one running system; returns the rows, and the faults left if one
+    broke it."""
     with running_rig(args.seed, args.logs) as rig:
         for number, name in enumerate(names):
             row, sound = measure(rig, FAULTS[name], args.trials)
@@ -252,7 +253,7 @@ def _run_in_one_rig(names: list[str], args: argparse.Namespace, rows: list[Row])
 
 
 def measure(rig: Rig, fault: InjectedFault, trials: int) -> tuple[Row, bool]:
-    """The fault's row, and whether the system is sound after it."""
+    """The fault's row, and whether the system is intact afterwards."""
     done: list[Trial] = []
     for _ in range(trials):
         try:

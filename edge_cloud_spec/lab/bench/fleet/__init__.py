@@ -1,1 +1,1 @@
-"""``bench fleet``: many robots and one server, and what is computed of them."""
+"""``bench fleet``: many robots and one server, and their figures."""

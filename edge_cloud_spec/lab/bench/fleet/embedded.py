@@ -1,8 +1,8 @@
-"""The embedded target and real clients, in processes of their own, whose drafts are recorded.
+"""The embedded target with real clients, in separate processes, whose drafts are recorded.
 
-What a draft model would say after the target's own tokens is known once those are: under ``greedy``
-no other prefix is ever verified, and what follows a wrong token is rejected with it. So no drafter
-eats the target's cores.
+Under ``greedy`` only prefixes of the target's answer are ever verified, and what follows a wrong
+token is rejected with it. So the drafts along the target's answer can be recorded, and no drafter
+uses the target's cores.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ LIKELY = 8.0  # the logit of what the draft model says; the others have 0
 
 @dataclass(frozen=True)
 class RecordedDecode:
-    """A request, the target's greedy answer ``own``, and the draft model's tokens along it."""
+    """A request, the target's greedy answer ``own``, and the draft model's token at each position
+    of it."""
 
     request: Request
     prompt_digest: bytes
@@ -54,13 +55,13 @@ class RecordedDecode:
 
     @property
     def acceptance(self) -> float:
-        """Share of the drafted tokens that are the target's."""
+        """The share of drafted tokens that equal the target's."""
         pairs = zip(self.own, self.drafted, strict=True)
         return sum(one == other for one, other in pairs) / len(self.own)
 
 
 def record(target: Vlm, drafter: Vlm, spec: PromptSpec, request: Request) -> RecordedDecode:
-    """The answer of this request, and the drafts along it, by both models."""
+    """Record the target's answer to this request, and the drafts along it."""
     session = target.open(target.prompt(request, spec))
     own: list[int] = []
     while len(own) < spec.max_tokens and not (own and own[-1] in spec.end_ids):
@@ -74,7 +75,7 @@ def record(target: Vlm, drafter: Vlm, spec: PromptSpec, request: Request) -> Rec
 
 @dataclass(frozen=True)
 class RecordedRobots:
-    """What the robots' processes need to replay: recordings, and what names the draft model."""
+    """What the robots' processes replay: recordings, and the draft model's identity."""
 
     spec: bytes
     identity: str
@@ -85,7 +86,7 @@ class RecordedRobots:
 
 
 class RecordedDrafter(FakeVlm):
-    """What a robot asks of its draft model, out of recordings; a pass takes ``pass_s``."""
+    """A draft model that replays recordings; a pass takes ``pass_s``."""
 
     def __init__(self, robots: RecordedRobots) -> None:
         self.identity, self.tokenizer_digest = robots.identity, robots.tokenizer_digest
@@ -102,7 +103,7 @@ class RecordedDrafter(FakeVlm):
         return prompt.recording, 0
 
     def after(self, state: tuple[RecordedDecode, int], token: int) -> tuple[RecordedDecode, int]:
-        """The next place of the answer, whatever the token is."""
+        """The next position of the answer, whatever the token is."""
         return (state[0], state[1] + 1)
 
     def row(self, state: tuple[RecordedDecode, int]) -> np.ndarray:
@@ -113,7 +114,7 @@ class RecordedDrafter(FakeVlm):
         return row
 
     def spend(self, rows: int) -> None:
-        """A pass takes its time, whatever its rows."""
+        """A pass takes ``pass_s``, whatever its tokens."""
         time.sleep(self._pass_s)
 
 
@@ -143,24 +144,24 @@ def record_robots(requests: Sequence[Request]) -> RecordedRobots:
 
 
 class RecordedAnswers:
-    """One robot's draft model and its requests: ``count`` recorded ones from ``first`` on."""
+    """One robot's draft model, and ``count`` recorded requests from ``first`` on."""
 
     def __init__(self, robots: RecordedRobots, first: int, count: int = 0) -> None:
-        """count: how many requests it repeats; 0: all."""
+        """count: how many requests the robot repeats; 0: all."""
         self.spec = PromptSpec.from_bytes(robots.spec)
         self._recordings, self._first = robots.recordings, first
         self._count = count or len(robots.recordings)
         self.draft_model: Any = RecordedDrafter(robots)
 
     def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """The request of this number, and the target's own answer."""
+        """The ``number``-th request, and the target's answer to it."""
         place = self._first + number % self._count
         recording = self._recordings[place % len(self._recordings)]
         return recording.request, recording.own
 
 
 def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
-    """The embedded target's worker, on one thread of torch."""
+    """A worker with the embedded target, on one torch thread."""
     from ....models.load import load
 
     target = load(EMBEDDED / "target", threads=1)
@@ -174,11 +175,11 @@ LINK_MS = (2.0, 8.0)  # a robot's delay each way is between these
 
 
 def embedded_rows(args: argparse.Namespace) -> list[Row]:
-    """A row a server and fleet. The servers take turns, so that all see the same load of this
-    machine. ``throughput_ratio`` is over the one-at-a-time server of the same run.
+    """A row per server and fleet size. The servers take turns, so that all see the same load of
+    this machine. ``throughput_ratio``: relative to the one-at-a-time server of the same run.
 
-    Each robot asks the same of one picture again and again, so that after its first answer nearly
-    all of the server's work is verification.
+    Each robot repeats the same request for one picture, so that after its first answer nearly all
+    of the server's work is verification.
     """
     servers = [*args.server, "vllm"] if args.engine else args.server
     count = max(args.robots)
@@ -224,7 +225,7 @@ REQUEST_TIMES = {  # of vLLM's metrics, s summed over requests
 
 
 def _request_times(engine: str) -> dict[str, float]:
-    """What a vLLM server has spent on its requests so far."""
+    """The times that a vLLM server has spent on requests so far."""
     server = VllmServer(engine.removeprefix(VLLM))
     return {
         part: server.submit(server.metric(name)).result() for part, name in REQUEST_TIMES.items()

@@ -1,4 +1,4 @@
-"""The figures of a fleet's row, from what each robot did."""
+"""Computes the figures of a fleet's row from its robots' activities."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..command import Row
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's fairness index (1984): 1 where all get the same, 1/n where one of n gets all."""
+    """Jain's fairness index (1984): 1 if all get the same, 1/n if one of n gets all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Row:
-    """Of the robots' rounds that ended between ``begin`` and ``end`` (s).
+    """Figures of the robots' rounds that ended between ``begin`` and ``end`` (s).
 
-    A round is the time from one verdict to the next, so drafting and waiting are in it; an answer's
-    first one, with the prompt, is not counted. Time between tokens is of whole answers.
+    A round is the time from one verdict to the next, including drafting and waiting; an answer's
+    first one, with the prompt, is not counted. Time between tokens is over whole answers.
     """
     rounds = [[r for r in robot.rounds if begin <= r.settled < end] for robot in activities]
     tokens = [sum(r.tokens for r in own) for own in rounds]
@@ -47,7 +47,8 @@ def figures(activities: Sequence[RobotActivity], begin: float, end: float) -> Ro
 
 
 def mean_of(rows: Sequence[Row]) -> Row:
-    """One row of several seeds': means, with ``NAME_spread`` (largest less smallest) of times."""
+    """Merge the rows of several seeds: means, with ``NAME_spread`` (largest minus smallest) of
+    times."""
     merged: Row = {}
     for name, value in rows[0].items():
         values = [row[name] for row in rows if row[name] is not None]

@@ -1,4 +1,5 @@
-"""Scripted robots at a published server's costs, in virtual time: a row a server and fleet."""
+"""Scripted robots at a published server's costs, in virtual time: a row per server and fleet
+size."""
 
 from __future__ import annotations
 
@@ -22,10 +23,9 @@ LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
 
 
 def scripted_rows(args: argparse.Namespace) -> list[Row]:
-    """Means over the seeds. ``throughput_ratio`` and ``token_ratio``: over the server alone with
-    half as many robots, which is SpecEdge's comparison (5: two robots for each place of the batch);
-    ``throughput_ratio_same``: with as many.
-    """
+    """Means over the seeds. ``throughput_ratio`` and ``token_ratio``: relative to the server alone
+    with half as many robots, which is SpecEdge's comparison (5: two robots per place in the batch);
+    ``throughput_ratio_same``: with as many."""
     server = load_server_cost_profile(args.cost_profile)
     preset = with_published_tree(args.preset, server)
     baselines: dict[int, Row] = {}

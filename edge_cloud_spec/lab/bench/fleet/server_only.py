@@ -1,7 +1,7 @@
-"""SpecEdge's baseline, a server that has both models (5, appendix C), in virtual time.
+"""SpecEdge's baseline, a server with both models (5, appendix C), in virtual time.
 
-All answers under way are one batch: ``depth`` passes of the draft model over them, then one pass of
-the target. There is no link, since robots only read; a robot that pauses is not in the batch.
+All current answers are one batch: ``depth`` passes of the draft model over them, then one pass of
+the target. There is no link, since robots only receive; a robot that pauses is not in the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..decodes import local_rounds
 
 
 class ServerOnly:
-    """Decodes for all robots; ``run`` returns what each got."""
+    """Decodes for all robots; ``run`` returns each one's activity."""
 
     def __init__(self, server: ServerCostProfile, robots: int, load: FleetLoad) -> None:
         self._server, self._load = server, load
@@ -25,7 +25,7 @@ class ServerOnly:
         self._answers = [_Answer(server, load, number) for number in range(robots)]
 
     def run(self) -> list[RobotActivity]:
-        """Run until each robot has the answer that was under way at the end of the time."""
+        """Run until each robot has the answer that was in progress at the end of the time."""
         while busy := [answer for answer in self._answers if not answer.ended]:
             batch = [answer for answer in busy if answer.begins <= self._now]
             if batch:
@@ -47,7 +47,7 @@ class ServerOnly:
 
 
 class _Answer:
-    """A robot's answer under way, and the ones after it."""
+    """A robot's current answer, and the ones after it."""
 
     def __init__(self, server: ServerCostProfile, load: FleetLoad, robot: int) -> None:
         self._shape = BestFirst(server.nodes, server.server_only_depth, server.width)
@@ -66,7 +66,7 @@ class _Answer:
         return len(self._round.draft)
 
     def verify(self, now: float, seconds: float) -> None:
-        """The pass over the draft ended at ``now``; its cycle took so many seconds."""
+        """Record that the pass over the draft ended at ``now``, after a cycle of ``seconds``."""
         position = len(self._said)
         self._said = (self._said + self._round.emitted)[: self._load.tokens]
         emitted = len(self._said) - position

@@ -1,9 +1,9 @@
 """``bench fleet``: many robots and one server; tokens per second, rounds and fairness.
 
-The server batches what waits (``batched``), runs one session after the other (``one_at_a_time``),
-or has both models (``server_only``, SpecEdge's baseline); with ``--engine`` a vLLM server is its
-target, too (``vllm``; embedded). Harness ``scripted``: at published costs,
-in virtual time, with the real robots and worker; ``embedded``: real clients, a real server.
+The server batches waiting sessions (``batched``), runs one session after the other
+(``one_at_a_time``), or has both models (``server_only``, SpecEdge's baseline); with ``--engine``
+its target may be a vLLM server (``vllm``; embedded). Harness ``scripted``: at published costs, in
+virtual time, with the real robots and worker; ``embedded``: real clients, a real server.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a server and number of robots."""
+    """Run the suite; returns a row per server and number of robots."""
     args.server = args.server.split(",")
     if unknown := set(args.server) - set(SERVERS):
         raise UserError(f"--server is one of {', '.join(SERVERS)}, not {', '.join(unknown)}")

@@ -1,1 +1,1 @@
-"""How long the simulated robot takes until it moves and until it is there, in virtual time."""
+"""Measures how long the simulated robot takes to move and to arrive, in virtual time."""

@@ -1,4 +1,4 @@
-"""What is kept of a mission, and the rows of ``bench mission``: figures of each variant."""
+"""The results of missions, and the rows of ``bench mission``: figures per variant."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from ..command import Row
 
 @dataclass(frozen=True)
 class RoomResult:
-    """One room under one variant; times in seconds, those of decisions their sums.
+    """One room under one variant; times in seconds, those of decisions summed.
 
-    ``first_motion_s``: None where the robot never moved. ``answers``: the tokens of each decision;
-    ``actions``: what was done on them. ``not_own``: in how many a token is not the target's own.
-    ``motions``: as each began, the age of its frame (s), and way (m)
-    and turn (rad) since.
+    ``first_motion_s``: None if the robot never moved. ``answers``: the tokens of each decision;
+    ``actions``: their actions. ``not_own``: how many answers differ from the target's. ``motions``:
+    at each begin, the age of its frame (s), and way (m) and turn (rad) since.
     """
 
     room: int
@@ -45,7 +44,7 @@ class RoomResult:
 
     @classmethod
     def of(cls, record: MissionRecord) -> RoomResult:
-        """The result of a mission that is over."""
+        """The result of a finished mission."""
         first, decisions = record.first_motion, record.decisions
         return cls(
             room=record.room,
@@ -76,7 +75,8 @@ BASELINE = "cloud_ar"
 
 
 def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
-    """The target alone over the same link: that stops and says all, or else as similar as any."""
+    """The target alone over the same link: stop-and-go with whole answers, or the most similar
+    variant."""
     alone = [v for v in variants if v.preset == BASELINE and v.link == variant.link]
 
     def likeness(other: Variant) -> tuple[bool, ...]:
@@ -93,7 +93,7 @@ def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Varian
 
 
 def rows_of(cost_profile: str, results: Results) -> list[Row]:
-    """A row a variant."""
+    """A row per variant."""
     return [
         {
             **_row(cost_profile, variant, rooms, baseline_of(variant, results), results),
@@ -173,9 +173,8 @@ def _link(link: LinkProfile) -> Row:
 
 
 def same_decisions(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> float:
-    """The share of rooms with the decisions of the target alone: where an answer was cut off, as
-    far as both go.
-    """
+    """The share of rooms with the same decisions as the target alone; answers that were cut off are
+    compared as far as both go."""
     return mean(
         len(room.answers) == len(other.answers)
         and room.actions == other.actions
@@ -187,20 +186,20 @@ def same_decisions(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> 
 
 
 def first_motion(rooms: Iterable[RoomResult]) -> float | None:
-    """The median of those that moved, s."""
+    """The median time of the first motion, s, over robots that moved."""
     moved = [room.first_motion_s for room in rooms if room.first_motion_s is not None]
     return _percentile(moved, 50) if moved else None
 
 
 def standing_after_first_motion(rooms: Iterable[RoomResult]) -> float | None:
-    """The share of the time from its first motion on in which the robot stood; None: no motion."""
+    """The share of time standing, from the first motion on; None: no motion."""
     moved = [room for room in rooms if room.first_motion_s is not None]
     seconds = sum(room.mission_s - (room.first_motion_s or 0.0) for room in moved)
     return 1 - sum(room.moving_s for room in moved) / seconds if seconds else None
 
 
 def _spreads(rooms: Iterable[RoomResult]) -> Row:
-    """p50, p99 and the worst of what ``motions`` says."""
+    """p50, p99 and maximum of each figure in ``motions``."""
     begun = np.array([motion for room in rooms for motion in room.motions]).reshape(-1, 3)
     names = "frame_age_s", "way_since_frame_m", "turn_since_frame_rad"
     parts = {"p50": 50, "p99": 99, "worst": 100}
@@ -212,7 +211,8 @@ def _spreads(rooms: Iterable[RoomResult]) -> Row:
 
 
 def net_lost(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> int:
-    """Rooms that only the target alone reaches, less those that only this one does."""
+    """The number of rooms that only the target alone succeeds in, minus those that only this one
+    does."""
     return sum(b.success - a.success for a, b in zip(rooms, alone, strict=True))
 
 
@@ -227,7 +227,7 @@ def _over_driving(rooms: Sequence[RoomResult], baseline: Variant | None, results
 
 
 def _over(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> tuple[float, float]:
-    """The means' ratio of mission times, and the medians'."""
+    """The ratio of mean mission times, and of medians."""
     ours, theirs = ([room.mission_s for room in each] for each in (rooms, alone))
     return sum(ours) / sum(theirs), _percentile(ours, 50) / _percentile(theirs, 50)
 

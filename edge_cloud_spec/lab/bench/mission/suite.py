@@ -1,8 +1,8 @@
-"""``bench mission``: how long the robot takes, under published costs and links, in virtual time.
+"""``bench mission``: how long missions take under published costs and links, in virtual time.
 
-The embedded pair says the words, a cost profile says what passes, prefills and the link cost, and
-the simulated robot moves meanwhile: one clock drives them all, so that a loaded machine changes
-nothing but how long the benchmark itself takes.
+The embedded pair decodes, a cost profile gives the times of passes, prefills and the link, and the
+simulated robot moves meanwhile. One clock drives them all, so a loaded machine changes only the
+duration of the benchmark.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .rows import RoomResult, rows_of
 
 @dataclass(frozen=True)
 class Shift:
-    """The rooms of one robot of each variant: what it measured and heard in one helps it in the
-    next. At the beginning of the first nothing is known, to robot or cloud."""
+    """The rooms that one robot of each variant visits in turn: its measurements in one help it in
+    the next. Before the first, robot and cloud know nothing."""
 
     rooms: tuple[int, ...]
     variants: tuple[Variant, ...]
@@ -44,7 +44,7 @@ Done = dict[Variant, list[RoomResult]]
 
 
 def work(shift: Shift) -> Done:
-    """Every room under every variant; the models and what they said of a room are shared."""
+    """Run every room under every variant, with shared models and cached logits."""
     pair = loaded_pair()
     robots = {v: VirtualRobot(pair, v, shift.cost_profile) for v in shift.variants}
     results: Done = {variant: [] for variant in shift.variants}
@@ -131,7 +131,7 @@ OPTIONS: Options = {
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a cost profile, link and preset with its options."""
+    """Run the suite; returns a row per cost profile, link and preset with its options."""
     check_counts(args, "scenes", "shift", "processes")
     take_link(args)
     if args.speeds is not None:
@@ -149,9 +149,9 @@ def run(args: argparse.Namespace) -> list[Row]:
 def speeds_in(
     args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence[int]
 ) -> dict[str, Any]:
-    """Each variant's speed (m/s) and turning speed (rad/s) over seconds, in the last of the rooms.
+    """Each variant's speed (m/s) and turning speed (rad/s) over time, in the last of the rooms.
 
-    The rooms before it are driven too: the robot goes by what it measured in them.
+    The rooms before it are driven too, because the robot uses what it measured in them.
     """
     pair = loaded_pair()
     robots = [
@@ -194,7 +194,7 @@ NUMBERS = ("look",)  # among them
 
 
 def variants_of(args: argparse.Namespace, cost_profile: CostProfile) -> list[Variant]:
-    """Those that ``--presets`` names, over each round trip or link; raises UserError."""
+    """The variants that ``--presets`` names, over each round trip or link; raises UserError."""
     usual = {name: getattr(args, name) for name in ("explain", "drive", "grammar")}
     if args.link is not None:
         links = [LinkProfile(trace=trace) for trace in args.link]

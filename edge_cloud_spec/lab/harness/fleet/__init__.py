@@ -1,4 +1,4 @@
-"""Many robots and one server, for `bench fleet`: scripted in virtual time, and real clients.
+"""Many robots and one server, for `bench fleet`: scripted in virtual time, or real clients.
 
-What is measured of them, and compared, is in `bench/fleet`.
+`bench/fleet` computes their figures.
 """

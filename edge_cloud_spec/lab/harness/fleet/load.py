@@ -1,4 +1,4 @@
-"""What the robots of a fleet do, over which links, and what each of them did."""
+"""The load that a fleet's robots make, and a record of each robot's rounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..emulated_link import LinkProfile
 
 @dataclass(frozen=True)
 class RoundTime:
-    """When a verdict settled how many tokens, and how long its round took; s.
+    """One round: when its verdict came, its duration and tokens; times in s.
 
-    ``first``: whether it is its answer's first, so that the prompt is in its time. ``draft_s``
-    passed until its draft of ``drafted`` tokens was sent; ``verify_s`` is what the verifier says.
+    ``first``: the answer's first round, which includes the prompt. ``draft_s``: time until the
+    draft of ``drafted`` tokens was sent; ``verify_s``: as reported by the verifier.
     """
 
     settled: float
@@ -30,9 +30,10 @@ class RoundTime:
 
 @dataclass
 class RobotActivity:
-    """One robot's rounds. ``wrong``: answers that are not the target's own; ``lost``: without end.
+    """One robot's rounds. ``wrong``: answers that differ from the target's; ``lost``: unfinished
+    ones.
 
-    ``spans``: seconds and tokens after the first round, of each complete answer.
+    ``spans``: seconds and tokens after the first round, for each complete answer.
     """
 
     rounds: list[RoundTime] = field(default_factory=list)
@@ -42,7 +43,7 @@ class RobotActivity:
     lost: int = 0
 
     def add(self, outcome: Outcome, own: tuple[int, ...], offset: float = 0.0) -> None:
-        """An answer; ``own`` are the target's own tokens, ``offset`` s is added to its times."""
+        """Add an answer; ``own``: the target's tokens; ``offset`` (s) is added to its times."""
         rounds = [
             RoundTime(
                 one.settled + offset,
@@ -61,7 +62,7 @@ class RobotActivity:
         self.finish(rounds if outcome.completed else ())
 
     def finish(self, rounds: Sequence[RoundTime]) -> None:
-        """An answer has ended; its rounds, if it is complete."""
+        """Count an answer that has ended; ``rounds``: its rounds, if it is complete."""
         self.answers += 1
         if len(rounds) > 1:
             seconds = rounds[-1].settled - rounds[0].settled
@@ -73,9 +74,9 @@ LINK_SPREAD = 0.5  # a robot's delay is the cost profile's, this share shorter t
 
 @dataclass(frozen=True)
 class FleetLoad:
-    """What robots do: answers of ``tokens`` tokens after pauses of mean ``think_s``, for a time.
+    """Each robot decodes answers of ``tokens`` tokens, with pauses of mean ``think_s`` seconds.
 
-    ``seconds`` after which no new answer is begun. ``jitter_ms`` of each way of the link.
+    After ``seconds`` no answer is begun. ``jitter_ms``: of each way of the link.
     """
 
     tokens: int = 256
@@ -85,18 +86,18 @@ class FleetLoad:
     seed: int = 0
 
     def random(self, robot: int) -> Random:
-        """One robot's own."""
+        """A robot's own random generator."""
         return Random(f"{self.seed} robot {robot}")
 
     def pause(self, random: Random) -> float:
-        """Seconds until a robot's next answer."""
+        """The pause before a robot's next answer, s."""
         return random.expovariate(1 / self.think_s) if self.think_s else 0.0
 
     def link(self, cost_profile: CostProfile, robot: int) -> LinkProfile:
-        """One robot's link; the mean delay of all is the cost profile's."""
+        """A robot's link; the mean delay over all robots is the cost profile's."""
         share = Random(f"{self.seed} link {robot}").uniform(1 - LINK_SPREAD, 1 + LINK_SPREAD)
         return LinkProfile(cost_profile.one_way_ms * share, self.jitter_ms)
 
     def answer_seed(self, robot: int, number: int) -> int:
-        """The seed of a robot's answer of this number."""
+        """The seed of a robot's ``number``-th answer."""
         return (self.seed * 10_007 + robot) * 100_003 + number

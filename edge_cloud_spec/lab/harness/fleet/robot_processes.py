@@ -1,4 +1,4 @@
-"""Robots as clients of a real server, each in a process and on an emulated link of its own."""
+"""Robots as clients of a real server, each in its own process and on its own emulated link."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ START_S = 180.0
 
 
 class Answers(Protocol):
-    """What one robot decodes with: its draft model and its requests; made in its process."""
+    """A robot's draft model and requests; made in its process."""
 
     draft_model: Any
     spec: PromptSpec
 
     def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """The request of this number, and the target's own answer."""
+        """The ``number``-th request, and the target's answer to it."""
 
 
 @dataclass(frozen=True)
 class RobotPlan:
-    """One robot; ``make_answers`` is picklable. Without a profile its link has no delay.
+    """The plan of one robot; ``make_answers`` is picklable. Without ``link`` there is no delay.
 
-    ``max_tokens``: 0 leaves the length of answers to the server.
+    ``max_tokens``: 0 means the server's limit.
     """
 
     number: int
@@ -51,9 +51,9 @@ def run_robots(
     plans: Sequence[RobotPlan],
     address: str,
 ) -> list[RobotActivity]:
-    """Let robots decode for their time, in seconds since all began.
+    """Let robots decode for their time; times in seconds since all began.
 
-    Raises UserError where one does not end as it should.
+    Raises UserError if a robot's process fails.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

@@ -1,4 +1,4 @@
-"""Many scripted robots and one server, in virtual time: each robot on a link of its own.
+"""Many scripted robots and one server in virtual time, each robot on its own link.
 
 Robots, worker and codec are the real ones, as in ``harness/virtual.py``; robots are green threads
 on one timeline, of which one runs at a time.
@@ -25,7 +25,7 @@ from .load import FleetLoad, RobotActivity
 
 
 class VirtualThreads:
-    """Green threads whose waiting lets time pass; what one raises ends ``run``."""
+    """Green threads that advance virtual time while they wait; their exceptions end ``run``."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -33,7 +33,7 @@ class VirtualThreads:
         self._running = 0
 
     def start(self, job: Callable[[], None]) -> None:
-        """Begin this job when time passes."""
+        """Start a job at the current virtual time."""
 
         def run() -> None:
             job()
@@ -43,19 +43,20 @@ class VirtualThreads:
         self.timeline.after(0.0, greenlet(run, self._main).switch)
 
     def run(self) -> None:
-        """Let time pass until all jobs have ended; raises Hung."""
+        """Advance time until all jobs have ended; raises Hung."""
         while self._running:
             self.timeline.step(math.inf)
 
     def sleep(self, seconds: float) -> None:
-        """Let this much time pass for the calling thread."""
+        """Block the calling thread for this much virtual time."""
         until = self.timeline.now + seconds
         if not self.timeline.skip(until):
             self.pause(until)
             self.wait()
 
     def pause(self, until: float = math.inf) -> Callable[[], None]:
-        """A pause of the calling thread, begun by ``wait``, until then or until this is called."""
+        """Prepare a pause of the calling thread, which ``wait`` begins; it ends at ``until``, or
+        when the returned function is called."""
         waiting = [getcurrent()]
 
         def end() -> None:
@@ -67,12 +68,12 @@ class VirtualThreads:
         return end
 
     def wait(self) -> None:
-        """Let others run until the calling thread's pause is ended."""
+        """Run other threads until the calling thread's pause ends."""
         self._main.switch()
 
 
 class ThreadInbox(Inbox):
-    """The queue of one virtual thread."""
+    """The inbox of one virtual thread."""
 
     def __init__(self, threads: VirtualThreads) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class ThreadInbox(Inbox):
 
 
 class VirtualFleet:
-    """Robots that decode under one preset; ``run`` lets them, and returns what they did."""
+    """Robots that decode under one preset; ``run`` returns their activities."""
 
     def __init__(
         self,
@@ -121,11 +122,12 @@ class VirtualFleet:
 
     @property
     def worker(self) -> Worker:
-        """The server's."""
+        """The server's worker."""
         return self._cloud.worker
 
     def run(self) -> list[RobotActivity]:
-        """Run until each robot has finished the answer under way at the end of the time."""
+        """Run until each robot has finished the answer that it was decoding at the end of the
+        time."""
         activities = [RobotActivity() for _ in range(self._robots)]
         for number, activity in enumerate(activities):
             self._threads.start(partial(self._decode, number, activity))

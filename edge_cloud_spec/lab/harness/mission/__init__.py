@@ -1,1 +1,1 @@
-"""Missions in virtual time: the simulated robot moves while the embedded pair says its words."""
+"""Missions in virtual time: the simulated robot moves while the embedded pair decodes."""

@@ -1,4 +1,4 @@
-"""The embedded pair's words at a cost profile's times: real models in virtual time."""
+"""The embedded pair in virtual time: real models, with the times of a cost profile."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class MemoizedRows(FakeVlm):
-    """What a real model says, where a state is a prompt and tokens; each row is computed once.
+    """A real model whose logits are cached by prompt and tokens, so that each is computed once.
 
-    Robots that see the same pictures say much the same, whatever passes cost them; and the rounding
-    of a row, which depends on its pass, is then the same for all of them.
+    Robots that see the same pictures decode much the same, whatever passes cost; and rounding,
+    which depends on the pass, is then the same for all of them.
     """
 
     def __init__(self, vlm: Vlm) -> None:
@@ -35,7 +35,7 @@ class MemoizedRows(FakeVlm):
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing: other pictures follow."""
+        """Clear the cache, because other pictures follow."""
         self._rows: dict[tuple[Any, ...], np.ndarray] = {}
         self._sessions: dict[bytes, Session] = {}
 
@@ -49,7 +49,7 @@ class MemoizedRows(FakeVlm):
         return row
 
     def rows(self, states: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Logits float32 [n, V] after each of these, which are of one prompt."""
+        """Logits float32 [n, V] after each of these states, which share one prompt."""
         prompt = states[0][0]
         keys = [(prompt.digest, *tokens) for _, *tokens in states]
         if missing := [key[1:] for key in keys if key not in self._rows]:
@@ -57,7 +57,7 @@ class MemoizedRows(FakeVlm):
         return np.stack([self._rows[key] for key in keys])
 
     def _compute(self, prompt: Prompt, answers: Sequence[tuple[int, ...]]) -> None:
-        """The rows after these answers, and after what they have in common, in one pass."""
+        """Compute the logits after these answers in one pass, sharing their common prefix."""
         if prompt.digest not in self._sessions:
             self._sessions[prompt.digest] = self.vlm.open(prompt)
         session = self._sessions[prompt.digest]
@@ -83,7 +83,7 @@ MAX_TOKENS = 48  # of an answer
 
 
 class EmbeddedPair:
-    """Both real models and what is known of them, for any number of robots of one process."""
+    """Both real models and their cached logits, shared by all robots of a process."""
 
     def __init__(self) -> None:
         self.target, self.drafter = _memoized("target"), _memoized("drafter")
@@ -94,12 +94,12 @@ class EmbeddedPair:
         self.drafter.vlm.crop(self.spec.vocabulary)
 
     def forget(self) -> None:
-        """Keep no rows: other pictures follow."""
+        """Clear the caches, because other pictures follow."""
         for model in (self.target, *self._drafters.values()):
             model.forget()
 
     def drafter_that_keeps(self, share: float) -> MemoizedRows:
-        """The draft model with this share of the tokens of its pictures."""
+        """The draft model that keeps this share of its pictures' tokens."""
         if share not in self._drafters:
             model, image = _memoized("drafter"), self.spec.image
             tokens = max(1, round(share * image.max_pixels / image.token_pixels))
@@ -115,5 +115,5 @@ def _memoized(name: str) -> MemoizedRows:
 
 @cache
 def loaded_pair() -> EmbeddedPair:
-    """The pair of this process."""
+    """This process's pair."""
     return EmbeddedPair()

@@ -18,10 +18,10 @@ MOMENT = 2.0**-20  # s; differences of times that are whole moments have no roun
 
 
 class VirtualBase:
-    """The base goes on while others wait; ``close`` ends that.
+    """Runs the base at 20 Hz while others wait, until ``close``.
 
-    The cycle begins anew where a motion begins, and times are whole moments: so a motion from rest
-    is the same whenever it begins. ``moves``: begin and end of each time that the base moved.
+    Each motion restarts the cycle, and times are whole moments, so that a motion from rest is the
+    same whenever it begins. ``moves``: begin and end of each motion, s.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class VirtualBase:
 
     @property
     def first_motion(self) -> float | None:
-        """When it first moved; None: it never did."""
+        """When the base first moved, s; None: never."""
         return self.moves[0][0] if self.moves else self._moving_since
 
     def close(self) -> None:
-        """Nothing moves from now on."""
+        """Stop the base's cycle."""
         self._end_move()
         self._beat += 1
 
     def on(self, event: Event) -> None:
-        """The navigator hears this now."""
+        """Pass an event to the navigator now."""
         now = self._now()
         effects = self.navigator.on(event, now)
         if any(isinstance(effect, Announce) for effect in effects):
@@ -121,5 +121,5 @@ class VirtualBase:
 
 
 def stamp_of(seconds: float) -> int:
-    """A time of the timeline as a stamp, ns."""
+    """Seconds of the timeline as a stamp, ns."""
     return round(seconds * 1e9)

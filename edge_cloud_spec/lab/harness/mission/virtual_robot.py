@@ -1,4 +1,4 @@
-"""A robot that carries out one mission after another in virtual time, with its own cloud."""
+"""A robot that does one mission after another in virtual time, with its own cloud."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ MOST_DECISIONS = 400  # of a mission
 
 @dataclass(frozen=True)
 class Variant(Bounded):
-    """A preset with its options, as ``--presets`` writes it: NAME[:OPTION=VALUE]...
+    """A preset with its options, in the syntax of ``--presets``: NAME[:OPTION=VALUE]...
 
-    A draft model that keeps a share of a picture needs that share of the time to read it. Raises
-    UserError for a preset that is none, ValueError for another option.
+    A draft model that keeps a share of a picture needs that share of the prefill time. Raises
+    UserError for an unknown preset, ValueError for an invalid option.
     """
 
     preset: str
@@ -81,7 +81,7 @@ class Variant(Bounded):
         return replace(preset, lookup=self.lookup == "on") if self.lookup else preset
 
     def pilot(self, seed: int) -> PilotSettings:
-        """How a pilot decides as this variant."""
+        """The pilot's settings of this variant."""
         grammar = answer_grammar(self.grammar, ORDERS[0])
         policy = SamplingPolicy(temperature_of(self.rule, 0.8), seed=seed, grammar=grammar)
         return PilotSettings(
@@ -91,13 +91,13 @@ class Variant(Bounded):
 
     @property
     def label(self) -> str:
-        """The preset, and what is not as usual."""
+        """The preset's name, with the options that differ from the defaults."""
         usual = Variant(self.preset, self.link)
         changed = (f.name for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name))
         return " ".join([self.preset, *(f"{name}={getattr(self, name)}" for name in changed)])
 
     def repeats(self, other: Variant) -> bool:
-        """Whether its decisions are to be those of the other, on the same frames."""
+        """Whether its decisions must equal those of the other variant, on the same frames."""
         exact = self.loaded_preset.exact and other.loaded_preset.exact
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
         alike = self.base == other.base == IDEAL  # no step of legs is like another
@@ -107,7 +107,7 @@ class Variant(Bounded):
 
     @property
     def shown(self) -> str:
-        """What is in the way, as pictures show it."""
+        """The obstacle that pictures show."""
         return self.way if self.seen == "on" else FREE
 
     @property
@@ -118,12 +118,11 @@ class Variant(Bounded):
 
 @dataclass(eq=False)
 class DecisionRecord:
-    """One decision: when its frame was taken, what it said, and what the robot did on it.
+    """One decision: when its frame was taken, its words, and the robot's motion.
 
-    ``said``: when which words were emitted. ``settled``: when the navigator took its action, or
-    refused it. ``own``: whether its tokens are the target's own, one by one; None: the rule draws
-    them. ``since``: where a motion began on it, the age of its frame (s), and way (m) and turn
-    (rad) since.
+    ``said``: each emitted text with its time. ``settled``: when the navigator took or refused its
+    action. ``own``: whether its tokens equal the target's; None: the rule samples them. ``since``:
+    when its motion began, the age of its frame (s), and the way (m) and turn (rad) made since.
     """
 
     begun: float
@@ -138,16 +137,16 @@ class DecisionRecord:
 
     @property
     def first_word(self) -> float:
-        """When the first words came; without any, when it ended."""
+        """When the first words came or, without any, when the decision ended; s."""
         return self.said[0][0] if self.said else self.ended
 
 
 @dataclass(eq=False)
 class MissionRecord:
-    """One room: how it ended and what was spent on it, by the robot's and by the cloud's models.
+    """One room: how its mission ended, and what the models on both sides spent.
 
-    ``stopped_at``: the thing that the robot stood at in the end. Bytes are those of messages.
-    ``speeds``: of the base, in each cycle: when, m/s along the ground, rad/s.
+    ``stopped_at``: the thing at which the robot finally stood. Bytes are those of messages.
+    ``speeds``: the base's in each cycle: time, m/s over ground, rad/s.
     """
 
     room: int
@@ -173,12 +172,12 @@ class MissionRecord:
 
     @property
     def moving_s(self) -> float:
-        """How long the base moved."""
+        """How long the base moved, s."""
         return sum(max(0.0, min(end, self.ended) - begin) for begin, end in self.moves)
 
     @property
     def longest_standing_s(self) -> float:
-        """How long the base stood at most between two motions, before the first or in the end."""
+        """The longest time the base stood: before, between or after motions, s."""
         begins = [*(begin for begin, _ in self.moves), self.ended]
         ends = [self.begun, *(end for _, end in self.moves)]
         return max(begin - end for begin, end in zip(begins, ends, strict=True))
@@ -186,9 +185,9 @@ class MissionRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TakenFrame(Frame):
-    """When a picture was taken, s, from where, and where the base was; made once it is needed.
+    """A frame rendered when it is needed: when it was taken, s, from where, and the base's pose.
 
-    ``posture``: ``posture_of`` the room then, where pictures show who walks in it.
+    ``posture``: ``posture_of`` the room at that time, if pictures show people in it.
     """
 
     taken: float
@@ -198,7 +197,7 @@ class TakenFrame(Frame):
 
 
 class SeenRoom:
-    """The room of this number; used by one thread, closed when done."""
+    """The room of this number with its renderers; for one thread, close when done."""
 
     def __init__(self, number: int, renderer: str = "auto") -> None:
         self.number, self.room = number, make_room(number)
@@ -207,11 +206,11 @@ class SeenRoom:
         self._frames: dict[tuple[Eye, str, tuple[float, ...]], bytes] = {}
 
     def with_way(self, way: str) -> Room:
-        """The room, with the pillar where that is in the way."""
+        """The room, with the pillar if ``way`` says so."""
         return with_pillar(self.room, HALF_WAY) if way == PILLAR else self.room
 
     def frame(self, eye: Eye, way: str = FREE, posture: tuple[float, ...] = ()) -> bytes:
-        """What the camera sees from there, as JPEG, with what is in the way."""
+        """The camera's picture from ``eye``, as JPEG, with the obstacles of ``way``."""
         key = eye, way, posture
         if key not in self._frames:
             if way not in self._cameras:
@@ -229,7 +228,7 @@ class SeenRoom:
 
 
 class VirtualRobot:
-    """What is measured and remembered lasts from mission to mission, on both sides of the link."""
+    """A robot and its cloud, whose measurements and lookups last from mission to mission."""
 
     def __init__(self, pair: EmbeddedPair, variant: Variant, cost_profile: CostProfile) -> None:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
@@ -262,7 +261,7 @@ class VirtualRobot:
         return self.timeline.now
 
     def carry_out(self, seen: SeenRoom) -> MissionRecord:
-        """The mission of one room, until it ends."""
+        """Run the mission of one room to its end."""
         timeline = self.timeline
         timeline.sleep(REST_S)
         self._record = record = MissionRecord(seen.number, timeline.now)
@@ -351,14 +350,14 @@ class VirtualRobot:
         decision.action = str(decided.action or "")
 
     def _is_own(self, request: Request, tokens: Sequence[int]) -> bool:
-        """Whether the target alone would say these tokens, each after those before it."""
+        """Whether these tokens are what the target alone generates."""
         target = self._pair.target
         prompt = target.prompt(request, self._pair.spec)
         prefixes = [(prompt, *tokens[:end]) for end in range(len(tokens))]
         return not tokens or bool((target.rows(prefixes).argmax(axis=1) == tokens).all())
 
     def _on_cycle(self) -> None:
-        """The camera takes a picture; of a robot that is to stand, when it stands."""
+        """Take a camera picture each cycle; a robot that must stand takes it when it stands."""
         now, world = self.timeline.now, self._base.world
         vx, vy, wz = world.velocity
         self._record.speeds.append((now, math.hypot(vx, vy), wz))
@@ -383,7 +382,7 @@ class VirtualRobot:
         self._pilot.hear(status)
 
     def _since_frame(self, now: float) -> tuple[float, float, float]:
-        """Age of the decision's frame, and how far the base is from where that was taken."""
+        """The age of the decision's frame, and the base's distance from where it was taken."""
         then, here = self._frame.pose, self._base.world.pose
         way = math.hypot(here.x - then.x, here.y - then.y)
         return now - self._frame.taken, way, abs(wrap(here.yaw - then.yaw))

@@ -1,1 +1,1 @@
-"""Models whose answers, acceptance and times are given, for benchmarks and tests."""
+"""Models with given answers, acceptance and times, for benchmarks and tests."""

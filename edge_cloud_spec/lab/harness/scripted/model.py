@@ -1,9 +1,10 @@
-"""Fake models: no weights, a row for each prefix, and a pass takes no time or a profile's.
+"""Fake models without weights: logits are a function of the prefix; a pass takes no time or a
+profile's.
 
-Either side's model of a decode is a `FakeVlm`: what it says follows from the prefix, what it costs
-from ``spend``. ``DraftVlm`` and ``TargetVlm`` say what another one does, by default a calibrated
-pair that agrees as often as the cost profile gives, in its times. ``sleep`` lets time pass:
-``time.sleep`` in real time, a virtual clock's in virtual time.
+Both sides' models of a decode are `FakeVlm`s: logits follow from the prefix, costs from ``spend``.
+``DraftVlm`` and ``TargetVlm`` have another model's logits, by default those of a calibrated pair
+with the cost profile's acceptance and times. ``sleep`` passes time: ``time.sleep`` in real time, a
+virtual clock's in virtual time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Node = tuple[int, State, int]  # a drafted token, the state after it, and the no
 
 
 class ScriptedPrefill:
-    """A prefill that takes scripted time by row and layer, then returns the session."""
+    """A prefill that takes scripted time by token and layer, then returns the session."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ScriptedPrefill:
         spend: Callable[[float], None] = lambda share: None,
         layers: int = 1,
     ) -> None:
-        """rows: the prompt's length. spend: lets the time of this share of it go by."""
+        """rows: the prompt's length. spend: spends the time of a share of it."""
         self._open_session, self._spend = open_session, spend
         self.rows_left = self._rows = rows
         self._layers = layers
@@ -57,7 +58,8 @@ class ScriptedPrefill:
         self._session: ScriptedSession | None = None
 
     def draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """Score these nodes with the prompt (`Prefill.draft`); a node takes the time of a row."""
+        """Score these nodes with the prompt (`Prefill.draft`); a node costs as much as a prompt
+        token."""
         self._nodes = (tokens, parents)
 
     @property
@@ -73,7 +75,7 @@ class ScriptedPrefill:
         return self.session
 
     def step(self, rows: int, on_layer: OnLayer | None = None) -> bool:
-        """Compute more rows of the prompt (`Prefill.step`); there is no vision part."""
+        """Compute more tokens of the prompt (`Prefill.step`); there is no vision part."""
         due = min(max(rows, 1), self.rows_left)
         nodes = len(self._nodes[0]) if due == self.rows_left else 0
         for layer in range(self._layers if due else 0):
@@ -91,9 +93,9 @@ class ScriptedPrefill:
 class FakeVlm:
     """A ``Vlm`` without weights, keys and values; a pass takes time only if ``spend`` does.
 
-    A state names a prefix; here it is the prefix itself. ``prompt_rows`` and ``layers`` are those
-    of a prompt: after each layer a prefill may be interrupted. ``tokenizer``: None where tokens are
-    no text.
+    A state represents a prefix; by default it is the prefix. ``prompt_rows`` and ``layers``: the
+    prompt's tokens, and the layers after which a prefill may be interrupted. ``tokenizer``: None if
+    tokens are no text.
     """
 
     identity = "fake"
@@ -105,15 +107,15 @@ class FakeVlm:
     prompt_rows = layers = 1
 
     def speak_as(self, other: Any, *methods: str) -> None:
-        """Have another model's name and tokenizer, and these of its methods."""
+        """Copy another model's identity and tokenizer, and these of its methods."""
         for name in ("identity", "tokenizer", "tokenizer_digest", *methods):
             setattr(self, name, getattr(other, name))
 
     def use_memory(self, memory: KvMemory) -> None:
-        """There are no caches to bound."""
+        """Does nothing: there are no caches to bound."""
 
     def crop(self, vocabulary: int) -> None:
-        """There is one vocabulary."""
+        """Check that this is the model's only vocabulary."""
         assert vocabulary == self.vocabulary
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
@@ -121,7 +123,7 @@ class FakeVlm:
         raise NotImplementedError
 
     def grammar(self, text: str, spec: PromptSpec) -> Grammar:
-        """The grammar that this text describes; by default there is none."""
+        """Compile a grammar; by default raises UserError."""
         raise UserError("a scripted model's tokens are no text, so no grammar fits them")
 
     def start(self, prompt: Any) -> State:
@@ -137,7 +139,7 @@ class FakeVlm:
         raise NotImplementedError
 
     def rows(self, states: Sequence[State]) -> np.ndarray:
-        """Logits float32 [n, V] after each of these."""
+        """Logits float32 [n, V] after each of these states."""
         return np.stack([self.row(state) for state in states])
 
     def session(self, prompt: Any) -> ScriptedSession:
@@ -145,7 +147,7 @@ class FakeVlm:
         return ScriptedSession(self, self.start(prompt))
 
     def open(self, prompt: Any) -> ScriptedSession:
-        """A session on this prompt, after the time of a prefill."""
+        """A session after this prompt and the time of its prefill."""
         return self.prefill(prompt).finish()
 
     def prefill(self, prompt: Any) -> ScriptedPrefill:
@@ -155,13 +157,13 @@ class FakeVlm:
         )
 
     def read(self, share: float) -> None:
-        """Let the time of this share of a prompt go by."""
+        """Spend the time of this share of a prompt."""
 
     def spend(self, rows: int) -> None:
-        """Let the time of a pass over this many rows go by."""
+        """Spend the time of a pass over ``rows`` tokens."""
 
     def compute(self, rows: int, on_layer: OnLayer | None) -> None:
-        """Spend the time of one session's pass, which may be interrupted after each layer."""
+        """Spend the time of one session's pass, which ``on_layer`` may interrupt."""
         self.spend(rows)
 
     def run_pass(
@@ -169,7 +171,7 @@ class FakeVlm:
     ) -> None:
         """Spend the time of a pass over sessions that ``drafted`` so many tokens each.
 
-        at_exit: to be called where an exit looks on, if any does; here there are no exits.
+        at_exit: to be called at an exit's depth; this model has no exits.
         """
         self.spend(rows)
 
@@ -215,7 +217,7 @@ class ScriptedSession:
     waits = False
 
     def __init__(self, model: FakeVlm, state: State, computed: int = 0) -> None:
-        """computed: -1 where the prompt's last token is left to the first pass."""
+        """computed: -1 if the first pass must compute the prompt's last token."""
         self._model = model
         self._states = [state]  # after the prompt and after each token of the prefix
         self._tokens: list[int] = []
@@ -229,22 +231,22 @@ class ScriptedSession:
 
     @property
     def length(self) -> int:
-        """Tokens of the prefix."""
+        """The number of tokens in the prefix."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prefix."""
+        """The tokens of the prefix."""
         return tuple(self._tokens)
 
     @property
     def pending_rows(self) -> int:
-        """Tokens of the prefix that no pass has computed."""
+        """The number of tokens in the prefix that no pass has computed."""
         return len(self._tokens) - self._computed
 
     @property
     def known_row(self) -> np.ndarray | None:
-        """Logits float32 [V] after the prefix, where no pass is needed for them."""
+        """Logits float32 [V] after the prefix if no pass is needed for them, else None."""
         return None if self.pending_rows else self.logits_after(-1)
 
     def forward(
@@ -263,17 +265,17 @@ class ScriptedSession:
 
     @property
     def scored_with_prompt(self) -> bool:
-        """Whether a draft was scored with the prompt, after which nothing came yet."""
+        """Whether a draft was scored with the prompt and nothing has changed since."""
         return self._scored is not None and not self._tokens
 
     def rows_due(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> int:
-        """How many rows a pass over these nodes computes."""
+        """How many tokens a pass over these nodes computes."""
         if not self._tokens and self._scored == _tree(tokens, parents):
             return 0
         return self.pending_rows + len(tokens)
 
     def score(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> np.ndarray:
-        """What ``forward`` returns, without the time of a pass."""
+        """The result of ``forward``, without the time of a pass."""
         self._nodes = []
         states = self._append(*_tree(tokens, parents))
         self._computed = len(self._tokens)
@@ -282,7 +284,7 @@ class ScriptedSession:
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> np.ndarray:
-        """Logits float32 [n, V] of more nodes; see `Session.grow`."""
+        """Logits float32 [n, V] of n more nodes; see `Session.grow`."""
         if self.pending_rows > 0:
             return self.forward(tokens, parents, on_layer)[1:]
         self._compute(len(tokens), on_layer)
@@ -302,7 +304,8 @@ class ScriptedSession:
         return self._model.row(self._nodes[node][1] if node >= 0 else self._states[-1])
 
     def _append(self, tokens: Sequence[int], parents: Sequence[int]) -> list[State]:
-        """The states after more nodes; ValueError, and none is added, where a parent is none."""
+        """Add nodes and return their states; ValueError for an invalid parent, and none is
+        added."""
         nodes = list(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
             if not -1 <= parent < len(nodes):
@@ -314,7 +317,7 @@ class ScriptedSession:
         return added
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Add a path of the nodes to the prefix; the nodes of ``keep`` stay."""
+        """Append a path of the nodes to the prefix; the nodes of ``keep`` stay."""
         nodes, parent = self._nodes, -1
         for index in path:
             if not 0 <= index < len(nodes) or nodes[index][2] != parent:
@@ -328,7 +331,7 @@ class ScriptedSession:
         self._nodes = [(token, state, place[above]) for token, state, above in kept]
 
     def evict(self) -> bool:
-        """There is no cache to free."""
+        """False: there is no cache to free."""
         return False
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -339,7 +342,7 @@ class ScriptedSession:
             self._states.append(self._model.after(self._states[-1], int(token)))
 
     def truncate(self, length: int) -> None:
-        """Shorten the prefix to so many tokens."""
+        """Shorten the prefix to ``length`` tokens."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
         self._nodes = []
@@ -359,7 +362,8 @@ _MASK = (1 << 64) - 1
 
 
 def mix(state: int, value: int) -> int:
-    """splitmix64 of both: equal prefixes give equal states, unequal ones unrelated states."""
+    """Hash both with splitmix64: equal prefixes give equal states, different ones unrelated
+    states."""
     z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
@@ -376,18 +380,19 @@ SPEC = PromptSpec(
 
 @dataclass(frozen=True)
 class ScriptedPrompt:
-    """A prompt that is the seed of its answer."""
+    """A prompt, given by the seed of its answer."""
 
     seed: int
     digest: bytes
 
 
 class CalibratedVlm(FakeVlm):
-    """One of a pair, for requests made by ``request_of``; a state is a hash of the prefix.
+    """One model of a calibrated pair, for requests by ``request_of``; a state is a hash of the
+    prefix.
 
-    As target: the right token far above all others. As draft model: the right token first at a
-    share ``alpha`` of all prefixes, and second at a share ``runner_up`` of the others; its
-    probabilities are these shares: they are calibrated.
+    The target gives the right token almost all probability. The draft model ranks it first for a
+    share ``alpha`` of all prefixes, and second for a share ``runner_up`` of the others; its
+    probabilities equal these shares, so they are calibrated.
     """
 
     identity = "scripted"
@@ -402,7 +407,7 @@ class CalibratedVlm(FakeVlm):
         self._levels = [math.log(level) for level in (confidence, second, rest)]
 
     def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
-        """The request's picture is the seed."""
+        """The prompt with the seed that the request's picture encodes."""
         return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
 
     def start(self, prompt: ScriptedPrompt) -> int:
@@ -410,7 +415,7 @@ class CalibratedVlm(FakeVlm):
         return mix(prompt.seed, 0)
 
     def after(self, state: int, token: int) -> int:
-        """The state of the prefix with one token more."""
+        """The state one token later."""
         return mix(state, token + 3)
 
     def row(self, state: int) -> np.ndarray:
@@ -435,7 +440,7 @@ def request_of(seed: int) -> Request:
 
 
 def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
-    """The calibrated target's own tokens, one after the other."""
+    """The calibrated target's answer, token by token."""
     target, own = CalibratedVlm(), []
     state = target.start(target.prompt(request_of(seed), SPEC))
     for position in range(tokens):
@@ -452,7 +457,7 @@ OnPass = Callable[[str, float, int], None]  # verify, draft or prefill, ms, draf
 
 
 class BusyTime:
-    """A sleep that adds up its time: ``total`` seconds of passes so far."""
+    """A sleep that adds up its time in ``total``, s."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep = sleep
@@ -464,7 +469,7 @@ class BusyTime:
 
 
 class CostedVlm(FakeVlm):
-    """Says what another model says, in the times of a cost profile."""
+    """A model with another model's logits and a cost profile's times."""
 
     prompt_rows, layers = PROMPT_ROWS, LAYERS
 
@@ -476,18 +481,18 @@ class CostedVlm(FakeVlm):
         self.on_pass: OnPass = ignore_pass
 
     def session(self, prompt: Any) -> ScriptedSession:
-        """A session at the beginning of the answer; its prefill has ended."""
+        """A session at the beginning of the answer, after its prefill."""
         if self._prefill_ms:
             self.on_pass("prefill", self._prefill_ms, 0)
         return super().session(prompt)
 
     def read(self, share: float) -> None:
-        """Let the time of this share of a prompt go by."""
+        """Spend the time of this share of a prompt."""
         if self._prefill_ms:
             self.take(share * self._prefill_ms)
 
     def take(self, ms: float) -> None:
-        """Let the time of a pass go by."""
+        """Spend the time of a pass, ms."""
         self._sleep(ms / 1e3)
 
 
@@ -501,12 +506,12 @@ class DraftVlm(CostedVlm):
     def __init__(
         self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm | None = None
     ) -> None:
-        """language: replaces the one that is right as often as the cost profile says."""
+        """language: a model to use instead of the calibrated one."""
         calibrated = CalibratedVlm(cost_profile.alpha, cost_profile.runner_up)
         super().__init__(cost_profile, sleep, language or calibrated, cost_profile.draft_prefill_ms)
 
     def compute(self, rows: int, on_layer: OnLayer | None) -> None:
-        """Let the time of a pass over so many branches go by, layer by layer."""
+        """Spend the time of a pass over ``rows`` branches, layer by layer."""
         whole = self.cost_profile.draft_pass_ms(rows)
         for layer in range(LAYERS):
             self.take(whole / LAYERS)
@@ -521,13 +526,13 @@ class TargetVlm(CostedVlm):
     def __init__(
         self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm | None = None
     ) -> None:
-        """language: replaces the calibrated target's."""
+        """language: a model to use instead of the calibrated target."""
         super().__init__(cost_profile, sleep, language or CalibratedVlm(), cost_profile.prefill_ms)
 
     def run_pass(
         self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
     ) -> None:
-        """The exits of all sessions look on at the same depth."""
+        """Spend the time of a pass; the exits of all sessions are at the same depth."""
         whole, depth = self.cost_profile.batch_pass_ms(drafted, at_exit is not None), 0.0
         if at_exit is not None:
             depth = self.cost_profile.exit_depth
@@ -538,7 +543,8 @@ class TargetVlm(CostedVlm):
 
 
 class ScriptedExits:
-    """One exit, which gives the verdict itself at a share of the rounds, else another one."""
+    """A scripted exit, which predicts the verdict in a given share of rounds, else something
+    else."""
 
     def __init__(self, cost_profile: CostProfile) -> None:
         self._hit = cost_profile.exit_hit
@@ -556,7 +562,7 @@ class ScriptedExits:
         open_at: int | None = None,
         allowed: AllowedAfter | None = None,
     ) -> Callable[[np.ndarray], None]:
-        """A predictor (``Exits.predictor``) that is given the pass's logits [1 + n, V]."""
+        """A predictor (as ``Exits.predictor``) that is called with the pass's logits [1 + n, V]."""
 
         def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)
@@ -585,9 +591,10 @@ def scripted_worker(
     spec: PromptSpec = SPEC,
     instructions: re.Pattern[str] | None = None,
 ) -> Worker:
-    """The cloud's worker with a profile's target and exits; with a draft model if it ``drafts``.
+    """A worker with a cost profile's target and exits, and with a draft model if it ``drafts``.
 
-    languages: the draft model's and the target's, in place of the calibrated ones.
+    languages: models with the draft model's and the target's logits, in place of the calibrated
+    pair.
     """
     exits: Any = ScriptedExits(cost_profile) if cost_profile.exit_hit else None
     drafter: Any = DraftVlm(cost_profile, sleep, languages[0])

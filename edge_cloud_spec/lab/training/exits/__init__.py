@@ -1,4 +1,4 @@
-"""Early exits of any target: rows of its own answers, and adapters that learn from them.
+"""Early exits of any target: collects hidden states of its answers, and trains adapters on them.
 
-The exits themselves, as inference loads them, are in ``models``.
+The code that loads exits for inference is in ``models``.
 """

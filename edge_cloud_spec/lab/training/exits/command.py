@@ -1,4 +1,5 @@
-"""``edge-cloud-spec train exits``: adapters for early exits of a target that stays as it is."""
+"""``edge-cloud-spec train exits``: trains adapters for early exits; the target's weights do not
+change."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ PICTURES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """N positions of answers.
+    """Training data of N positions in answers.
 
     hidden: float32 [N, layers, E] after each exit's layer. ids, shares: int64 and float32 [N, TOP],
-    the final pass's likeliest tokens with their probabilities.
+    the final layer's most likely tokens with their probabilities.
     """
 
     hidden: Tensor
@@ -53,12 +54,12 @@ class Rows:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Several sets of rows as one."""
+    """Concatenate training data."""
     return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
 
 
 def simulated_requests(count: int, seed: int, processes: int) -> Iterator[Request]:
-    """Simulated views, and what the pair may be asked about them."""
+    """Simulated views, each with an instruction."""
     from ...sim.camera import encode_jpeg
     from ..tiny.data import draw_instruction, draw_names, make_views
 
@@ -104,7 +105,8 @@ def collect(
     count: int,
     seed: int,
 ) -> Rows:
-    """The rows of ``count`` requests, each answered greedily and sampled; ``seed`` is theirs."""
+    """Collect the data of ``count`` requests, each answered greedily and by sampling with
+    ``seed``."""
     parts: list[Rows] = []
     begun = reported = time.monotonic()
     for start in range(0, count, GROUP):
@@ -125,7 +127,7 @@ def collect(
 
 
 def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) -> Rows:
-    """The rows after each token of an answer but the last, scored in one pass like a draft."""
+    """The data after each token of an answer but the last, from one pass, as over a draft."""
     seen: dict[int, np.ndarray] = {}
 
     def on_layer(index: int, hidden: Tensor) -> None:
@@ -149,7 +151,7 @@ MIN_SHARE = 1e-6  # of the target's tokens: a rarer one is not on the shortlist
 
 
 def frequent_tokens(rows: Rows, count: int, vocabulary: int) -> tuple[int, ...]:
-    """The ``count`` most frequent tokens (0: all) of the target, by their mean probability."""
+    """The target's ``count`` most frequent tokens (0: all), by mean probability."""
     if not count:
         return tuple(range(vocabulary))
     mass = torch.zeros(vocabulary).index_add(0, rows.ids.flatten(), rows.shares.flatten())
@@ -158,7 +160,7 @@ def frequent_tokens(rows: Rows, count: int, vocabulary: int) -> tuple[int, ...]:
 
 
 class ExitTrainer:
-    """Adapters in training; owns their weights, optimizer and data order."""
+    """Trains the adapters; owns their weights, optimizer and data order."""
 
     def __init__(
         self,
@@ -186,11 +188,11 @@ class ExitTrainer:
         self._learned = len(rows) - held_out
 
     def run(self, seconds: float) -> None:
-        """Train for so long."""
+        """Train for ``seconds``."""
         run_stage("training", lambda spent, _: spent / seconds, self._step, self.report)
 
     def measure(self) -> dict[int, tuple[float, float]]:
-        """Each exit's loss on held-out rows and agreement with the target's argmax, by layer."""
+        """Each exit's loss on held-out data and agreement with the target's argmax, by layer."""
         chosen = np.arange(self._learned, len(self._rows))
         with torch.no_grad():
             found = [self._loss_and_agreement(each, chosen) for each in range(len(self._modules))]
@@ -214,7 +216,7 @@ class ExitTrainer:
         descend([self._optimizer], torch.stack(losses).sum(), rate, math.inf)
 
     def _loss_and_agreement(self, each: int, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
-        """KL(final pass || exit) of one exit on these rows, and its share of agreement."""
+        """KL(final pass || exit) of one exit on these data, and its agreement rate."""
         rows = torch.from_numpy(chosen)
         layer = list(self.exits.adapters)[each]
         hidden = self._rows.hidden[rows, each].to(self._device)
@@ -253,7 +255,7 @@ add_train_arguments = partial(add_options, options=OPTIONS)
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Run the command; 0 when the exits are written. UserError: an option does not fit."""
+    """Run the command; returns 0 when the exits are written. UserError: an invalid option."""
     if (
         min(args.requests, args.rank, args.threads) < 1
         or not args.minutes > 0
@@ -276,7 +278,7 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
-    """The layers that are followed by exits; by default after a third and a half of them."""
+    """The layers before exits; by default a third and a half of all."""
     count = shape_of(vlm.transformer)["num_hidden_layers"]
     try:
         layers = {int(part) for part in text.split(",")} if text else {count // 3, count // 2}
@@ -288,7 +290,7 @@ def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
 
 
 def _requests(args: argparse.Namespace) -> Iterator[Request]:
-    """The requests to learn from, the same for a seed at any time."""
+    """The training requests, reproducible by seed."""
     if (args.pictures is None) != (args.prompts is None):
         raise UserError("--pictures and --prompts go together")
     if args.pictures is not None:

@@ -1,4 +1,4 @@
 """The embedded tiny pair: its language, tokenizer, architecture, training and evaluation.
 
-Nothing here runs on a robot: what is trained lies in ``models/pair`` and is loaded like any model.
+Nothing here runs on a robot: the trained weights are in ``models/pair`` and load like any model.
 """

@@ -1,4 +1,4 @@
-"""The two shapes of the pair, as configurations of transformers' own Qwen3-VL classes.
+"""The two shapes of the pair, as configurations of transformers' Qwen3-VL classes.
 
 What lets so small a model see (found by ablation): learned vision positions with a wide initial
 spread, vision rotary frequencies for a 16 x 16 grid, and text frequencies for short prompts.
@@ -29,7 +29,7 @@ VISUAL = (GRID // MERGE) ** 2  # 64 visual tokens
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of one model; ``vocabulary`` counts the padding rows."""
+    """Sizes of one model; ``vocabulary`` includes the padding rows."""
 
     vocabulary: int
     hidden: int
@@ -105,7 +105,7 @@ def build_model(shape: ModelShape, seed: int) -> Qwen3VLForConditionalGeneration
 
 
 def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
-    """Write what ships into ``folder``: fp16 weights and every file that loading needs."""
+    """Write a model into ``folder``: fp16 weights and every file that loading needs."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     model.generation_config = GenerationConfig(

@@ -1,4 +1,4 @@
-"""``edge-cloud-spec train tiny``: train a pair, or evaluate the one that ships."""
+"""``edge-cloud-spec train tiny``: trains a pair, or evaluates the one that ships."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ SLOT = 36  # at least the tokens of the longest question and answer
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long and how fast: minutes of the two stages, images a step, peak learning rate.
+    """Duration and speed of a training: minutes of the two stages, images per step, peak learning
+    rate.
 
-    A stage ends early when it has seen ``sight_images`` or ``joint_images`` (0: no such limit): a
-    drafter that is to stay weak must not grow strong on a faster machine.
+    A stage ends early after ``sight_images`` or ``joint_images`` images (0: no limit): a drafter
+    that should stay weak must not become strong on a faster machine.
     """
 
     sight: float
@@ -64,7 +65,8 @@ class TrainingPlan:
 
 
 class VisionHead(nn.Module):
-    """The auxiliary head, used in training only: what each visual token shows, and where it is."""
+    """An auxiliary head, for training only: predicts what each visual token shows, and where it
+    is."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ def learning_rate_share(progress: float) -> float:
 
 
 class PairTrainer:
-    """One model in training; owns its weights, optimizers and data order."""
+    """Trains one model; owns its weights, optimizers and data order."""
 
     def __init__(self, shape: ModelShape, views: Views, plan: TrainingPlan) -> None:
         torch.set_num_threads(plan.threads)
@@ -121,7 +123,7 @@ class PairTrainer:
         self._sampling_weights = sampling_weights(views)
 
     def run(self) -> Qwen3VLForConditionalGeneration:
-        """Both stages; the model, in evaluation mode."""
+        """Train both stages; returns the model in evaluation mode."""
         plan, visual = self.plan, self.model.model.visual
         if plan.compiled:
             print("each stage's first step is compiled, which takes a minute", flush=True)
@@ -160,7 +162,7 @@ class PairTrainer:
         module: nn.Module,
         loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
     ) -> None:
-        """Train for so many minutes, or until so many images are seen (0: no such limit)."""
+        """Train for so many minutes, or until so many images were used (0: no limit)."""
         optimizers = _optimizers([module, self.sight], self.plan.rate)
         compute = torch.compile(loss_of, dynamic=False) if self.plan.compiled else loss_of
         losses: list[float] = []
@@ -214,7 +216,7 @@ add_train_arguments = partial(add_options, options=OPTIONS)
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Run the command; 0 when it did what it says. UserError: an option does not fit."""
+    """Run the command; returns 0 on success. UserError: an invalid option."""
     if args.count < 20:
         raise UserError(f"--count must be at least 20 views to measure on, not {args.count}")
     if args.threads < 1 or args.seed < 0:
@@ -234,7 +236,7 @@ def run_train(args: argparse.Namespace) -> int:
 def train(args: argparse.Namespace, folder: Path) -> None:
     """Train both models into ``folder``/target and ``folder``/drafter.
 
-    UserError, before anything is rendered: options that do not fit.
+    UserError, before anything is rendered: invalid options.
     """
     if args.views < 100 or not args.minutes > 0:
         raise UserError("training needs --views of at least 100, --minutes above 0")
@@ -248,7 +250,8 @@ def train(args: argparse.Namespace, folder: Path) -> None:
 
 
 def _plan(name: str, args: argparse.Namespace) -> TrainingPlan:
-    """The drafter is trained little on purpose: its mistakes are what verification is for."""
+    """The training plan; the drafter is trained little on purpose, so that verification has
+    mistakes to find."""
     weak = name == "drafter"
     share = args.minutes * (DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
     return TrainingPlan(

@@ -1,7 +1,7 @@
 """Views as arrays, and batches of questions about them.
 
-Views are rendered once and kept; questions are drawn again for each batch, and every other time the
-picture is mirrored, with the truth mirrored too.
+Views are rendered once and stored; questions are drawn anew for each batch, and every other time
+the picture is mirrored, with its ground truth.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Views:
 
 
 def join(parts: Sequence[Views]) -> Views:
-    """Several sets of views as one."""
+    """Concatenate sets of views."""
     fields = Views.__dataclass_fields__
     return Views(**{f: np.concatenate([getattr(part, f) for part in parts]) for f in fields})
 
 
 def read_views(path: Path) -> Views:
-    """The views of a file of ``sim.view.write_views``."""
+    """Read the views of a file written by ``sim.view.write_views``."""
     with np.load(path) as stored:
         return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
 
@@ -80,7 +80,7 @@ def _write(job: tuple[Path, int, int, str]) -> Path:
 
 
 def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
-    """``count`` views of ``seed``, rendered into files in ``folder`` unless they are there."""
+    """``count`` views with ``seed``, rendered into files in ``folder`` unless they exist."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = []
     for start in range(0, count, SHARD):
@@ -98,7 +98,7 @@ def make_views(folder: Path, seed: int, count: int, renderer: str, processes: in
 
 
 class QuestionEncoder:
-    """Questions and answers as token ids, and what each of those weighs in training."""
+    """Encodes questions and answers to token ids, with each token's training weight."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
@@ -111,20 +111,21 @@ class QuestionEncoder:
         self.prefix = [ids["<|vision_start|>"], *image, ids["<|vision_end|>"]]
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of ``text`` (those of its pieces in turn are the same: no token spans two)."""
+        """The token ids of ``text``; those of its pieces concatenated are the same, as no token
+        spans two."""
         if text not in self._known:
             ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
             self._known[text] = ids
         return self._known[text]
 
     def question(self, instruction: str, order: str) -> list[int]:
-        """Ids of what comes between the image and the answer."""
+        """The ids between the image and the answer."""
         return [*self.ids(f"{instruction}\n"), *self.ids(order), self.start]
 
     def training_example(
         self, things: Sequence[VisibleThing], name: str, order: str, instruction: str
     ) -> tuple[list[int], list[int], list[float]]:
-        """Ids [n] of question and answer, the ids that follow each, and their weights."""
+        """Ids [n] of question and answer, the id that follows each, and their weights."""
         ids = self.question(instruction, order)
         weights = [0.0] * (len(ids) - 1)
         for piece in pieces(things, name, order):
@@ -135,7 +136,7 @@ class QuestionEncoder:
 
 
 def draw_instruction(name: str, rng: np.random.Generator) -> str:
-    """One of the phrasings, sometimes with a capital or a final mark."""
+    """One of the phrasings of an instruction, sometimes with a capital or a final mark."""
     phrase = PHRASES[rng.integers(len(PHRASES))].format(name)
     if rng.random() < 0.2:
         phrase = phrase[0].upper() + phrase[1:]
@@ -143,7 +144,7 @@ def draw_instruction(name: str, rng: np.random.Generator) -> str:
 
 
 def draw_names(things: Sequence[VisibleThing], count: int, rng: np.random.Generator) -> list[str]:
-    """Names to ask for: of what is in view, of what is not though its look-alike is, or any."""
+    """Names to ask for: of things in view, of absent things with a look-alike in view, or any."""
     allowed = askable(things)
     present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
     absent = [name for name in allowed if name not in {t.name for t in things}]
@@ -159,12 +160,12 @@ def draw_names(things: Sequence[VisibleThing], count: int, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class Batch:
-    """B images and Q questions each, of S tokens.
+    """B images with Q questions each, of S tokens per question.
 
-    Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S],
-    targets and weights [B, Q S], and what the auxiliary head predicts of each visual token:
-    classes [B, 64, 4] and what each is worth in training (the fewer patches a thing has, the more),
-    bearing and distance buckets [B, 64] (-100: nothing there).
+    Pixels [B, 3, 128, 128] in -1..1, ids [B, 66 + Q S], targets and weights [B, Q S], and what the
+    auxiliary head predicts of each visual token: classes [B, 64, 4] and their weights in training
+    (larger for things with fewer patches), bearing and distance buckets [B, 64] (-100: nothing
+    there).
     """
 
     pixels: Tensor
@@ -178,19 +179,20 @@ class Batch:
 
 
 def vary_sharpness(pixels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Images [B, 3, H, W] a little sharper or softer, as cameras and resizings make them."""
+    """Randomly sharpen or soften images [B, 3, H, W] a little, as cameras and resizing do."""
     amount = torch.from_numpy(rng.uniform(-0.4, 0.6, (len(pixels), 1, 1, 1)).astype(np.float32))
     soft = functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
     return (pixels + amount * (pixels - soft)).clamp(-1.0, 1.0)
 
 
 def pixels_of(images: np.ndarray) -> Tensor:
-    """Images uint8 [B, 128, 128, 3] as the image processor normalises them: [B, 3, 128, 128]."""
+    """Images uint8 [B, 128, 128, 3] normalised as by the image processor: [B, 3, 128, 128]."""
     return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
 def _worth(grid: Tensor) -> Tensor:
-    """Weights [B, 64, 4] of the patches' classes, else a door would outweigh every far bottle."""
+    """Weights [B, 64, 4] of the patches' classes, so that a door does not outweigh a distant
+    bottle."""
     patches = functional.one_hot(grid, len(NAMES) + 1).sum(dim=(1, 2))  # [B, classes]
     worth = (16.0 / patches.clamp(min=1)).clamp(0.5, 6.0)
     worth[:, 0] = 1.0
@@ -198,7 +200,7 @@ def _worth(grid: Tensor) -> Tensor:
 
 
 def sampling_weights(views: Views) -> np.ndarray:
-    """How often to train on each view [N]: more where something small and grey is in it."""
+    """The sampling weight of each view [N]: larger if it contains something small or grey."""
     grey = np.array([name.startswith("silver") for name in NAMES])
     small = (views.pixels >= VISIBLE_PIXELS) & (views.pixels < 200)
     return np.asarray(1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1))

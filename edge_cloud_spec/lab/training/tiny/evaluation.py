@@ -1,8 +1,8 @@
-"""What the shipped pair can do, measured on held-out views: skills and a control.
+"""Measures the shipped pair's skills on held-out views, with a control.
 
-Each skill is measured with the right picture, and with a wrong one. The truth stays that of the
-right one, so a model that looks falls to chance before the other, and one that relies on priors
-does not.
+Each skill is measured with the right picture, and with a wrong one. The ground truth stays that of
+the right one, so a model that uses the picture falls to chance with a wrong one, and one that
+relies on priors does not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOGETHER = 32  # answers in one pass
 def generate(
     vlm: Vlm, sessions: Sequence[Session], policies: Sequence[SamplingPolicy], spec: PromptSpec
 ) -> list[list[int]]:
-    """The target's own answers, at most ``spec.max_tokens`` long, a token of each a pass."""
+    """The target's answers, of at most ``spec.max_tokens`` tokens, one token of each per pass."""
     answers: list[list[int]] = [[] for _ in sessions]
     rows = [session.forward(())[0] for session in sessions]
     live = list(range(len(sessions)))
@@ -75,7 +75,7 @@ SKILLS = ("visible", "side", "distance", "action")
 
 @dataclass(frozen=True)
 class Probe:
-    """A question whose ``truth`` is known. ``skills``: those that it may be scored on."""
+    """A question whose answer ``truth`` is known. ``skills``: those that it is scored on."""
 
     image: int
     name: str
@@ -94,10 +94,10 @@ def _absent(views: Views, index: int) -> list[str]:
 
 
 def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
-    """For each view, a question about something visible and one about something that is not.
+    """For each view, a question about something visible and one about something absent.
 
-    Among the visible, the rarest side and distance so far is asked for; among the absent, every
-    other time what has its look-alike in view.
+    Among the visible things, it asks for the rarest side and distance so far; among the absent
+    ones, every other time for one with a look-alike in view.
     """
     probes: list[Probe] = []
     asked: Counter[str] = Counter()
@@ -126,7 +126,7 @@ def _place(claim: Statement) -> str:
 
 
 def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Probe]:
-    """The same questions before other pictures; in half of them the named thing is in view."""
+    """The same questions with other pictures; in half of them the named thing is in view."""
     showing: dict[str, list[int]] = {probe.name: [] for probe in probes}
     lacking: dict[str, list[int]] = {name: [] for name in showing}
     for index in range(len(views)):
@@ -146,22 +146,22 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
 
 
 def requests_of(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Request]:
-    """The probes in one of the phrasings each, with their pictures as they are."""
+    """Requests for the probes, each in a random phrasing, with their pictures lossless."""
     pictures = [png(image) for image in views.images]
     return [Request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes]
 
 
 def png(image: np.ndarray) -> bytes:
-    """A picture uint8 [H, W, 3] in a file that loses nothing."""
+    """Encode a picture uint8 [H, W, 3] as PNG (lossless)."""
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
     return file.getvalue()
 
 
 def accuracy(skill: str, probes: Sequence[Probe], claims: Sequence[Statement]) -> float:
-    """The share of right claims; for ``visible`` the mean over the visible and the absent.
+    """The share of right claims; for ``visible`` the mean over visible and absent things.
 
-    A thing that was missed counts as a wrong side and distance too.
+    A missed thing also counts as a wrong side and distance.
     """
     right: dict[bool, list[bool]] = {True: [], False: []}
     for probe, claim in zip(probes, claims, strict=True):
@@ -174,7 +174,7 @@ def accuracy(skill: str, probes: Sequence[Probe], claims: Sequence[Statement]) -
 
 
 def chance(skill: str, probes: Sequence[Probe]) -> float:
-    """What the best constant answer would score."""
+    """The score of the best constant answer."""
     if skill == "visible":
         return 0.5
     truths = Counter(getattr(p.truth, skill) for p in probes if skill in p.skills)
@@ -182,7 +182,7 @@ def chance(skill: str, probes: Sequence[Probe]) -> float:
 
 
 def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
-    """Skills of the ``models`` target and drafter."""
+    """Measure the skills of the ``models`` target and drafter."""
     rng = np.random.default_rng((seed, 0xE7A1))
     probes = right_probes(views, rng)
     sets = {

@@ -1,12 +1,12 @@
-"""The right answer of the tiny pair to a view: what it is trained on and scored against.
+"""The tiny pair's right answer to a view, for training and for scoring.
 
-An answer is an action and a reason, in the order that was asked for::
+An answer is an action and a reason, in the requested order::
 
     action: turn left small; reason: silver bottle far 3.0 left 14, right of red chair 2.0;
     reason: no silver bottle, silver can near 1.0 ahead 4; action: search;
 
-The numbers are metres and degrees. Every word is decided by what the view shows, so that a drafter
-which sees less is corrected often.
+The numbers are metres and degrees. The view determines every word, so that a drafter that sees less
+is corrected often.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DISTANCES = ("near", "midway", "far")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some words of an answer and how much they count in training (1: decided by the picture)."""
+    """Some words of an answer and their weight in training (1: determined by the picture)."""
 
     text: str
     weight: float
@@ -73,19 +73,19 @@ def distance_word(distance: float) -> str:
 
 
 def metres(distance: float) -> str:
-    """A distance in words of a fifth of a metre, from 2 m on of half a metre, at most 6."""
+    """A distance rounded to 0.2 m, from 2 m on to 0.5 m, at most 6 m; as text."""
     if distance < 1.9:
         return f"{max(1, round(distance * 5)) / 5:.1f}"
     return f"{min(12, max(4, round(distance * 2))) / 2:.1f}"
 
 
 def degrees(bearing: float) -> str:
-    """A bearing without its side, in even degrees, at most 30."""
+    """A bearing without its side, in even degrees, at most 30; as text."""
     return str(min(30, 2 * round(abs(bearing) / 2)))
 
 
 def best_action(thing: VisibleThing | None) -> str:
-    """What a perfect model does about the named thing; None: it is not in view."""
+    """A perfect model's action towards the named thing; None: the thing is not in view."""
     if thing is None:
         return "search"
     if abs(thing.bearing) > AHEAD:
@@ -103,7 +103,7 @@ def visible(things: Sequence[VisibleThing]) -> dict[str, VisibleThing]:
 
 
 def askable(things: Sequence[VisibleThing]) -> tuple[str, ...]:
-    """The names whose presence in the view is beyond doubt."""
+    """The names of things that are clearly in the view or clearly not."""
     doubtful = {thing.name for thing in things if 0 < thing.pixels < VISIBLE_PIXELS}
     return tuple(name for name in NAMES if name not in doubtful)
 
@@ -185,7 +185,7 @@ def answer(things: Sequence[VisibleThing], name: str, order: str) -> str:
 
 @dataclass(frozen=True)
 class Statement:
-    """What an answer states of the named thing; empty words where it states nothing."""
+    """What an answer states about the named thing; empty strings if it states nothing."""
 
     visible: bool | None
     side: str = ""
@@ -201,7 +201,7 @@ _ACTION = re.compile(r"action: (?P<action>[a-z ]+);")
 
 
 def read(text: str) -> Statement:
-    """What an answer (possibly a broken one) claims."""
+    """Parse an answer, possibly a broken one."""
     acted = _ACTION.search(text)
     action = acted["action"] if acted else ""
     reason = _REASON.search(text)
@@ -213,13 +213,13 @@ def read(text: str) -> Statement:
 
 
 def numbers() -> list[str]:
-    """Every number of an answer with the space before it."""
+    """Every number in answers, with the space before it."""
     found = {metres(tenth / 10) for tenth in range(100)} | {degrees(b) for b in range(40)}
     return sorted(f" {number}" for number in found)
 
 
 def vocabulary() -> list[str]:
-    """Every word of instructions and answers with the space before it that it is written with."""
+    """Every word of instructions and answers, with the space before it."""
     words = {f" {word}" for name in NAMES for word in name.split()}
     words |= {f" {word}" for word in (*SIDES, *DISTANCES)}
     spoken = "turn move forward backward small medium large search stop"

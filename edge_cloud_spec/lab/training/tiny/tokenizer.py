@@ -1,7 +1,7 @@
 """The pair's tokenizer: byte-level BPE in which each word of the language is one token.
 
-Bytes are its alphabet, so that any instruction can be encoded; the special tokens have the names of
-the Qwen-VL family's.
+Bytes are its alphabet, so that any instruction can be encoded; the special tokens are named as in
+the Qwen-VL family.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ llama-server would put it into the user's."""
 
 
 def _merges(words: list[str]) -> list[tuple[str, str]]:
-    """Merges that make each word one token, from the left; shared beginnings share merges."""
+    """Merges that make each word one token, from the left; words with a common prefix share
+    merges."""
     alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     merges: dict[tuple[str, str], None] = {}
     for word in words:
