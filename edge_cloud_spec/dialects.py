@@ -10,7 +10,8 @@ from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
 from .errors import UserError, one_line
-from .models.prompt import IMAGE, INSTRUCTION, USER_TEXT
+from .history import HistorySpec
+from .models.prompt import HISTORY, IMAGE, INSTRUCTION, USER_TEXT
 from .nav.answer import (
     ACTION,
     AMOUNT,
@@ -28,7 +29,7 @@ _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
     "most": (int, "a whole number"),
-    "several_frames": (bool, "true or false"),
+    "history": (dict, "a mapping of frames, choose, text and size"),
     **dict.fromkeys(("actions", "examples"), (dict, "a mapping of texts, in quotes")),
 }
 
@@ -43,8 +44,11 @@ def load_dialect(name: str) -> Dialect:
     """
     path, chosen = read_config("dialect", name)
     if not (wrong := next(_wrong_fields(chosen), "")):
-        dialect = _made(path.stem, chosen)
-        wrong = next(_mistakes(dialect, chosen["examples"]), "")
+        try:
+            dialect = _made(path.stem, chosen)
+            wrong = next(_mistakes(dialect, chosen["examples"]), "")
+        except (TypeError, ValueError) as error:  # of its history
+            wrong = str(error).replace("HistorySpec.__init__() got an", "history has an")
     if wrong:
         raise UserError(f"dialect {path}: {one_line(wrong)}")
     return dialect
@@ -58,7 +62,7 @@ def _wrong_fields(chosen: Mapping[Any, Any]) -> Iterator[str]:
         kind, wanted = _KINDS[name]
         no_action = (None,) if name == "examples" else ()
         texts: list[Any] = []
-        if type(value) is dict:
+        if type(value) is dict and name != "history":
             texts = [*value, *(each for each in value.values() if each not in no_action)]
         if type(value) is not kind or not all(type(text) is str for text in texts):
             yield f"{name} must be {wanted}, not {reprlib.repr(value)}"
@@ -75,6 +79,8 @@ def _made(name: str, chosen: Mapping[str, Any]) -> Dialect:
     }
     given = {key: value for key, value in chosen.items() if key not in ("summary", "source")}
     given["examples"] = tuple(text for text, meaning in chosen["examples"].items() if meaning)
+    if "history" in given:
+        given["history"] = HistorySpec(**given["history"])
     if "actions" in given:
         given["actions"] = tuple(given["actions"].items())
     return Dialect(name, **(asked | given))
@@ -103,8 +109,8 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
         ),
         (not 1 <= dialect.most <= MOST, f"most must be 1 to {MOST}, not {dialect.most}"),
         (
-            places not in ((1, 0), (1, 1)),
-            f"user_text must hold {INSTRUCTION} once, and {IMAGE} once or never",
+            places not in ((1, 0), (1, 1)) or dialect.user_text.count(HISTORY) > 1,
+            f"user_text must hold {INSTRUCTION} once, {IMAGE} and {HISTORY} once or never",
         ),
     ):
         if wrong:

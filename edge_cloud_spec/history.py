@@ -7,12 +7,14 @@ frame.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-CHOICES = ("conversation", "last", "uniform")
+CHOICES = CONVERSATION, LAST, UNIFORM, SPREAD = "conversation", "last", "uniform", "spread"
+FRAMES = "{frames}"  # the place of the pictures in the text around them
 DIGEST = 16  # bytes that name a picture or a conversation
 MOST_TURNS = 64  # earlier frames of one prompt
 MAX_ANSWER = 4096  # characters of an answer that is remembered
@@ -43,42 +45,59 @@ class Turn:
 class HistorySpec:
     """Which earlier frames a prompt contains: at most ``frames``, before the newest one; 0: none.
 
-    ``choose``: ``conversation`` keeps frames and answers in order, and drops the older half when it
-    is full, so that the prefix stays the same for many decisions; ``last`` takes the latest frames;
-    ``uniform`` takes frames at equal distances from the first on (NaVILA, section III-A).
-    ValueError: an unknown choice.
+    ``choose``: a ``conversation`` keeps frames and answers in order. When it is full it drops the
+    older half, so that the prefix stays the same for many decisions. ``last`` takes the last
+    frames, ``uniform`` frames at equal distances with the first one (as NaVILA does), ``spread``
+    the same with the first and the newest one (as InternVLA-N1 does). ``text`` stands around the
+    frames, at ``{history}`` in the user's text, where there are frames. ``size``: WIDTHxHEIGHT in
+    pixels to which every picture is stretched; empty: none is. ValueError: a value is wrong.
     """
 
     frames: int = 0
-    choose: str = CHOICES[0]
+    choose: str = CONVERSATION
+    text: str = FRAMES
+    size: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.frames, int) or not 0 <= self.frames <= MOST_TURNS:
             raise ValueError(f"history frames {self.frames!r}: give 0 to {MOST_TURNS}")
         if self.choose not in CHOICES:
             raise ValueError(f"history choose {self.choose!r}: one of {', '.join(CHOICES)}")
+        if not isinstance(self.text, str) or self.text.count(FRAMES) != 1:
+            raise ValueError(f"history text {self.text!r}: it holds {FRAMES} once")
+        if not isinstance(self.size, str) or (self.size and min(self.stretched or (0,)) < 1):
+            raise ValueError(f"history size {self.size!r}: give WIDTHxHEIGHT in pixels, as 384x384")
+        if self.choose == CONVERSATION and self.text != FRAMES:
+            raise ValueError("history text: a conversation has no text around its frames")
+
+    @property
+    def stretched(self) -> tuple[int, int] | None:
+        """Width and height in pixels to which every picture is stretched; None: none is."""
+        sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", self.size)
+        return (int(sides[1]), int(sides[2])) if sides else None
 
     @property
     def grows(self) -> bool:
         """Whether a prompt is the beginning of the next one."""
-        return self.frames > 0 and self.choose == CHOICES[0]
+        return self.frames > 0 and self.choose == CONVERSATION
 
     def kept(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """The turns that a mission must remember, the newest last."""
         if not self.frames:
             return ()
-        if self.choose == "uniform":
+        if self.choose in (UNIFORM, SPREAD):
             return turns if len(turns) <= MOST_KEPT else turns[::2]
         if len(turns) <= self.frames:
             return turns
-        size = self.frames if self.choose == "last" else self.frames - self.frames // 2
+        size = self.frames if self.choose == LAST else self.frames - self.frames // 2
         return turns[-size:]
 
     def chosen(self, kept: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """The remembered turns that a prompt contains."""
-        if self.choose != "uniform" or len(kept) <= self.frames:
+        """Of the kept turns those that a prompt holds."""
+        if self.choose not in (UNIFORM, SPREAD) or len(kept) <= self.frames:
             return kept
-        places = np.linspace(0, len(kept), self.frames, endpoint=False).astype(int)
+        ends = self.choose == SPREAD
+        places = np.linspace(0, len(kept) - ends, self.frames, endpoint=ends).astype(int)
         return tuple(kept[place] for place in places)
 
 

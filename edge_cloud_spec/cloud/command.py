@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..dialects import load_dialect
 from ..errors import UserError
+from ..history import MOST_TURNS
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
 from ..models.load_drafter import LoadSettings
@@ -42,6 +43,9 @@ class ModelSettings(LoadSettings):
     max_tokens: int = bounded(128, 1, inf, "longest answer")
     dialect: str = described(CLAUSES_FORM, "of its answers, a name or a YAML file")
     system_text: str = described("", "file with another system text than the dialect's")
+    history: int = bounded(
+        -1, -1, MOST_TURNS, "earlier frames that a prompt remembers; -1: as the dialect has it"
+    )
 
 
 @dataclass(frozen=True)
@@ -179,9 +183,11 @@ def make_worker(settings: ServeSettings) -> Worker:
     """Build the worker and load its models."""
     models = settings.models
     dialect = load_dialect(models.dialect)
-    if dialect.several_frames:
-        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
     text = _read(models.system_text) if models.system_text else dialect.system_text
+    history = dialect.history
+    if models.history >= 0:
+        history = replace(history, frames=models.history)
+    dialect = replace(dialect, history=history)
     if settings.on_openai:
         return _make_remote(settings, text, dialect)
     if settings.on_vllm:
@@ -193,6 +199,7 @@ def make_worker(settings: ServeSettings) -> Worker:
     target = load(models.target, **options)
     drafter = load(models.drafter, **options) if models.drafter else None
     spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
+    spec = replace(spec, history=history)
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
             target.grammar(dialect.grammar("action", order), spec)
@@ -224,6 +231,7 @@ def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) ->
         dialect.user_text,
         dialect.identity,
     )
+    spec = replace(spec, history=dialect.history)
     allowance = Allowance(remote.requests_per_hour, remote.tokens_per_hour)
     models = OpenAiModels(server, spec, allowance, remote.structured)
     print(f"target {spec.target}", flush=True)
@@ -247,6 +255,7 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     identity = f"vllm-{served.version}:{served.model}:{told}"
     processor = Processor(checkpoint_files(checkpoint_directory(remote.checkpoint)), identity)
     spec = processor.spec(system_text, model.max_tokens, dialect.user_text, dialect.identity)
+    spec = replace(spec, history=dialect.history)
     models = VllmModels(processor, spec, dialect, server, served)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)

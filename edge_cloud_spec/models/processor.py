@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from PIL import Image
 
 from ..errors import UserError
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
-from .image import Grid, ImageSpec, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
 from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
@@ -101,9 +102,7 @@ class Processor:
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
         request = request.under(spec)
-        shown = [
-            self._placed(each.image_digest, each.jpeg, spec.image) for each in request.pictures
-        ]
+        shown = [self._placed(each.image_digest, each.jpeg, spec) for each in request.pictures]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
         if ids.max() >= self._rows:
@@ -132,19 +131,21 @@ class Processor:
         """
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
 
-    def _placed(self, digest: bytes, jpeg: bytes, spec: ImageSpec) -> tuple[PromptImage, Grid]:
+    def _placed(self, digest: bytes, jpeg: bytes, spec: PromptSpec) -> tuple[PromptImage, Grid]:
         """A picture preprocessed for this model, and its grid for the target."""
         picture = partial(self._picture, digest, jpeg, spec)
         grid, target_grid = self._grids.get_or_make(
-            (digest, spec), lambda: (picture().grid, picture().target_grid)
+            (digest, spec.image, spec.history.size), lambda: (picture().grid, picture().target_grid)
         )
         return PromptImage(digest, grid, lambda: picture().pixels), target_grid
 
-    def _picture(self, digest: bytes, jpeg: bytes, spec: ImageSpec) -> Picture:
+    def _picture(self, digest: bytes, jpeg: bytes, spec: PromptSpec) -> Picture:
         def made() -> Picture:
-            image = decode_image(jpeg, spec.max_frame_pixels)
+            image = decode_image(jpeg, spec.image.max_frame_pixels)
+            if (stretched := spec.history.stretched) is not None:
+                image = image.resize(stretched, Image.Resampling.BICUBIC)
             ours = self.preprocessing
-            pixels, grid = patches(image, self._limits.resized(spec), ours.mean, ours.std)
-            return Picture(pixels, grid, grid_of(image.height, image.width, spec))
+            pixels, grid = patches(image, self._limits.resized(spec.image), ours.mean, ours.std)
+            return Picture(pixels, grid, grid_of(image.height, image.width, spec.image))
 
-        return self._pictures.get_or_make((digest, spec), made)
+        return self._pictures.get_or_make((digest, spec.image, spec.history.size), made)

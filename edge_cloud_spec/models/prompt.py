@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..history import NO_HISTORY, HistorySpec, Turn, picture_digest
+from ..history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn, picture_digest
 from ..instruction import check_instruction
 from .image import Grid, ImageSpec
 
@@ -192,18 +192,20 @@ def messages_of(
             answer = unwanted.sub("", answer)
         return answer
 
-    talks = spec.history.choose == "conversation"
-    images: dict[str, list[dict[str, Any]]] = {
-        IMAGE: [{"type": "image"}],
-        HISTORY: [] if talks else [{"type": "image"} for _ in request.history],
-    }
-    user_text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
-    if not talks and HISTORY not in user_text:
-        user_text = HISTORY + user_text
+    talks = spec.history.choose == CONVERSATION
+    text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
+    if not talks and HISTORY not in text:
+        text = HISTORY + text
+    earlier = "" if talks or not request.history else spec.history.text
+    text = text.replace(HISTORY, earlier).replace(ORDER, request.order)
+    pictures = {IMAGE: 1, FRAMES: len(request.history)}
     content: list[dict[str, Any]] = []
-    for text in re.split(f"({re.escape(IMAGE)}|{re.escape(HISTORY)})", user_text):
-        written = text.replace(ORDER, request.order).replace(INSTRUCTION, instruction)
-        content += images.get(text, [{"type": "text", "text": written}] if written else [])
+    for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
+        written = part.replace(INSTRUCTION, instruction)
+        if part in pictures:
+            content += [{"type": "image"} for _ in range(pictures[part])]
+        elif written:
+            content.append({"type": "text", "text": written})
     system = [{"role": "system", "content": spec.system_text}] if spec.system_text else []
     later = [
         message

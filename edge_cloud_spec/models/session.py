@@ -120,7 +120,7 @@ class Session:
         vocabulary: int,
         prompt_rows: int,
         refill: Callable[[Session], Prefill],
-        keep: Callable[[KeyValueCache, Sequence[int]], None],
+        keep: Callable[[KeyValueCache, Sequence[int]], None] = lambda _cache, _answer: None,
     ) -> None:
         """A session without a cache. refill: begins to compute one, for ``adopt``. keep: keeps what
         later prompts can begin with, of a cache of the prompt and these tokens after it."""

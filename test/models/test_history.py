@@ -39,7 +39,10 @@ def turns(count: int, first: int = 20) -> tuple[Turn, ...]:
 
 @cache
 def spec_of(family: str, frames: int = 8, choose: str = "conversation") -> PromptSpec:
-    return replace(vlm(family).spec("You guide a robot.", 64), history=HistorySpec(frames, choose))
+    history = HistorySpec(frames, choose)
+    if choose == "spread":
+        history = replace(history, text="Before: {frames}. ", size="96x96")
+    return replace(vlm(family).spec("You guide a robot.", 64), history=history)
 
 
 def prompt_of(family: str, count: int, choose: str = "conversation", newest: int = 0) -> Prompt:
@@ -81,8 +84,8 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("choose", ["conversation", "uniform"])
-def test_prompt_ids_equal_those_of_the_checkpoints_own_processor(
+@pytest.mark.parametrize("choose", ["conversation", "uniform", "spread"])
+def test_prompts_equal_those_of_the_checkpoints_own_processor(
     family: str, choose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = PROCESSORS[family]
@@ -99,8 +102,15 @@ def test_prompt_ids_equal_those_of_the_checkpoints_own_processor(
         messages_of(request, spec), chat_template=spec.chat_template, add_generation_prompt=True
     )
     pictures = [Image.open(io.BytesIO(each.jpeg)) for each in request.pictures]
-    theirs = processor(text=[text], images=pictures, return_tensors="np")["input_ids"][0]
-    assert np.array_equal(vlm(family).prompt(request, spec).input_ids, theirs)
+    if choose == "spread":
+        pictures = [picture.resize((96, 96), Image.Resampling.BICUBIC) for picture in pictures]
+    theirs = processor(text=[text], images=pictures, return_tensors="np")
+    ours = vlm(family).prompt(request, spec)
+    assert np.array_equal(ours.input_ids, theirs["input_ids"][0])
+    pixels = np.concatenate([image.pixels() for image in ours.images])
+    assert np.abs(pixels - theirs["pixel_values"]).max() < 1e-5
+    said = processor.decode(theirs["input_ids"][0])
+    assert ("Before:" in said) == (choose == "spread")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -202,6 +212,9 @@ def test_last_and_uniform_choose_among_all_that_is_kept() -> None:
             kept[spec.choose] = spec.kept((*kept[spec.choose], turn))
     assert last.chosen(kept["last"]) == mission[-4:]
     assert uniform.chosen(kept["uniform"]) == tuple(mission[place] for place in (0, 7, 15, 22))
+    spread = HistorySpec(8, "spread")  # the places that InternVLA-N1 takes of 20 frames
+    places = (0, 2, 5, 8, 10, 13, 16, 19)
+    assert spread.chosen(mission[:20]) == tuple(mission[place] for place in places)
     assert uniform.chosen(mission[:3]) == mission[:3]
     long: tuple[Turn, ...] = ()
     for _ in range(2 * MOST_KEPT):

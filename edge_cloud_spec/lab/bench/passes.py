@@ -115,8 +115,8 @@ class RandomTarget:
         cache = KeyValueCache(self.transformer.cache_layout, rows + 128, KvMemory())
         generator = torch.Generator(self.device).manual_seed(seed)
         cache.rows(0, rows).normal_(generator=generator)
-        never: Any = None  # nothing is evicted or kept here
-        session = Session(self.transformer, self.shape.vocabulary, rows, never, never)
+        never: Any = None  # nothing is evicted here
+        session = Session(self.transformer, self.shape.vocabulary, rows, never)
         session.adopt(cache, 0, (), np.zeros(self.shape.vocabulary, np.float32))
         return session
 
