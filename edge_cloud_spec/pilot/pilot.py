@@ -87,6 +87,7 @@ class Decided:
     outcome: Outcome | None = None
     alone: bool = False
     seed: int = 0
+    history: tuple[Turn, ...] = ()
 
 
 Output = Words | Decided | GoalStatus | Report
@@ -375,7 +376,7 @@ class Pilot:
             whole = settings.loop.explain == FULL
             words = ended.words if whole else settings.loop.dialect.decided(ended.words)
             self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
-        return Decided(decide, ended, action, outcome, alone, decode.policy.seed)
+        return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
 
 
 def _first_words(decide: Decide) -> Words:

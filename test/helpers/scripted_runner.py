@@ -9,17 +9,20 @@ from typing import Any
 from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.measures import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.history import NO_HISTORY
 
 
 class ScriptedRunner:
     """A runner that says an action, then reads its inbox until it is told to end."""
 
     target = ""
+    history = NO_HISTORY
 
     def __init__(self, draft_model: Any, tokens: tuple[int, ...]) -> None:
         self.draft_model, self.tokens = draft_model, tokens
+        self.verified = True
         self.by_itself = "end"  # how it ends where nobody ends it
-        self.failure, self.presets = "", list[str]()
+        self.failure, self.presets, self.requests = "", list[str](), list[Any]()
         self.begun, self.said, self.ends = 0, threading.Semaphore(0), list[str]()
         self.go_on = threading.Event()
 
@@ -27,7 +30,8 @@ class ScriptedRunner:
         self, request: Any, decode: Any, nonce: int, connect: Any, emit: Any, inbox: Any
     ) -> Outcome:
         self.presets.append(decode.preset.name)
-        emit(Emit(0, self.tokens, True))
+        self.requests.append(request)
+        emit(Emit(0, self.tokens, self.verified))
         self.begun += 1
         self.said.release()
         reason = "end"

@@ -13,6 +13,7 @@ from helpers.scripted_runner import ScriptedRunner
 
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
@@ -195,6 +196,88 @@ def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
     decided = flight.decided()
     assert [words.text for words in flight.of(Words)] == ["stop", rest]
     assert decided.ended.words == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
+
+
+# What a mission remembers
+
+
+def remembers(flight: Flight, frames: int = 8) -> None:
+    flight.runner.history = HistorySpec(frames)
+
+
+def answers(flight: Flight) -> list[str]:
+    """The answers in the prompt of the last decision."""
+    return [turn.answer for turn in flight.runner.requests[-1].history]
+
+
+def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> None:
+    flight = Flight()
+    remembers(flight, 2)
+    held = []
+    for _ in range(4):
+        decided = flight.decided()
+        held.append([turn.jpeg for turn in decided.history])
+        assert [turn.image_digest for turn in decided.history] == [
+            picture_digest(b"picture") for _ in held[-1]
+        ]
+    assert [len(each) for each in held] == [0, 1, 2, 1]
+    assert answers(flight) == ["action: search;"]
+
+
+@pytest.mark.parametrize("change", ["goal", "history", "stop"])
+def test_another_mission_begins_anew(change: str) -> None:
+    flight = Flight()
+    remembers(flight)
+    for _ in range(2):
+        flight.decided()
+    assert answers(flight) == ["action: search;"]
+    if change == "history":
+        remembers(flight, 4)
+    else:
+        flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
+    flight.decided()
+    assert not answers(flight)
+
+
+@pytest.mark.parametrize("how", ["aborted", "alone", "unverified", "no action"])
+def test_what_nobody_verified_or_decided_is_in_no_history(how: str) -> None:
+    text = "reason: nothing;" if how == "no action" else "action: search;"
+    flight = Flight(CREEPS, text)
+    remembers(flight)
+    flight.lost = how == "alone"
+    flight.runner.verified = how != "unverified"
+    flight.runner.by_itself = "aborted" if how == "aborted" else "end"
+    flight.decided()
+    flight.lost, flight.now = False, flight.now + 60.0
+    flight.decided()
+    assert not answers(flight)
+
+
+def test_a_decision_alone_is_made_without_the_history() -> None:
+    flight = Flight(CREEPS)
+    remembers(flight)
+    flight.decided()
+    flight.lost = True
+    flight.decided()
+    assert not answers(flight)
+    flight.lost = False
+    flight.decided()
+    assert answers(flight) == ["action: search;"]
+
+
+@pytest.mark.parametrize(
+    ("explain", "answer"),
+    [(FULL, "action: search; reason: a wall;"), (UNTIL_NEXT, "action: search;")],
+)
+def test_where_answers_may_be_cut_the_history_ends_each_at_its_action(
+    explain: str, answer: str
+) -> None:
+    """So that it does not depend on times."""
+    flight = Flight(explaining(explain), "action: search; reason: a wall;")
+    remembers(flight)
+    for _ in range(2):
+        flight.decided()
+    assert answers(flight) == [answer]
 
 
 # While a decision is under way
