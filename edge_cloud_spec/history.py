@@ -128,11 +128,16 @@ class History:
         return history_digest(self.turns, self.after)
 
     @classmethod
-    def named(cls, turns: tuple[Turn, ...], known: bytes = b"") -> History:
-        """The same without the frames; ``known`` names a conversation that the receiver has."""
-        named = tuple(replace(turn, jpeg=b"") for turn in turns)
-        goes_on = bool(known) and history_digest(named[:-1]) == known
-        return cls(named[-1:], known) if goes_on else cls(named)
+    def named(cls, turns: tuple[Turn, ...]) -> History:
+        """The same without the frames."""
+        return cls(tuple(replace(turn, jpeg=b"") for turn in turns))
+
+    @classmethod
+    def after_last(cls, turns: tuple[Turn, ...], known: bytes) -> History:
+        """Without turns, where a receiver that knew the conversation ``known`` has made the last of
+        them itself; else as ``named``."""
+        goes_on = bool(turns) and history_digest(turns[:-1]) == known
+        return cls((), history_digest(turns)) if goes_on else cls.named(turns)
 
 
 NO_TURNS = History()

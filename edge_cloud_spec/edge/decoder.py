@@ -6,13 +6,14 @@ resumes it, moves it to another verifier and ends it; ``rounds`` handles drafts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.transitions import OutOfTurn
-from ..history import NO_TURNS, History
+from ..history import History
 from ..wire.messages import (
     PROTOCOL,
     UNKNOWN_HISTORY,
@@ -72,14 +73,15 @@ class EdgeDecoder:
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
         planner: PlannerSettings = DEFAULTS,
-        history: History = NO_TURNS,
+        histories: Sequence[History] = (),
     ) -> None:
-        """history: the request's, with all frames, where the cloud does not know it by its name."""
+        """histories: the opening's in longer forms, for a cloud that does not know it by its name;
+        the last with all frames."""
         self.stats = DecodeStats()
         self.measures = measures or Measures()
         self.finished = False
         self._opening = opening
-        self._history = history
+        self._histories = list(histories)
         self._preset = preset
         self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
         # Tokens verified when the decode was last opened again, None: never.
@@ -181,6 +183,7 @@ class EdgeDecoder:
         """Resume the session, or open it again if there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
+            del self._histories[:-1]
             return self._reopen_with_history(now)
         if self._deadline.retry_at is not None:
             return []  # the verifier has no room before ``retry_at``
@@ -198,8 +201,8 @@ class EdgeDecoder:
                 return self._on_opened(message, now)
             case Fault("overloaded", text, retry_s) if retry_s and not self._rounds.session:
                 return self._on_refused(text, retry_s, now)
-            case Fault(code) if code == UNKNOWN_HISTORY and self._opening.history != self._history:
-                return self._reopen_with_history(now)
+            case Fault(code) if code == UNKNOWN_HISTORY:  # after the last it is an earlier Open's
+                return self._reopen_with_history(now) if self._histories else []
             case Fault("unknown_session") if not self._rounds.session:
                 return []  # of a Resume sent before the current Open
             case Fault("unknown_session", text):
@@ -324,8 +327,9 @@ class EdgeDecoder:
         return self._reopen(now)
 
     def _reopen_with_history(self, now: float) -> list[Effect]:
-        """Open the decode again at a verifier that does not have the mission's frames."""
-        self._opening = replace(self._opening, history=self._history)
+        """Open the decode again at a verifier that lacks a part of the mission's history."""
+        if self._histories:
+            self._opening = replace(self._opening, history=self._histories.pop(0))
         return self._reopen(now)
 
     def _reopen(self, now: float) -> list[Effect]:

@@ -21,7 +21,7 @@ from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..history import NO_HISTORY, NO_TURNS, History, HistorySpec
+from ..history import NO_HISTORY, History, HistorySpec
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
@@ -140,12 +140,12 @@ def opening_of(
     nonce: int,
     drafter: DrafterNames,
     known_spec: bytes,
-    known_history: bytes = b"",
+    known_history: bytes | None = None,
 ) -> Open:
     """The message that starts this decode.
 
     known_spec: the prompt specification that is known. known_history: the conversation that the
-    cloud had last, by its digest.
+    cloud had before the answer that it gave last, by its digest; None: none is known.
     """
     preset, rule = settings.preset, settings.rule
     in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
@@ -169,7 +169,11 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
-        history=History.named(request.history, known_history),
+        history=(
+            History.named(request.history)
+            if known_history is None
+            else History.after_last(request.history, known_history)
+        ),
     )
 
 
@@ -430,7 +434,8 @@ class DecodeRunner:
         self.draft_model = draft_model
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
-        self._known_spec = self._known_history = b""
+        self._known_spec = b""
+        self._known_history: bytes | None = None  # the cloud's, before the answer that it gave last
         self.measures = Measures()
         self._make_lookups = partial(
             Lookups, lookup_suffixes, MAX_LOOKED_UP, instructions, self.measures.draft_s
@@ -465,14 +470,15 @@ class DecodeRunner:
         lookup_of = partial(self._lookup_of, opening)
         if preset.pacing == "auto" and not self.measures.decide_lookup():
             opening = replace(opening, lookup=False)
-        decoder = self.decoder_of(opening, settings, History(request.history))
+        histories = History.named(request.history), History(request.history)
+        decoder = self.decoder_of(opening, settings, histories)
         transport = connect(inbox.put) if preset.uses_cloud else None
-        if transport is not None:
-            self._known_history = opening.history.digest
         loop = DecodeLoop(self, decoder, request, settings, lookup_of, inbox, transport, on_emit)
         started = self.clock()
         finish = loop.to_end(known)
         seconds = self.clock() - started
+        answered = transport is not None and finish.reason in ANSWERED and self.history.grows
+        self._known_history = opening.history.digest if answered else None
         tokens = tuple(decoder.tokens)
         lookup = lookup_of() if finish.reason in ANSWERED else None
         if lookup is not None:
@@ -481,12 +487,12 @@ class DecodeRunner:
         return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
 
     def decoder_of(
-        self, opening: Open, settings: DecodeSettings, history: History = NO_TURNS
+        self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()
     ) -> EdgeDecoder:
-        """The decoder of one decode; history: as it has it."""
+        """The decoder of one decode; ``histories`` are as it takes them."""
         preset, reply_timeout = settings.preset, settings.reply_timeout
         measures, planner = self.measures, settings.planner
-        return EdgeDecoder(opening, preset, reply_timeout, None, measures, planner, history)
+        return EdgeDecoder(opening, preset, reply_timeout, None, measures, planner, histories)
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""

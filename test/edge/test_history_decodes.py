@@ -126,8 +126,20 @@ def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> 
         assert robot.request is not None
         prompt = model(1).prompt(robot.request, spec_of(8))
         rows.append(len(prompt.input_ids) - (worker.kv_memory.prefix_rows - before))
-    assert max(bytes_up) - bytes_up[0] < 400  # an answer's text and two names
+    assert max(bytes_up) - bytes_up[0] < 24  # the conversation's name
     assert max(rows[1:]) <= rows[0]  # which has the system's text and the instruction as well
+
+
+def test_where_the_end_of_an_answer_was_lost_its_turn_is_named(stack: ExitStack) -> None:
+    """The verifier does not know which answer the robot goes on after, but it has the frames."""
+    worker = verifier(8)
+    worker._engine.histories.answered = lambda *_: None  # type: ignore[method-assign]
+    robot = robot_at(stack, worker)
+    for number in range(4):
+        outcome = robot.decide(number, "dsd")
+        assert outcome.tokens == expected(robot, spec_of(8))
+        # It asks once, and the picture of this decision is sent with both requests.
+        assert outcome.stats.up_bytes < 2 * len(jpeg(100 + number)) + 1500
 
 
 @pytest.mark.parametrize("choose", ["conversation", "last", "uniform"])

@@ -243,8 +243,9 @@ def test_the_digest_of_turns_is_a_chain() -> None:
     assert history_digest([]) == b""
     assert len({history_digest(named[:size]) for size in range(4)}) == 4
     whole, known = History.named(named), history_digest(named[:2])
-    shorter = History.named(named, known)
+    shorter = History.after_last(named, known)
     assert shorter.digest == whole.digest == history_digest(named)
-    assert (len(shorter.turns), len(whole.turns)) == (1, 3)
-    assert not any(turn.jpeg for turn in (*shorter.turns, *whole.turns))
-    assert History.named(named, history_digest(named[:1])) == whole  # the receiver has another
+    assert (len(shorter.turns), len(whole.turns)) == (0, 3)
+    assert not any(turn.jpeg for turn in whole.turns)
+    assert History.after_last(named, history_digest(named[:1])) == whole  # it has another
+    assert History.after_last((), b"") == History()

@@ -217,8 +217,12 @@ class Engine:
         self.listen(session.stream)
 
     def _close(self, stream: RobotStream, message: Close) -> None:
-        if stream.session is not None:
-            self._sessions.drop(stream.session, message)
+        session = stream.session
+        if session is not None:
+            self._sessions.drop(session, message)
+            if self._models.spec.history.grows:
+                answers = self._models.answers(session.tokens)
+                self.histories.answered(session.opening, stream.credential, answers)
         stream.end()
 
     def _open(self, stream: RobotStream, opening: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
@@ -60,12 +61,22 @@ class Histories:
             raise UserError(f"a history has at most {MOST_TURNS} turns, not {len(turns)}")
         for jpeg in (*(turn.jpeg for turn in turns), opening.jpeg):
             self._keep(known, jpeg)
+        self._name(known, turns)
+        return replace(opening, history=History(turns))
+
+    def answered(self, opening: Open, credential: str, answers: Iterable[str]) -> None:
+        """A completed request was answered: its robot may go on after any of these answers."""
+        if (known := self._known.get(credential)) is not None:
+            for answer in answers:
+                self._name(known, (*opening.history.turns, Turn.of(opening.jpeg, answer)))
+
+    @staticmethod
+    def _name(known: _Known, turns: tuple[Turn, ...]) -> None:
         named = History.named(turns)
         known.conversations[named.digest] = named
         known.conversations.move_to_end(named.digest)
         if len(known.conversations) > MOST_CONVERSATIONS:
             known.conversations.popitem(last=False)
-        return replace(opening, history=History(turns))
 
     def _of(self, credential: str, now: float) -> _Known:
         """What is known of a credential; what nobody used for long is forgotten."""

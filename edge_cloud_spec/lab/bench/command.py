@@ -22,6 +22,7 @@ SUITES = {
     "failover": "replicas of a fleet on Ray killed and drained: how soon robots decode again",
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",
     "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
+    "frames": "tokens read, bytes sent and times with the earlier frames of a mission",
     "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",
     "models": "two checkpoints on pictures of a bag: acceptance, times, memory, preset and promise",
     "pipelines": "each preset under published costs and links, in virtual or real time",

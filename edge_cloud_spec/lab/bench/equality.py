@@ -17,11 +17,13 @@ from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
+from ...history import HistorySpec
 from ...models import EMBEDDED, VLLM
 from ...models.load import load
 from ...models.load_drafter import DraftModelSettings, load_drafter
-from ...models.prompt import PromptSpec
+from ...models.prompt import PromptSpec, Request
 from ...models.vlm import Vlm
+from ...pilot.pilot import MissionMemory
 from ...presets import load_preset, preset_names
 from ...share import rules_text
 from ..harness.grpc_robot import GrpcRobot, engine_options
@@ -36,6 +38,7 @@ from .requests import sample_requests
 MAX_TOKENS = 48
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
 SAMPLED_PROMPTS = 2
+MISSION = 12  # decisions of a mission, with --history
 
 
 OPTIONS: Options = {
@@ -48,6 +51,7 @@ OPTIONS: Options = {
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
     "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
+    "--history": {"type": int, "default": 0, "help": "earlier frames in a prompt (%(default)s)"},
     "--lookup": {"action": "store_true", "help": "all presets look up, too"},
 }
 
@@ -63,18 +67,33 @@ def run(args: argparse.Namespace) -> list[Row]:
     presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
+    try:
+        spec = replace(spec, history=HistorySpec(args.history))
+    except ValueError as error:
+        raise UserError(f"--history: {error}") from None
     rows: list[Row] = []
     in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
     drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
     options = engine_options(MAX_TOKENS, args.target, in_cloud, args.engine)
+    options += ["--history", str(args.history)]
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, drafter, spec) as robot,
     ):
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
-            cases = sample_cases(args.seed, args.prompts, temperature)
-            own = [generate(reference, target.prompt(r, spec), spec, p) for r, p in cases]
+            cases, own = list[tuple[Request, SamplingPolicy]](), list[tuple[int, ...]]()
+            memory, first = MissionMemory(), 0
+            for number, (r, p) in enumerate(sample_cases(args.seed, args.prompts, temperature)):
+                first = first if number % MISSION else number
+                mission = (str(first), spec.history)
+                if spec.history.frames and number > first:
+                    begun, turns = cases[first][0], memory.turns(mission)
+                    r = replace(begun, jpeg=r.jpeg, history=turns)
+                cases.append((r, p))
+                own.append(generate(reference, target.prompt(r, spec), spec, p))
+                said = target.tokenizer.decode(own[-1], skip_special_tokens=True)
+                memory.add(mission, r.jpeg, said)
             for preset in presets:
                 done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p in cases]
                 equal = [o.completed and o.tokens == t for o, t in zip(done, own, strict=True)]

@@ -20,7 +20,7 @@ from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...history import NO_TURNS, History
+from ...history import History
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...wire.codec import decode_server
@@ -316,9 +316,9 @@ class _Runner(DecodeRunner):
         self._decode = decode
 
     def decoder_of(
-        self, opening: Open, settings: DecodeSettings, history: History = NO_TURNS
+        self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()
     ) -> EdgeDecoder:
-        self.decoder = decoder = super().decoder_of(opening, settings, history)
+        self.decoder = decoder = super().decoder_of(opening, settings, histories)
         handle = decoder.handle
 
         def watched(event: Event, now: float) -> list[Effect]:
