@@ -149,21 +149,24 @@ def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
     assert [answers[s.request_id] for s in again] == first[1:3]
 
 
+STOPS = 5_000_000_000
+
+
+def settle(watcher: Watcher, count: int) -> None:
+    """As a navigator that refuses everything does it."""
+    request = watcher.finished()[-1].request_id if watcher.finished() else "-"
+    watcher.status.publish(NavStatus(**Status("idle", request, "refused", count).fields))
+
+
 def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
     watcher: Watcher,
 ) -> None:
     watcher.ask("stop")
-    count = 5_000_000_000
-
-    def settle() -> None:
-        """As a navigator that refuses everything does it."""
-        request = watcher.finished()[-1].request_id if watcher.finished() else "-"
-        watcher.status.publish(NavStatus(**Status("idle", request, "refused", count).fields))
-
-    timer = watcher.create_timer(0.2, settle)
+    count = STOPS
+    timer = watcher.create_timer(0.2, lambda: settle(watcher, count))
     watcher.until(lambda: watcher.status.get_subscription_count() > 0)
     for _ in range(2):
-        settle()
+        settle(watcher, count)
         watcher.ask(INSTRUCTION)
         watcher.until(lambda n=count: any(m.stops == n for m in watcher.finished()))
         heard = watcher.heard["verified_tokens"]
@@ -187,9 +190,11 @@ def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int)
             whole = [d for d in made if d.finish in ("end", "length") and d.stats]
             return [d for d in whole if len(d.tokens) == d.stats["tokens"]]
 
+        timer = watcher.create_timer(0.1, lambda: settle(watcher, 2 * STOPS))
         watcher.picture = frame()
         watcher.ask(INSTRUCTION)
         watcher.until(lambda: len(heard()) >= 6)
+        timer.cancel()
         watcher.heard["instruction_status"].clear()
         watcher.ask("stop")
         watcher.until(lambda: watcher.said("stopped told to stop"))
