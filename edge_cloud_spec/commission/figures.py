@@ -226,9 +226,8 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 def drift_of(recording: Recording) -> tuple[float, float, float] | None:
     """(m/s ahead, rad/s to the left, m/s over ground) of a base that is commanded to stand."""
-    sums = np.zeros(4)
+    sums, (times, x, y, yaw) = np.zeros(4), np.array(recording.poses).reshape(-1, 4).T
     for stands, group in _groups(recording):
-        times, x, y, yaw = np.array(recording.poses).T
         begin, end = max(group[0, 0] + 1.0, times[0]), group[-1, 1]
         if stands and end - begin >= DRIFTS:
             (dx, dy, turned) = (np.diff(np.interp([begin, end], times, o))[0] for o in (x, y, yaw))
