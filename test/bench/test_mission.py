@@ -80,7 +80,7 @@ def test_a_second_run_gives_the_same_rows_whoever_shares_it(
 ) -> None:
     file = tmp_path / "speeds.json"
     asked = ("--scenes", "2", *STANDING, "--speeds", str(file))
-    again = measure(tmp_path, *asked, "--presets", "auto,dsd,cloud_ar,edge_only")
+    again = measure(tmp_path, *asked, "--presets", "auto,edge_only,cloud_ar")
     by_preset = {row["preset"]: row for row in again}
     unverified = by_preset["edge_only"]
     assert unverified["standing"] < 1 and unverified["same_decisions_as_cloud_ar"] < 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from helpers.bags import make_bag
 from helpers.commissioned import Kinematic, Trial, write_bag
 
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
@@ -22,11 +22,13 @@ from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
 from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.sim.camera import Camera, Eye
 from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
 
 DRIFT = math.radians(7.6)
+ROOM = 4
 BASES: dict[str, dict[str, Any]] = {
     "ideal": {},
     "laggy": {"response": 0.2, "braking": 0.2},
@@ -253,21 +255,18 @@ def test_what_is_refused_has_another_name_and_a_file_is_whole_or_as_it_was(tmp_p
     assert [one.name for one in tmp_path.iterdir()] == [path.name], "nothing half written"
 
 
-@pytest.mark.parametrize("nudge", [0.0, 0.001])
 def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
-    nudge: float,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recording = Trial(Kinematic(0.2, 0.2, slowest=(0.1, 0.2))).run().commission.recording
-    write_bag(tmp_path / "drive", recording, nudge)
-    assert main(["commission", "--bag", "drive"]) == 0
-    said = capsys.readouterr().out
-    for line in ("moves: dead band                  0.100 m/s", "braking                    0.19"):
-        assert line in said
-    assert "not measured: camera: lag" in said and "0.6 m and more" in said
+    for name, nudge in (("drive", 0.0), ("nudged", 0.001)):
+        write_bag(tmp_path / name, recording, nudge)
+        assert main(["commission", "--bag", name]) == 0
+        said = capsys.readouterr().out
+        assert "moves: dead band                  0.100 m/s" in said
+        assert "braking                    0.19" in said
+        assert "not measured: camera: lag" in said and "0.6 m and more" in said
     assert (tmp_path / "robot.html").is_file() and not (tmp_path / "robot.yaml").exists()
     recording.commands.clear()
     write_bag(tmp_path / "still", recording)
@@ -278,39 +277,46 @@ def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
     assert not runs_of(recording)
 
 
-def make_bag(path: Path, *options: str) -> None:
-    """A simulated robot that turns, as ``examples/make_bag.py`` has it."""
-    example = Path(__file__).parents[2] / "examples" / "make_bag.py"
-    subprocess.run([sys.executable, example, path, "--seed", "4", *options], check=True)
+@pytest.fixture(scope="module", autouse=True)
+def rendered() -> Iterator[None]:
+    """The bags are of one room, and most turn alike in it: each picture is rendered once."""
+    render, seen = Camera.render, dict[Eye, np.ndarray]()
+
+    def known(self: Camera, eye: Eye) -> np.ndarray:
+        return seen[eye] if eye in seen else seen.setdefault(eye, render(self, eye))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Camera, "render", known)
+        yield
 
 
-@pytest.mark.parametrize(("lag", "raw"), [("0.0", ()), ("0.4", ()), ("1.2", ("--raw", "bgr8"))])
+@pytest.mark.parametrize(("lag", "raw"), [(0.0, None), (0.4, None), (1.2, "bgr8")])
 def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
-    lag: str, raw: tuple[str, ...], tmp_path: Path
+    lag: float, raw: str | None, tmp_path: Path
 ) -> None:
-    make_bag(tmp_path / "turns", "--lag", lag, "--seconds", "14", *raw)
-    lags = report_of(recording_of(tmp_path / "turns"), Settings()).lags
-    assert lags and abs(lags.lag - float(lag)) <= 0.03 and abs(lags.most - float(lag)) <= 0.03
+    bag = make_bag(tmp_path / "turns", seed=ROOM, lag=lag, seconds=14.0, raw=raw)
+    lags = report_of(recording_of(bag), Settings()).lags
+    assert lags and abs(lags.lag - lag) <= 0.03 and abs(lags.most - lag) <= 0.03
 
 
 @pytest.mark.parametrize(
-    ("made", "asked", "why"),
+    ("seconds", "asked", "why"),
     [
-        (["--seconds", "14"], [], "turn left and right, slower"),  # at one speed: no lag shows
-        (["--seconds", "2"], [], "record 20 seconds"),
-        (["--seconds", "2"], ["--camera", "/cam"], "--camera must name a topic"),
+        (7.0, [], "turn left and right, slower"),  # at one speed: no lag shows
+        (2.0, [], "record 20 seconds"),
+        (2.0, ["--camera", "/cam"], "--camera must name a topic"),
     ],
 )
 def test_a_bag_from_which_no_lag_can_be_told_says_so_in_a_sentence(
-    made: list[str],
+    seconds: float,
     asked: list[str],
     why: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    make_bag(tmp_path / "bag", *made)
+    bag = make_bag(tmp_path / "bag", seed=ROOM, seconds=seconds)
     out = ["--out", str(tmp_path / "robot.yaml")]
-    done = main(["commission", "--bag", str(tmp_path / "bag"), *asked, *out])
+    done = main(["commission", "--bag", str(bag), *asked, *out])
     said, refused = capsys.readouterr()
     assert why in (refused if asked else said) and (done == 2) == bool(asked)
     assert asked or "stands to decide: the camera's lag is not known" in said
