@@ -341,6 +341,13 @@ def test_a_refused_robot_opens_again_when_it_was_told_and_is_served() -> None:
     assert not robot.finished
 
 
+def test_a_round_trip_is_known_from_the_opening_of_a_decode_that_was_asked_for_late() -> None:
+    robot = decoder("cloud_ar")
+    robot.start(50.0)
+    robot.handle(OPENED, 50.5)
+    assert robot.measures.one_way.value == 0.25
+
+
 def test_reply_timeout_bounds_all_waiting() -> None:
     """However often it is refused; the last refusal says why."""
     robot, opened = asked(), 0

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -207,12 +208,13 @@ def test_a_prompt_that_was_read_in_part_holds_no_memory_once_it_is_given_up() ->
             return steps
 
     session = served(1, model=Model())
-    target = session.target
+    target, session.drafter = session.target, Mock()
     for end in (target.evict, session.release):
         assert not target.read(1, None) and not target.read(1, None) and target.holds
         end()
         assert not target.holds and begun[-1]() is None
     assert len(begun) == 2, "it is begun again"
+    assert session.drafter is None
 
 
 def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
