@@ -11,7 +11,7 @@ from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_
 
 from edge_cloud_spec.decoding.noise import decision_seed, seed_and_number
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
-from edge_cloud_spec.msg import NavStatus, Verdict
+from edge_cloud_spec.msg import NavStatus, Verdict, VerifiedTokens
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.observer import Observer
@@ -123,6 +123,39 @@ def test_a_killed_cloud_moves_nothing_and_comes_back_by_itself(
     cloud.start()
     watcher.heard["verified_tokens"].clear()
     watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
+
+
+def complete(watcher: Watcher, verified: bool) -> list[VerifiedTokens]:
+    finished = [m for m in watcher.finished() if m.finish_reason in ("end", "length")]
+    return [m for m in finished if m.verified == verified]
+
+
+def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_itself(
+    watcher: Watcher, cloud: Cloud
+) -> None:
+    """Timeout is 30 s: the decision that was under way in the cloud is not waited for."""
+    watcher.set(when_lost="creep", reply_timeout=30.0)
+    watcher.heard["verified_tokens"].clear()
+    watcher.ask(INSTRUCTION)
+    watcher.until(lambda: complete(watcher, verified=True))
+    assert not complete(watcher, verified=False)
+    cloud.end(signal.SIGKILL)
+    watcher.heard["verified_tokens"].clear()
+    watcher.heard["decode_stats"].clear()
+    watcher.until(lambda: len(complete(watcher, verified=False)) >= 2)
+    alone = {m.request_id for m in complete(watcher, verified=False)}
+    words = [m for m in watcher.heard["verified_tokens"] if m.request_id in alone]
+    assert words and not any(m.verified for m in words)  # every single one
+    watcher.until(lambda: any(s.preset == "edge_only" for s in watcher.heard["decode_stats"]))
+    cloud.start()
+    watcher.heard["verified_tokens"].clear()
+    watcher.until(lambda: complete(watcher, verified=True))
+    pieces = [m for m in watcher.heard["verified_tokens"] if m.tokens]
+    mixed = {m.request_id for m in pieces if m.verified} & {
+        m.request_id for m in pieces if not m.verified
+    }
+    assert not mixed
+    watcher.set(when_lost="stop", reply_timeout=4.0)
 
 
 def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
