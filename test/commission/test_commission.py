@@ -18,7 +18,14 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.bag import recording_of
-from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
+from edge_cloud_spec.commission.figures import (
+    MOVE,
+    TURN,
+    Recording,
+    axis_figures,
+    drift_of,
+    runs_of,
+)
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
 from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
@@ -92,6 +99,13 @@ def test_another_base_is_not_taken_for_it() -> None:
             vars(axis_figures(trial.commission.recording, axis)), truth_of(Kinematic(), axis)
         )
         assert found.keys() == {"response", "braking", "slowest", "overshoot"}
+
+
+def test_a_drift_is_told_from_two_poses_and_none_from_less() -> None:
+    recording = Recording([(0.0, 0.0, 0.0)], [(0.0, 0.0, 0.0, 0.0), (10.0, 1.0, 0.0, 0.0)])
+    assert drift_of(recording) == pytest.approx((0.1, 0.0, 0.1))
+    del recording.poses[1:]
+    assert drift_of(recording) is drift_of(Recording()) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
