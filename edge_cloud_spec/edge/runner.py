@@ -477,8 +477,8 @@ class DecodeRunner:
         started = self.clock()
         finish = loop.to_end(known)
         seconds = self.clock() - started
-        answered = transport is not None and finish.reason in ANSWERED and self.history.grows
-        self._known_history = opening.history.digest if answered else None
+        answered = transport is not None and finish.reason in ANSWERED
+        self.answered(opening.history.digest if answered else None)
         tokens = tuple(decoder.tokens)
         lookup = lookup_of() if finish.reason in ANSWERED else None
         if lookup is not None:
@@ -523,6 +523,10 @@ class DecodeRunner:
     def history(self) -> HistorySpec:
         """What the cloud's prompts remember of a mission; nothing before its first answer."""
         return self.spec_of(self._known_spec).history if self._known_spec else NO_HISTORY
+
+    def answered(self, conversation: bytes | None) -> None:
+        """The cloud has answered a frame after this conversation (its digest); None: who knows."""
+        self._known_history = conversation if self.history.grows else None
 
     def remember(self, spec: bytes) -> None:
         """Remember the cloud's prompt specification, so that the next decode need not wait for

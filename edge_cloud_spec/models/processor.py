@@ -121,7 +121,8 @@ class Processor:
             np.delete(ids, np.concatenate(dropped)),
             tuple(image for image, _ in shown),
             prompt_digest(ids, zip(target_grids, digests, strict=True)),
-            grows=spec.history.grows,
+            request.owner,
+            spec.history.grows,
         )
 
     def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:

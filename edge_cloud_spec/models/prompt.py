@@ -33,13 +33,15 @@ class Request:
     """An instruction and a camera frame. `jpeg`: the camera's bytes. `order`: what the answer
     begins with.
 
-    ``history``: the mission's earlier turns in the prompt, the newest last.
+    ``history``: the mission's earlier turns in the prompt, the newest last. ``owner``: the robot's
+    credential, where several robots share a model.
     """
 
     instruction: str
     jpeg: bytes
     order: str = "action first"
     history: tuple[Turn, ...] = ()
+    owner: str = ""
 
     @cached_property
     def image_digest(self) -> bytes:

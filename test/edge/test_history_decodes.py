@@ -135,7 +135,7 @@ def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> 
 def test_where_the_end_of_an_answer_was_lost_its_turn_is_named(stack: ExitStack) -> None:
     """The verifier does not know which answer the robot goes on after, but it has the frames."""
     worker = verifier(8)
-    worker._engine.histories.answered = lambda *_: None  # type: ignore[method-assign]
+    worker.histories.answered = lambda *_: None  # type: ignore[method-assign]
     robot = robot_at(stack, worker)
     for number in range(4):
         outcome = robot.decide(number, "dsd")
@@ -166,7 +166,7 @@ def test_prompts_without_history_take_no_frames_from_robots(stack: ExitStack) ->
         outcome = robot.decide(number, "dsd")
         assert robot.request is not None and not robot.request.history
         assert outcome.tokens == expected(robot, spec_of(0))
-    assert worker._engine.histories.size == 0
+    assert worker.histories.size == 0
 
 
 def test_a_robot_that_remembers_more_than_the_prompt_holds_is_answered_all_the_same(

@@ -233,7 +233,7 @@ class Engine:
         except UnknownHistory as error:
             stream.send(Fault(UNKNOWN_HISTORY, str(error)))
             return
-        prompt = self._models.prompt(opening)
+        prompt = self._models.prompt(opening, stream.credential)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
         again = self._sessions.of(base, opening.key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...decoding.draft import Draft
@@ -81,9 +80,9 @@ class ModelRunner(ABC):
         """Raise UserError if the target cannot serve this request."""
         check_opening(opening, self.speaker.tokenizer_digest)
 
-    def prompt(self, opening: Open) -> Prompt:
+    def prompt(self, opening: Open, credential: str = "") -> Prompt:
         """The target's prompt for a request."""
-        return self.speaker.prompt(request_of(opening), self.spec)
+        return self.speaker.prompt(request_of(opening, credential), self.spec)
 
     def grammar(self, opening: Open) -> Grammar | None:
         """The request's grammar in the target's tokens, None without one; raises UserError."""
@@ -114,7 +113,7 @@ class CachedTarget(TargetSession):
 
     def __init__(self, model: Vlm, prompt: Prompt, verified: tuple[int, ...]) -> None:
         """verified: tokens that another verifier verified, before the decode came here."""
-        self._model, self.prompt, self._verified = model, prompt, verified
+        self._model, self._prompt, self._verified = model, prompt, verified
         self._steps: Prefill | None = None
         self._session: Session | None = None
 
@@ -142,7 +141,7 @@ class CachedTarget(TargetSession):
         tokens."""
         session, steps = self._session, self._steps
         if steps is None:
-            steps = self._model.prefill(self.prompt) if session is None else session.restore()
+            steps = self._model.prefill(self._prompt) if session is None else session.restore()
         self._steps = None  # also where a step fails: its memory is given back
         if due is not None and session is None and not self._verified:
             steps.draft(due.tokens, due.parents)
@@ -196,7 +195,7 @@ class LocalModels(ModelRunner):
                 model.use_memory(self.memory)
 
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        return CachedTarget(self.target, replace(prompt, owner=credential), opening.verified)
+        return CachedTarget(self.target, prompt, opening.verified)
 
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
@@ -248,9 +247,8 @@ class LocalModels(ModelRunner):
             raise UserError(NO_DRAFTER)
         if session.drafter is None:
             opening = session.opening
-            prompt = self.drafter.prompt(request_of(opening), self.spec)
-            owner = _cached(session).prompt.owner
-            draft_session = self.drafter.open(replace(prompt, owner=owner))
+            request = request_of(opening, session.credential)
+            draft_session = self.drafter.open(self.drafter.prompt(request, self.spec))
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 draft_session,
@@ -276,6 +274,7 @@ def allowed_after_draft(session: HeldSession) -> AllowedAfter | None:
     return allowed_after(session.grammar, session.tokens, session.due.draft)
 
 
-def request_of(opening: Open) -> Request:
-    """The request of an Open whose history is complete."""
-    return Request(opening.instruction, opening.jpeg, opening.order, opening.history.turns)
+def request_of(opening: Open, credential: str = "") -> Request:
+    """The request of an Open whose history is complete, from a robot with this credential."""
+    turns = opening.history.turns
+    return Request(opening.instruction, opening.jpeg, opening.order, turns, credential)

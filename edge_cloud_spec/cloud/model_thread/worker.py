@@ -23,6 +23,7 @@ from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
+from .histories import Histories
 from .model_runner import LocalModels, ModelRunner
 from .scheduler import Scheduler
 from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
@@ -132,6 +133,11 @@ class Worker(threading.Thread):
         self._spare_s = LEAST_SPARE_S
         self._run_pass(self._scheduler.next_batch(self._clock()))
         return True
+
+    @property
+    def histories(self) -> Histories:
+        """What robots have sent of their missions."""
+        return self._engine.histories
 
     @property
     def sessions(self) -> int:

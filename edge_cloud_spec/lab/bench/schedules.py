@@ -55,12 +55,14 @@ class Schedule:
     tiny: bool = True
     ahead: int = 0  # drafts beyond the one that is verified; 0: as many as the preset says
     conditions: Conditions = MILD
+    turns: int = 0  # of the mission before the decision
+    known: bool = False  # whether the first verifier has answered them
 
     def __str__(self) -> str:
         return (
             f"{self.preset} {self.rule} seed {self.seed} tokens {self.tokens} "
             f"vocabulary {self.vocabulary} tiny {self.tiny} ahead {self.ahead} "
-            f"faults {self.faults} {self.conditions}"
+            f"faults {self.faults} {self.conditions} turns {self.turns} known {self.known}"
         )
 
 
@@ -181,7 +183,9 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
             draft_pass=random.choice((0.01, 0.03, 0.1, 0.3)),
         ),
     )
-    return with_hand_overs(schedule, random)
+    schedule = with_hand_overs(schedule, random)
+    turns = random.choice((0, 1, 3))
+    return replace(schedule, turns=turns, known=turns > 0 and random.random() < 0.5)
 
 
 def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
@@ -252,6 +256,8 @@ def decode_of(schedule: Schedule) -> Decode:
         reply_timeout=TIMEOUT,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
+        turns=schedule.turns,
+        known=schedule.known,
     )
 
 

@@ -16,6 +16,7 @@ from ...cloud.model_thread.worker import Worker
 from ...decoding.grammar import Allowed, masked
 from ...decoding.policy import SamplingPolicy
 from ...decoding.propose import coupled_token
+from ...history import history_digest
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
 from .scripted.model import FakeVlm, OnLayer, ScriptedSession
@@ -76,8 +77,8 @@ class ToyVlm(FakeVlm):
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
         """A prompt with a digest only."""
-        whole = hashlib.blake2b(request.instruction.encode(), digest_size=16)
-        return SimpleNamespace(digest=whole.digest())
+        whole = request.instruction.encode() + history_digest(request.under(spec).history)
+        return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
         """A grammar (``Vlm.grammar``); any text is valid."""

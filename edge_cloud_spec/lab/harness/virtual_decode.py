@@ -7,7 +7,7 @@ functions of the prefix.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...history import History
+from ...history import History, HistorySpec, Turn
 from ...models.prompt import PromptSpec, Request
 from ...presets import load_preset
 from ...wire.codec import decode_server
@@ -190,12 +190,23 @@ class Decode:
         max_tokens: int = 0,
         spec: PromptSpec | None = None,
         faults: Mapping[int, str] | None = None,
+        turns: int = 0,
+        known: bool = False,
     ) -> None:
-        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds."""
+        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds.
+
+        turns: of the mission before this decision; the robot believes that the cloud has answered
+        them. known: whether the first verifier has.
+        """
         conditions = conditions or Conditions()
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
         self.spec = spec or spec_of()
+        self.request = REQUEST
+        if turns:
+            self.spec = replace(self.spec, history=HistorySpec(turns))
+            history = tuple(Turn.of(bytes([i]), f"answer {i}") for i in range(turns))
+            self.request = replace(REQUEST, history=history)
         self.emitted: list[int] = []
         self.sent: list[ClientMessage] = []
         self.verdicts_received = 0
@@ -221,6 +232,13 @@ class Decode:
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
+        if turns:
+            self._runner.answered(History.named(self.request.history[:-1]).digest)
+        if known:
+            before, last = History(self.request.history[:-1]), self.request.history[-1]
+            opening = Open(0, "", last.jpeg, "", policy, rule, history=before)
+            histories = first.worker.histories
+            histories.answered(histories.completed(opening, "", 0.0), "", [last.answer])
 
     @property
     def decoder(self) -> EdgeDecoder:
@@ -251,7 +269,7 @@ class Decode:
         """Continue until the robot is finished; raises Hung."""
         self.inbox = VirtualInbox(self.timeline)
         self.outcome = self._runner.run(
-            REQUEST, self.settings, NONCE, self._connect, self.on_emit, self.inbox
+            self.request, self.settings, NONCE, self._connect, self.on_emit, self.inbox
         )
         return self.outcome
 
