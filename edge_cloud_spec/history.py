@@ -121,6 +121,10 @@ class History:
 
     turns: tuple[Turn, ...] = ()
     after: bytes = b""
+    earlier: int = 0  # turns of that conversation
+
+    def __len__(self) -> int:
+        return self.earlier + len(self.turns)
 
     @property
     def digest(self) -> bytes:
@@ -137,7 +141,7 @@ class History:
         """Without turns, where a receiver that knew the conversation ``known`` has made the last of
         them itself; else as ``named``."""
         goes_on = bool(turns) and history_digest(turns[:-1]) == known
-        return cls((), history_digest(turns)) if goes_on else cls.named(turns)
+        return cls((), history_digest(turns), len(turns)) if goes_on else cls.named(turns)
 
 
 NO_TURNS = History()

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
+from ..history import MOST_TURNS
 from ..models import EMBEDDED, OPENAI
 from ..nav.answer import CLAUSES_FORM
 from ..nav.footprint import SOURCES
@@ -93,6 +94,13 @@ class GraphSettings:
         "",
         "of the target's answers: a name of config/dialects, or the path of its YAML file; empty: "
         "the parameter file's, else clauses",
+    )
+    history: int = bounded(
+        -1,
+        -1,
+        MOST_TURNS,
+        "earlier frames that a prompt remembers, where the verifier is started here; -1: as the "
+        "dialect has it",
     )
     drive: str = described(
         "",
@@ -363,6 +371,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",
         "--dialect": settings.dialect_name,
+        "--history": str(settings.history) if settings.history >= 0 else "",
     }
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)

@@ -43,12 +43,14 @@ LINK = {LinkQuality.CLOUD: GOOD, LinkQuality.DEGRADED: DOUBTFUL, LinkQuality.LOS
 
 @dataclass(frozen=True)
 class DecisionCaption:
-    """The text below the picture. ``status``: the navigator's state and its detail."""
+    """The text below the picture. ``status``: the navigator's state and its detail.
+    ``remembered``: earlier frames in the prompt."""
 
     instruction: str = ""
     words: tuple[WordSpan, ...] = ()
     status: str = ""
     link: LinkReport | None = None
+    remembered: int = 0
 
 
 def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
@@ -56,7 +58,8 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
     decision = next(reversed(run_log.decisions.values()), None)
     words = tuple(words_of_decision(decision)) if decision is not None else ()
     status = run_log.nav_status.text if run_log.nav_status is not None else ""
-    return DecisionCaption(instruction, words, status, run_log.link_state)
+    remembered = decision.remembered if decision is not None else 0
+    return DecisionCaption(instruction, words, status, run_log.link_state, remembered)
 
 
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
@@ -67,6 +70,9 @@ def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     if caption == DecisionCaption():
         return np.array(sheet)
     pen.write(MARGIN, 0, caption.instruction[:60], INK)
+    if caption.remembered:
+        text = f"remembers {caption.remembered}"
+        pen.write(WIDTH - MARGIN - pen.wide(text, small=True), 0, text, GREY, small=True)
     for x, row, text, fate in _laid_out(pen, caption.words):
         pen.write(x, row + 1, text, COLOURS[fate])
         if fate == "rejected":

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..decoding.draft import Draft
+from ..wire.codec import decode_client
+from ..wire.messages import Open
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
 _CLOSE = tuple(";:,.!?")
@@ -130,6 +133,14 @@ class Decision:
     def length(self) -> int:
         """How many tokens are verified, received or not."""
         return len(self.tokens) + self.missed
+
+    @property
+    def remembered(self) -> int:
+        """How many earlier frames of the mission its prompt held; 0 if that cannot be read."""
+        with suppress(ValueError):  # damaged, or of another version
+            opening = decode_client(self.opening) if self.opening else None
+            return len(opening.history) if isinstance(opening, Open) else 0
+        return 0
 
     def miss(self, position: int) -> ShownRound:
         """Add a round that stands for the tokens up to ``position``, which were not received."""

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..edge.events import CUT
-from ..errors import UserError
 from ..models.prompt import PromptSpec
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
-from ..wire.codec import decode_server
-from ..wire.messages import Opened, WireError
-from .recording import ReplayTask, opening_of
+from .recording import ReplayTask, opening_of, spec_of
 
 
 def parting(recorded: Decision, replayed: Decision) -> tuple[int, str] | None:
@@ -54,6 +51,8 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
         found |= {
             "picture": hashlib.blake2b(opening.jpeg, digest_size=4).hexdigest(),
             "instruction": opening.instruction,
+            "earlier frames": len(opening.history),
+            "conversation": opening.history.digest.hex(),
             "order": opening.order,
             "rule": opening.rule,
             "temperature": policy.temperature,
@@ -70,18 +69,6 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
 def dialect_of(run_log: RunLog) -> str:
     """The dialect of a run's answers by name; empty if not recorded."""
     return str(_noted(run_log.run_info).get("dialect", ""))
-
-
-def spec_of(run_log: RunLog) -> PromptSpec | None:
-    """The last prompt specification that the run's cloud sent; None if not recorded."""
-    for payload in reversed(run_log.opened):
-        try:
-            message = decode_server(payload)
-            if isinstance(message, Opened) and message.spec:
-                return PromptSpec.from_bytes(message.spec)
-        except (WireError, UserError):
-            continue
-    return None
 
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:

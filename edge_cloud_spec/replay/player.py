@@ -70,8 +70,11 @@ class Player:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._instructed:
-            return
+        if self._instructed:
+            self._retract()
+
+    def _retract(self) -> None:
+        """Let the drafter follow nothing."""
         self._instruction.publish(String(data="stop"))
         end = time.monotonic() + RETRACT_TIMEOUT
         while self._goal.state != STOPPED and time.monotonic() < end:
@@ -112,6 +115,8 @@ class Player:
         for _ in range(TRIES):
             count = self._count()
             self._set_parameters(task.parameters)
+            if task.begins and self._goal.state == FOLLOWING:
+                self._retract()  # what follows must remember nothing of before
             self._instruct(task.instruction)
             self._publish_status("idle")
             time.sleep(SETTLE)

@@ -15,12 +15,13 @@ from ..edge.events import ANSWERED
 from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
+from ..models.prompt import PromptSpec
 from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag, robot_topics, topic_of
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
-from ..wire.codec import decode_client
-from ..wire.messages import Open, WireError
+from ..wire.codec import decode_client, decode_server
+from ..wire.messages import Open, Opened, WireError
 
 COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
 CAMERAS = {"camera/image_raw/compressed": COMPRESSED, "camera/image_raw": RAW}
@@ -77,7 +78,8 @@ class ReplayTask:
     """One decision to make: on which picture, for which instruction, with which parameters.
 
     ``at``: seconds since the bag's first message. ``frame``: the picture's number in the camera's
-    topic, from 1; 0 if only the decision itself contains it. ``stamp`` in ns.
+    topic, from 1; 0 if only the decision itself contains it. ``stamp`` in ns. ``begins``: the
+    decision was a mission's first, where prompts remember a mission.
     """
 
     at: float
@@ -87,6 +89,7 @@ class ReplayTask:
     jpeg: bytes
     parameters: Mapping[str, Value]
     recorded: Decision | None = None
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,8 @@ class _Reading:
     def _recorded(self, decision: Decision) -> ReplayTask | None:
         """The task of a recorded decision; None if it did not use the cloud."""
         opening, shown = opening_of(decision), self.seen.get(decision.stamp, [])
+        spec = spec_of(self.run_log)
+        remembers = spec is not None and spec.history.frames > 0
         if opening is None:
             return None
         digest = _digest(opening.jpeg)
@@ -212,6 +217,7 @@ class _Reading:
             opening.jpeg,
             parameters_of(decision, opening),
             decision,
+            remembers and not len(opening.history),
         )
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
@@ -243,6 +249,18 @@ def opening_of(decision: Decision) -> Open | None:
             f"the request of decision {decision.number} cannot be read: {error}"
         ) from None
     return opening if isinstance(opening, Open) else None
+
+
+def spec_of(run_log: RunLog) -> PromptSpec | None:
+    """The last prompt specification that the run's cloud sent; None if not recorded."""
+    for payload in reversed(run_log.opened):
+        try:
+            message = decode_server(payload)
+            if isinstance(message, Opened) and message.spec:
+                return PromptSpec.from_bytes(message.spec)
+        except (WireError, UserError):
+            continue
+    return None
 
 
 def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:

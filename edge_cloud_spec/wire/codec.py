@@ -176,6 +176,7 @@ def _write_open(opening: Open) -> pb.Open:
             for turn in opening.history.turns
         ],
         after=opening.history.after,
+        turns_before=opening.history.earlier,
     )
 
 
@@ -214,7 +215,11 @@ def _read_open(opening: pb.Open) -> Open:
         verified=tuple(opening.verified),
         generation=_read_generation(opening.generate) if opening.HasField("generate") else None,
         lookup=opening.lookup,
-        history=History(tuple(Turn(turn.picture, turn.answer, turn.jpeg) for turn in turns), after),
+        history=History(
+            tuple(Turn(turn.picture, turn.answer, turn.jpeg) for turn in turns),
+            after,
+            opening.turns_before,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "turns", "after")
+    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "turns", "after", "turns_before")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Open(_message.Message):
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     TURNS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    TURNS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
     instruction: str
@@ -58,7 +59,8 @@ class Open(_message.Message):
     lookup: bool
     turns: _containers.RepeatedCompositeFieldContainer[Turn]
     after: bytes
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+    turns_before: int
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ..., after: _Optional[bytes] = ..., turns_before: _Optional[int] = ...) -> None: ...
 
 class Turn(_message.Message):
     __slots__ = ("picture", "answer", "jpeg")

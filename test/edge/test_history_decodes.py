@@ -127,7 +127,7 @@ def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> 
         prompt = model(1).prompt(robot.request, spec_of(8))
         rows.append(len(prompt.input_ids) - (worker.kv_memory.prefix_rows - before))
     assert (
-        max(bytes_up[1:]) - bytes_up[0] < 40
+        max(bytes_up[1:]) - bytes_up[0] <= 40
     )  # the names of the specification and the conversation
     assert max(rows[1:]) <= rows[0]  # which has the system's text and the instruction as well
 

@@ -58,8 +58,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Verifier, bridge and drafter, for all replays of this module."""
-    settings = GraphSettings(sim="false", namespace=NAMESPACE, local_address=free_address())
+    """Verifier, bridge and drafter, for all replays of this module; prompts remember frames."""
+    settings = GraphSettings(
+        sim="false", namespace=NAMESPACE, local_address=free_address(), history=2
+    )
     left_out = frozenset({"navigator", "instruction_server", "monitor", "stop_guard"})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
@@ -100,6 +102,9 @@ def test_new_decisions_are_recorded_and_replay_to_equal_ones(
     assert dialect_of(recording.run_log) == "clauses" and dialect_of(RunLog()) == ""
     assert {task.parameters["rule"] for task in tasks} == {"coupled"}
     assert [task.parameters["first_decision"] for task in tasks] == [0, 1, 2, 3]
+    remembered = [task.recorded.remembered for task in tasks if task.recorded]
+    assert max(remembered) > 0
+    assert [task.begins for task in tasks] == [count == 0 for count in remembered]
 
 
 def test_the_first_difference_is_said_with_its_place_and_its_reason(
@@ -146,7 +151,7 @@ def flip(data: np.ndarray) -> None:
 def forge(message: Any) -> None:
     """The second decision said something else, as another model would have."""
     if message.header.stamp.sec % 10 == 1 and message.position == 0:
-        message.tokens = np.array(message.tokens[::-1])
+        message.tokens = np.array(message.tokens) ^ 1
         message.answer = message.answer.replace("action", "noitca")
 
 
