@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ...errors import UserError
 from ...history import MOST_TURNS, History, Turn, picture_digest
@@ -17,14 +17,14 @@ class UnknownHistory(UserError):
     """The verifier lacks a part of a history; its robot sends all of it."""
 
 
-@dataclass
 class _Known:
     """What one credential's robots have sent; what was used last stands last."""
 
-    used: float  # s
-    size: int = 0  # bytes of the frames
-    frames: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
-    conversations: OrderedDict[bytes, History] = field(default_factory=OrderedDict)
+    def __init__(self, now: float) -> None:
+        self.used = now  # s
+        self.size = 0  # bytes of the frames
+        self.frames: OrderedDict[bytes, bytes] = OrderedDict()
+        self.conversations: OrderedDict[bytes, History] = OrderedDict()
 
 
 class Histories:
