@@ -137,9 +137,9 @@ class History:
         return cls(tuple(replace(turn, jpeg=b"") for turn in turns))
 
     @classmethod
-    def after_last(cls, turns: tuple[Turn, ...], known: bytes) -> History:
+    def after_last(cls, turns: tuple[Turn, ...], known: bytes | None) -> History:
         """Without turns, where a receiver that knew the conversation ``known`` has made the last of
-        them itself; else as ``named``."""
+        them itself; else as ``named``. known: None if the receiver may have none of them."""
         goes_on = bool(turns) and history_digest(turns[:-1]) == known
         return cls((), history_digest(turns), len(turns)) if goes_on else cls.named(turns)
 

@@ -21,7 +21,7 @@ from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..history import NO_HISTORY, History, HistorySpec
+from ..history import NO_HISTORY, History
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
@@ -169,11 +169,7 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
-        history=(
-            History.named(request.history)
-            if known_history is None
-            else History.after_last(request.history, known_history)
-        ),
+        history=History.after_last(request.history, known_history),
     )
 
 
@@ -435,6 +431,7 @@ class DecodeRunner:
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
         self._known_spec = b""
+        self.history = NO_HISTORY  # what the cloud's prompts remember of a mission
         self._known_history: bytes | None = None  # the cloud's, before the answer that it gave last
         self.measures = Measures()
         self._make_lookups = partial(
@@ -519,11 +516,6 @@ class DecodeRunner:
         """The identity of the cloud's target model; empty before its first answer."""
         return PromptSpec.from_bytes(self._known_spec).target if self._known_spec else ""
 
-    @property
-    def history(self) -> HistorySpec:
-        """What the cloud's prompts remember of a mission; nothing before its first answer."""
-        return self.spec_of(self._known_spec).history if self._known_spec else NO_HISTORY
-
     def answered(self, conversation: bytes | None) -> None:
         """The cloud has answered a frame after this conversation (its digest); None: who knows."""
         self._known_history = conversation if self.history.grows else None
@@ -533,7 +525,9 @@ class DecodeRunner:
         it."""
         if spec != self._known_spec:
             # another target gives other answers
-            self._lookups = self._make_lookups(self.spec_of(spec).vocabulary)
+            known = self.spec_of(spec)
+            self._lookups = self._make_lookups(known.vocabulary)
+            self.history = known.history
         self._known_spec = spec
 
     def _lookup_of(self, opening: Open) -> AnswerLookup | None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..decoding.draft import Draft
-from ..wire.codec import decode_client
-from ..wire.messages import Open
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
 _CLOSE = tuple(";:,.!?")
@@ -115,6 +112,7 @@ class Decision:
     instruction: str = ""
     preset: str = ""
     missed: int = 0  # verified tokens that were not received
+    remembered: int = 0  # earlier frames of the mission in its prompt
     opening: bytes = b""  # the serialized Open; empty where no cloud was asked
     tokens: list[int] = field(default_factory=list)  # that were received
     pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
@@ -133,14 +131,6 @@ class Decision:
     def length(self) -> int:
         """How many tokens are verified, received or not."""
         return len(self.tokens) + self.missed
-
-    @property
-    def remembered(self) -> int:
-        """How many earlier frames of the mission its prompt held; 0 if that cannot be read."""
-        with suppress(ValueError):  # damaged, or of another version
-            opening = decode_client(self.opening) if self.opening else None
-            return len(opening.history) if isinstance(opening, Open) else 0
-        return 0
 
     def miss(self, position: int) -> ShownRound:
         """Add a round that stands for the tokens up to ``position``, which were not received."""

@@ -13,7 +13,7 @@ from ..decoding.draft import Draft
 from ..edge.link.state import LinkReport
 from ..nav.status import GoalStatus, Status
 from ..wire.codec import decode_client, decode_server
-from ..wire.messages import DraftMessage, Verdict, WireError
+from ..wire.messages import ClientMessage, DraftMessage, Open, Verdict, WireError
 from .decision import (
     ActionStarted,
     Decision,
@@ -116,6 +116,7 @@ class RunLog:
         if message.kind == OPEN:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
+            decision.remembered = _earlier_frames(decision.opening)
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
@@ -196,11 +197,21 @@ class RunLog:
 
 def _tree(payload: Any) -> Draft | None:
     """The draft in a message's payload; None if it is malformed."""
+    message = _client_message(payload)
+    return message.draft if isinstance(message, DraftMessage) else None
+
+
+def _earlier_frames(payload: bytes) -> int:
+    """How many earlier frames the prompt of a serialized Open holds; 0 if it is malformed."""
+    message = _client_message(payload)
+    return len(message.history) if isinstance(message, Open) else 0
+
+
+def _client_message(payload: Any) -> ClientMessage | None:
     try:
-        message = decode_client(bytes(payload))
+        return decode_client(bytes(payload))
     except (WireError, ValueError):
         return None
-    return message.draft if isinstance(message, DraftMessage) else None
 
 
 def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ...errors import UserError
 from ...history import MOST_TURNS, History, Turn, picture_digest
+from ...lru_cache import LruCache
 from ...wire.messages import Open
 
 MOST_CONVERSATIONS = 64  # of one credential
@@ -24,7 +25,7 @@ class _Known:
         self.used = now  # s
         self.size = 0  # bytes of the frames
         self.frames: OrderedDict[bytes, bytes] = OrderedDict()
-        self.conversations: OrderedDict[bytes, History] = OrderedDict()
+        self.conversations: LruCache[bytes, History] = LruCache(MOST_CONVERSATIONS)
 
 
 class Histories:
@@ -59,8 +60,8 @@ class Histories:
         )
         if len(turns) > MOST_TURNS:
             raise UserError(f"a history has at most {MOST_TURNS} turns, not {len(turns)}")
-        for jpeg in (*(turn.jpeg for turn in turns), opening.jpeg):
-            self._keep(known, jpeg)
+        for turn in (*turns, Turn.of(opening.jpeg, "")):
+            self._keep(known, turn)
         self._name(known, turns)
         return replace(opening, history=History(turns))
 
@@ -74,9 +75,6 @@ class Histories:
     def _name(known: _Known, turns: tuple[Turn, ...]) -> None:
         named = History.named(turns)
         known.conversations[named.digest] = named
-        known.conversations.move_to_end(named.digest)
-        if len(known.conversations) > MOST_CONVERSATIONS:
-            known.conversations.popitem(last=False)
 
     def _of(self, credential: str, now: float) -> _Known:
         """What is known of a credential; what nobody used for long is forgotten."""
@@ -101,10 +99,10 @@ class Histories:
             raise UnknownHistory("the verifier does not have a frame of this history: send all")
         return replace(turn, jpeg=jpeg)
 
-    def _keep(self, known: _Known, jpeg: bytes) -> None:
-        digest = picture_digest(jpeg)
-        known.size += len(jpeg) if digest not in known.frames else 0
-        known.frames[digest] = jpeg
+    def _keep(self, known: _Known, turn: Turn) -> None:
+        digest = turn.image_digest
+        known.size += len(turn.jpeg) if digest not in known.frames else 0
+        known.frames[digest] = turn.jpeg
         known.frames.move_to_end(digest)
         while known.size > self._bytes_each:
             _, dropped = known.frames.popitem(last=False)
