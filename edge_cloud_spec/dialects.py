@@ -29,6 +29,7 @@ _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
     "most": (int, "a whole number"),
+    "several_frames": (bool, "true or false"),
     "history": (dict, "a mapping of frames, choose, text and size"),
     **dict.fromkeys(("actions", "examples"), (dict, "a mapping of texts, in quotes")),
 }

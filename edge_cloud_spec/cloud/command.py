@@ -184,10 +184,11 @@ def make_worker(settings: ServeSettings) -> Worker:
     models = settings.models
     dialect = load_dialect(models.dialect)
     text = _read(models.system_text) if models.system_text else dialect.system_text
-    history = dialect.history
     if models.history >= 0:
-        history = replace(history, frames=models.history)
-    dialect = replace(dialect, history=history)
+        history = replace(dialect.history, frames=models.history)
+        dialect = replace(dialect, history=history)
+    if dialect.several_frames and not dialect.history.frames:
+        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
     if settings.on_openai:
         return _make_remote(settings, text, dialect)
     if settings.on_vllm:
@@ -199,7 +200,7 @@ def make_worker(settings: ServeSettings) -> Worker:
     target = load(models.target, **options)
     drafter = load(models.drafter, **options) if models.drafter else None
     spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
-    spec = replace(spec, history=history)
+    spec = replace(spec, history=dialect.history)
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
             target.grammar(dialect.grammar("action", order), spec)

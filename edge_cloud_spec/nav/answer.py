@@ -117,7 +117,8 @@ class Dialect:
     decision. A thought, up to the marker ``thinks_until``, is skipped.
 
     ``examples`` are answers with an action. ``system_text`` and ``user_text`` belong to the prompt.
-    ``history``: what a prompt remembers of its mission.
+    ``several_frames``: the model was trained on earlier pictures, too. ``history``: what a prompt
+    remembers of its mission.
     """
 
     name: str = field(default=CLAUSES_FORM, compare=False)
@@ -129,6 +130,7 @@ class Dialect:
     examples: tuple[str, ...] = field(default=(), compare=False)
     system_text: str = field(default="", compare=False)
     user_text: str = field(default="", compare=False)
+    several_frames: bool = field(default=False, compare=False)
     history: HistorySpec = field(default=NO_HISTORY, compare=False)
 
     @property

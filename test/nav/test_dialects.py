@@ -86,6 +86,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"actions": {"go": None}}, "actions must be a mapping of texts"),
     ({"actions": ["go"]}, "actions must be a mapping of texts"),
     ({"examples": {"go": 25}}, "examples must be a mapping of texts"),
+    ({"several_frames": 8}, "several_frames must be true or false"),
     ({"history": 8}, "history must be a mapping"),
     ({"history": {"frames": 8, "order": "first"}}, "unexpected keyword argument 'order'"),
     ({"history": {"frames": "8"}}, "history frames '8': give 0 to"),

@@ -155,7 +155,7 @@ with Cloud(worker, token_file=right, metrics="127.0.0.1:0") as cloud, Proxy(clou
                 robot.ask(DraftMessage(opened.base, Draft((99,)), 0))
                 proxy.cut()
                 robot.hear()
-    worker._models.prompt = lambda opening: 1 / 0  # a failure in the middle of a request
+    worker._models.prompt = lambda *_: 1 / 0  # a failure in the middle of a request
     with Talk(proxy.address, token_file=right) as robot:
         robot.ask(opening(jpeg=picture))
     from urllib.request import urlopen
