@@ -39,8 +39,8 @@ def spec_of(frames: int, choose: str = "conversation") -> PromptSpec:
     return replace(spec, history=HistorySpec(frames, choose))
 
 
-def verifier(frames: int, choose: str = "conversation", **limits: float) -> Worker:
-    return Worker(model(1), spec_of(frames, choose), limits=WorkerLimits(**limits))  # type: ignore[arg-type]
+def verifier(frames: int, choose: str = "conversation", history_mb: float = 8.0) -> Worker:
+    return Worker(model(1), spec_of(frames, choose), limits=WorkerLimits(history_mb=history_mb))
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Robot:
 
     runner: DecodeRunner
     client: VerifierClient
-    policy: SamplingPolicy = GREEDY
-    rule: str = "greedy"
+    policy: SamplingPolicy
+    rule: str
 
     def __post_init__(self) -> None:
         self.memory = MissionMemory()
@@ -76,14 +76,14 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def robot_at(stack: ExitStack, worker: Worker, **settings: object) -> Robot:
-    for each in (1, 2):
-        if each != 1:
-            model(each).use_memory(KvMemory())
+def robot_at(
+    stack: ExitStack, worker: Worker, policy: SamplingPolicy = GREEDY, rule: str = "greedy"
+) -> Robot:
+    model(2).use_memory(KvMemory())
     cloud = stack.enter_context(Cloud(worker))
     client = VerifierClient(ClientSettings(cloud.address))
     stack.callback(client.close)
-    return Robot(DecodeRunner(model(2), model(2).spec("", TOKENS)), client, **settings)  # type: ignore[arg-type]
+    return Robot(DecodeRunner(model(2), model(2).spec("", TOKENS)), client, policy, rule)
 
 
 def expected(robot: Robot, spec: PromptSpec) -> tuple[int, ...]:
@@ -132,10 +132,12 @@ def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> 
     assert max(rows[1:]) <= rows[0]  # which has the system's text and the instruction as well
 
 
-def test_where_the_end_of_an_answer_was_lost_its_turn_is_named(stack: ExitStack) -> None:
+def test_where_the_end_of_an_answer_was_lost_its_turn_is_named(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The verifier does not know which answer the robot goes on after, but it has the frames."""
     worker = verifier(8)
-    worker.histories.answered = lambda *_: None  # type: ignore[method-assign]
+    monkeypatch.setattr(worker.histories, "answered", lambda *_: None)
     robot = robot_at(stack, worker)
     for number in range(4):
         outcome = robot.decide(number, "dsd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,9 +228,9 @@ def test_a_history_without_frames_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"frames": -1}, {"frames": 1000}, {"choose": "first"}])
-def test_an_impossible_history_is_refused_with_its_reason(wrong: dict[str, object]) -> None:
+def test_an_impossible_history_is_refused_with_its_reason(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="history"):
-        HistorySpec(**wrong)  # type: ignore[arg-type]
+        HistorySpec(**wrong)
     spec = replace(spec_of("qwen3_vl"), history=HistorySpec(2)).to_bytes()
     (name, value) = next(iter(wrong.items()))
     told = f'"{name}": {value}' if name == "frames" else f'"{name}": "{value}"'

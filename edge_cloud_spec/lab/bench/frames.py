@@ -46,10 +46,14 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row for each kind of history. UserError."""
     check_counts(args, "missions", "decisions", "frames")
     try:
-        kinds = NO_HISTORY, HistorySpec(args.frames), HistorySpec(args.frames, LAST)
+        kinds = {
+            "one frame": NO_HISTORY,
+            "conversation": HistorySpec(args.frames),
+            "read anew": HistorySpec(args.frames, LAST),
+        }
     except ValueError as error:
         raise UserError(f"--frames: {error}") from None
-    rows = [_row(args, history) for history in kinds]
+    rows = [{"history": name, **_row(args, history)} for name, history in kinds.items()]
     one = rows[0]
     for row in rows:
         share = row["cloud_tokens"] / one["cloud_tokens"]
@@ -71,9 +75,7 @@ def _row(args: argparse.Namespace, history: HistorySpec) -> Row:
         figures = np.array(list(_decisions(args, target, drafter, robot, history)), float)
     names = ("prompt_tokens", "cloud_tokens", "robot_tokens", "up_bytes")
     means = dict(zip(names, figures.mean(axis=0).tolist(), strict=True))
-    kind = "one frame" if not history.frames else history.choose
-    frames = "read anew" if history.choose == LAST else kind
-    return {"history": frames, "frames": history.frames, "decisions": len(figures), **means}
+    return {"frames": history.frames, "decisions": len(figures), **means}
 
 
 def _decisions(
