@@ -49,6 +49,7 @@ QUIET_S = 1.0  # silence in which a server may have been restarted
 FORGOTTEN = ("Cache miss", "Failed to apply")
 # Samples of one position at a high temperature; if all are equal, it does not sample.
 PROBE_SEEDS = 8
+PROBE_CHAINS = 3
 PROBE_TEMPERATURE = 100.0
 # The probe text, which both tokenizers must tokenize alike.
 SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"
@@ -460,7 +461,10 @@ class VllmModels(ModelRunner):
             )
         self._samples = len(set(said[1:])) > 1
         path = (said[0], (said[0] + 1) % self.spec.vocabulary, said[0])
-        scored = await self._chain(session, path)
+        for _ in range(PROBE_CHAINS):
+            # What its cache has may be scored as no number; then the whole reply is refused.
+            if len(scored := await self._chain(session, path)) >= len(path):
+                break
         plain = [await self._token(session, path[:at], GREEDY, None) for at in range(len(path) + 1)]
         agree = all(plain[len(start)] == token for start, token in scored.items())
         self._chains = agree and len(scored) >= len(path)

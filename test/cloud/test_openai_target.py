@@ -109,7 +109,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
 
 def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleNamespace) -> None:
     requests = sample_requests(3, 14)
-    with verifier(served.url, model=TARGET) as there:
+    with verifier(served.url, "--api-timeout", "600", model=TARGET) as there:
         theirs = [there.robot.words(there.decode(request)) for request in requests[:-1]]
         # The server refuses the fields for a grammar; it is asked again without.
         grammar = SamplingPolicy(grammar=answer_grammar("action", requests[-1].order))

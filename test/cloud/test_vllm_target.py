@@ -217,6 +217,12 @@ def test_a_chain_whose_scores_cannot_be_is_asked_again_node_by_node(
     assert asked[0] < asked[1]
 
 
+def test_chains_are_scored_whatever_the_servers_cache_says_of_the_first(peer: VllmPeer) -> None:
+    for scored in range(7):  # each seventh reply of the server is no JSON
+        peer._scored = scored
+        assert on_vllm(peer)._models._chains
+
+
 def test_a_server_that_tells_nothing_of_its_cache_is_asked_for_each_node(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
