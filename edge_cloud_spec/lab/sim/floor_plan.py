@@ -41,7 +41,9 @@ class _FloorPlan:
         self.pen.rectangle([self._at(-w, d), self._at(w, -d)], outline=_INK, width=4)
         for piece in (*self.room.furniture, *self.room.things):
             self._thing(piece)
-        self._reach(self.room.thing(self.room.target))
+        for thing in self.room.things:
+            if thing.name == self.room.target:
+                self._reach(thing)
         for thing in self.room.things:
             self._name(thing)
         self._path(path, stops)

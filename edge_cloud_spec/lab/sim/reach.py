@@ -27,6 +27,12 @@ def thing_in_front(room: Room, pose: Pose) -> str:
     return min(faced, key=lambda name: aside[name], default="")
 
 
+def faces(thing: Thing, pose: Pose) -> bool:
+    """Whether a robot at ``pose`` is within REACH of the thing, and within FACING of ahead."""
+    eye = eye_at(pose)
+    return thing.distance(eye.x, eye.y) <= REACH and _aside(thing, eye) <= FACING
+
+
 def _aside(thing: Thing, eye: Eye) -> float:
     """The angle between ahead and the thing's middle (rad); 0 if the line ahead meets it within
     REACH."""

@@ -261,14 +261,15 @@ def _try_room(seed: int, rng: np.random.Generator, wanted: str | None) -> Room |
         decoration=decorate(size, layout.things, rng),
         size=size,
         start=start,
-        light=_light(size, rng),
+        light=light_of(size, rng),
         wall=pale(rng, 0.5, 0.92, 0.09),
         floor=pale(rng, 0.22, 0.75, 0.07),
         sky=pale(rng, 0.7, 0.95, 0.03),
     )
 
 
-def _light(size: tuple[float, float], rng: np.random.Generator) -> Light:
+def light_of(size: tuple[float, float], rng: np.random.Generator) -> Light:
+    """A lamp somewhere above a room of ``size`` metres."""
     warmth = rng.uniform(-0.06, 0.06)
     tone = np.array([1 + warmth, 1.0, 1 - warmth])
     ambient = rng.uniform(0.34, 0.52)

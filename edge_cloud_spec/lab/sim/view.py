@@ -17,7 +17,7 @@ from .gl import GlContext
 from .kinds import KINDS
 from .room import Pose, Room, make_room
 from .scene import Scene
-from .thing import VisibleThing
+from .thing import Thing, VisibleThing
 
 SIZE = 128
 """Pixels a side at which things are counted, whatever the size of the picture."""
@@ -41,26 +41,32 @@ class View:
 
 def visible_things(room: Room, eye: Eye, things: np.ndarray) -> tuple[VisibleThing, ...]:
     """The nameable things in a segmentation int [n, n] (indices into ``room.things``, or -1)."""
-    size = len(things)
-    seen = []
-    for i, thing in enumerate(room.things):
-        rows, columns = np.nonzero(things == i)
-        if thing.name not in KINDS or not len(rows):
+    seen = visible_parts(room.things, eye, things)
+    return tuple(part for part in seen.values() if part.name in KINDS)
+
+
+def visible_parts(
+    things: tuple[Thing, ...], eye: Eye, segmentation: np.ndarray
+) -> dict[int, VisibleThing]:
+    """What a segmentation int [n, n] shows of each thing, by its index."""
+    size = len(segmentation)
+    seen = {}
+    for i, thing in enumerate(things):
+        rows, columns = np.nonzero(segmentation == i)
+        if not len(rows):
             continue
         half = math.tan(FIELD_OF_VIEW / 2)
         across = (1 - (2 * columns.mean() + 1) / size) * half
         up = (1 - (2 * rows.mean() + 1) / size) * half
         x, y, _ = eye.axes @ np.array([1.0, across, up])
         bearing = math.atan2(y, x) - eye.yaw
-        seen.append(
-            VisibleThing(
-                thing.name,
-                max(1, round(len(rows) * (SIZE / size) ** 2)),
-                math.degrees(math.atan2(math.sin(bearing), math.cos(bearing))),
-                thing.distance(eye.x, eye.y),
-            )
+        seen[i] = VisibleThing(
+            thing.name,
+            max(1, round(len(rows) * (SIZE / size) ** 2)),
+            math.degrees(math.atan2(math.sin(bearing), math.cos(bearing))),
+            thing.distance(eye.x, eye.y),
         )
-    return tuple(seen)
+    return seen
 
 
 def class_grid(room: Room, things: np.ndarray) -> np.ndarray:
@@ -89,7 +95,7 @@ def sample_views(
     contrast, sensor noise and JPEG quality (60 to 95, at the published size).
     """
     rng = np.random.default_rng((seed, 0x71E3))
-    context = _open_gl(renderer)
+    context = open_gl(renderer)
     made = 0
     try:
         while made < count:
@@ -116,7 +122,7 @@ def sample_views(
             context.close()
 
 
-def _open_gl(renderer: str) -> GlContext | None:
+def open_gl(renderer: str) -> GlContext | None:
     """A working GL context; None for rays, and for "mixed" without one."""
     if renderer not in ("egl", "mixed") or (renderer == "mixed" and no_gl_because):
         return None
@@ -140,13 +146,20 @@ def _one_view(
         image, things = caster.look(eye)
     else:
         image, things = painter.render(eye), caster.segment(eye)
-    image = decode_jpeg(encode_jpeg(_expose(image, rng), int(rng.integers(60, 96))))
-    if len(image) != size:
-        image = np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
+    image = decode_jpeg(encode_jpeg(expose(image, rng), int(rng.integers(60, 96))))
+    image = halved(image, size)
     return View(image, visible_things(room, eye, things), class_grid(room, things))
 
 
-def _expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def halved(image: np.ndarray, size: int) -> np.ndarray:
+    """A picture uint8 [n, n, 3] with ``size`` pixels a side."""
+    if len(image) == size:
+        return image
+    return np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
+
+
+def expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The picture as a camera of another exposure, contrast, colour and noise takes it."""
     gain = float(rng.uniform(0.8, 1.2))
     gamma = float(rng.uniform(0.85, 1.15))
     balance = rng.uniform(0.96, 1.04, 3)

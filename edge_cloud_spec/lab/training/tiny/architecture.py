@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import (
     GenerationConfig,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
 
-from .language import INSTRUCTION, NAMES, ORDERS, PHRASES
+from .language import FLAT_PHRASES, INSTRUCTION, NAMES, ORDERS, PHRASES
 from .tokenizer import build_tokenizer, save_tokenizer
 
 SIZE = 128  # pixels of an image's side
@@ -45,8 +46,8 @@ class ModelShape:
     deepstack: tuple[int, ...]
 
 
-TARGET = ModelShape(576, 256, 768, 6, 4, 2, 64, (12, 10, 10), 128, 6, 4, (1, 3))
-DRAFTER = ModelShape(544, 96, 192, 2, 3, 1, 32, (6, 5, 5), 48, 2, 2, (0,))
+TARGET = ModelShape(608, 256, 768, 6, 4, 2, 64, (12, 10, 10), 128, 6, 4, (1, 3))
+DRAFTER = ModelShape(576, 96, 192, 2, 3, 1, 32, (6, 5, 5), 48, 2, 2, (0,))
 SHAPES = {"target": TARGET, "drafter": DRAFTER}
 
 
@@ -104,6 +105,14 @@ def build_model(shape: ModelShape, seed: int) -> Qwen3VLForConditionalGeneration
     return model
 
 
+def load_weights(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
+    """Put a shipped model's weights into one of the same shape, which may know more tokens."""
+    state = model.state_dict()
+    for name, stored in load_file(folder / "model.safetensors").items():
+        state[name][tuple(map(slice, stored.shape))] = stored.to(torch.float32)
+    model.load_state_dict(state)
+
+
 def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
     """Write a model into ``folder``: fp16 weights and every file that loading needs."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +143,7 @@ def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> Non
     }
     language = {
         "instructions": INSTRUCTION.pattern,
-        "phrases": list(PHRASES),
+        "phrases": [*PHRASES, *FLAT_PHRASES],
         "names": list(NAMES),
         "orders": list(ORDERS),
     }

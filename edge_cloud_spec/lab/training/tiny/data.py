@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,11 @@ def read_views(path: Path) -> Views:
         return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
 
 
-def _write(job: tuple[Path, int, int, str]) -> Path:
+Job = tuple[Path, int, int, str]
+"""A file, its seed, how much it holds, and the renderer."""
+
+
+def _write(job: Job) -> Path:
     from ...sim.view import write_views  # the simulator is needed to train, not to run
 
     path, seed, count, renderer = job
@@ -87,14 +91,19 @@ def make_views(folder: Path, seed: int, count: int, renderer: str, processes: in
         number = seed * 1000 + start // SHARD
         size = min(SHARD, count - start)
         jobs.append((folder / f"views_{renderer}_{number}_{size}.npz", number, size, renderer))
+    return join([read_views(path) for path in make_files(_write, jobs, processes)])
+
+
+def make_files(write: Callable[[Job], Path], jobs: Sequence[Job], processes: int) -> list[Path]:
+    """The files of the jobs, each written unless it is there."""
     todo = [job for job in jobs if not job[0].exists()]
     if todo:
         os.environ.setdefault("LP_NUM_THREADS", "1")  # else Mesa takes every core in each process
         print(f"views: 0 of {len(todo)} files", flush=True)
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            for done, path in enumerate(pool.imap_unordered(_write, todo), 1):
+            for done, path in enumerate(pool.imap_unordered(write, todo), 1):
                 print(f"views: {done} of {len(todo)} files, {path.name}", flush=True)
-    return join([read_views(job[0]) for job in jobs])
+    return [job[0] for job in jobs]
 
 
 class QuestionEncoder:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ...sim.thing import VisibleThing
 
@@ -28,6 +29,7 @@ NAMES = (
     "brown door",
 )
 ORDERS = ("action first", "reason first")
+SIDES = ("left", "ahead", "right")
 PHRASES = (
     "find the {}",
     "go to the {}",
@@ -36,9 +38,26 @@ PHRASES = (
     "drive to the {}",
     "where is the {}",
 )
+FLAT_PHRASES = (
+    "first go to the {0}, then go to the {0}",
+    "first go to the {0}, then go back to the {0}",
+    "turn left at the hallway",
+    "turn right at the hallway",
+    *(
+        f"go through the {n} door on the {s}"
+        for n in ("first", "second", "third")
+        for s in SIDES[::2]
+    ),
+)
+"""What is asked for in flats, beside the things."""
+
 INSTRUCTION = re.compile(
-    r"(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
-    rf"(?P<name>{'|'.join(NAMES)})[.?!]?"
+    r"(?:(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the NAME"
+    r"|[Ff]irst go to the NAME, then go (?:back )?to the NAME"
+    r"|[Tt]urn (?:left|right) at the hallway"
+    r"|[Gg]o through the (?:first|second|third) door on the (?:left|right))[.?!]?".replace(
+        "NAME", f"(?:{'|'.join(NAMES)})"
+    )
 )
 
 VISIBLE_PIXELS = 24
@@ -48,8 +67,19 @@ AHEAD, SLIGHT = 6.0, 18.0  # degrees
 STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
 IN_LINE = 4.0  # degrees between two things of which one is before the other
 
-SIDES = ("left", "ahead", "right")
 DISTANCES = ("near", "midway", "far")
+
+
+class Placed(Protocol):
+    """What has a bearing (degrees, left positive) and a distance (m)."""
+
+    @property
+    def bearing(self) -> float:
+        """Degrees, left positive."""
+
+    @property
+    def distance(self) -> float:
+        """Metres."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +151,8 @@ def relation(thing: VisibleThing, other: VisibleThing) -> str:
     return "left of" if between > 0 else "right of"
 
 
-def _place(thing: VisibleThing, words: float, numbers: float) -> list[Piece]:
+def place(thing: Placed, words: float, numbers: float) -> list[Piece]:
+    """The words for where something is, and their weights."""
     return [
         Piece(f" {distance_word(thing.distance)}", words),
         Piece(f" {metres(thing.distance)}", numbers),
@@ -130,7 +161,8 @@ def _place(thing: VisibleThing, words: float, numbers: float) -> list[Piece]:
     ]
 
 
-def _reason(seen: dict[str, VisibleThing], name: str) -> list[Piece]:
+def reason_of(seen: dict[str, VisibleThing], name: str) -> list[Piece]:
+    """What is said of a thing where these are in view."""
     others = [thing for thing in seen.values() if thing.name != name]
     if name not in seen:
         pieces = [Piece(" no", 2.0), Piece(f" {name}", 0.1)]
@@ -139,12 +171,12 @@ def _reason(seen: dict[str, VisibleThing], name: str) -> list[Piece]:
             return [*pieces, Piece(",", 0.1), Piece(" nothing", 0.5), Piece(" known", 0.1)]
         for index, thing in enumerate(others[:2]):
             pieces += [Piece(",", 0.5 if index else 0.1), Piece(f" {thing.name}", 0.5)]
-            pieces += _place(thing, 0.7, 0.3)
+            pieces += place(thing, 0.7, 0.3)
         return pieces
     thing = seen[name]
     colour, shape = name.split()
     pieces = [Piece(f" {colour}", 2.0), Piece(f" {shape}", 0.1)]
-    pieces += _place(thing, 2.0, 0.7)
+    pieces += place(thing, 2.0, 0.7)
     if not others:
         return [*pieces, Piece(",", 0.1), Piece(" alone", 0.5)]
     beside = min(others, key=lambda other: abs(other.bearing - thing.bearing))
@@ -169,12 +201,17 @@ def pieces(things: Sequence[VisibleThing], name: str, order: str) -> list[Piece]
     if name not in askable(things):
         raise ValueError(f"{name!r} cannot be asked for in this view")
     seen = visible(things)
-    words = best_action(seen.get(name)).split()
-    action = [Piece("action:", 0.1), *(Piece(f" {word}", 2.0) for word in words), Piece(";", 0.1)]
-    if words[0] == "move":
-        action[2] = Piece(" forward", 0.1)
-    reason = [Piece("reason:", 0.1), *_reason(seen, name), Piece(";", 0.5)]
-    first, last = (action, reason) if order == "action first" else (reason, action)
+    return assembled(best_action(seen.get(name)), reason_of(seen, name), order)
+
+
+def assembled(action: str, reason: Sequence[Piece], order: str) -> list[Piece]:
+    """An answer of this action and this reason, in this order."""
+    words = action.split()
+    acted = [Piece("action:", 0.1), *(Piece(f" {word}", 2.0) for word in words), Piece(";", 0.1)]
+    if words[:2] == ["move", "forward"]:
+        acted[2] = Piece(" forward", 0.1)
+    reasoned = [Piece("reason:", 0.1), *reason, Piece(";", 0.5)]
+    first, last = (acted, reasoned) if order == "action first" else (reasoned, acted)
     return [*first, Piece(f" {last[0].text}", 0.1), *last[1:]]
 
 
@@ -228,3 +265,10 @@ def vocabulary() -> list[str]:
     words |= {"action:", " action:", "reason:", " reason:", "action", "reason"}
     openings = {phrase.split()[0] for phrase in PHRASES}
     return sorted(words | openings | {opening.capitalize() for opening in openings})
+
+
+def flat_vocabulary() -> list[str]:
+    """The words that only flats need, in an order that stays: their ids follow all others."""
+    spoken = "hallway room enter leave hidden done look second third round then through on at back"
+    spoken += " go 1 3 5 7"
+    return [*(f" {word}" for word in spoken.split()), "turn", "Turn", "first", "First"]

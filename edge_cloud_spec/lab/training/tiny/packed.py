@@ -115,10 +115,20 @@ class PackedForward(nn.Module):
 
     def hidden(self, merged: Tensor, features: list[Tensor], ids: Tensor) -> Tensor:
         """Last hidden states [B, L, H] for ids [B, L] (image places filled from ``merged``)."""
-        text = self.model.model.language_model
-        embedded = text.embed_tokens(ids)
+        embedded = self.model.model.language_model.embed_tokens(ids)
         x = torch.cat((embedded[:, :1], merged.to(embedded.dtype), embedded[:, 1 + VISUAL :]), 1)
         rest = x.shape[1] - 1 - VISUAL
+        added = [F.pad(feature.to(x.dtype), (0, 0, 1, rest)) for feature in features]
+        return self.text_layers(x, added, self.cos, self.sin, self.mask)
+
+    def text_layers(
+        self, x: Tensor, added: list[Tensor], cos: Tensor, sin: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Last hidden states [B, L, H] of embeddings of that shape; ``added`` after each layer.
+
+        cos, sin: [B, 1, L, dim]; mask: additive [1, 1, L, L]; None: each sees what is before it.
+        """
+        text = self.model.model.language_model
         for index, layer in enumerate(text.layers):
             attention = layer.self_attn
             h = layer.input_layernorm(x)
@@ -127,14 +137,17 @@ class PackedForward(nn.Module):
             k = attention.k_norm(attention.k_proj(h).view(shape)).transpose(1, 2)
             v = attention.v_proj(h).view(shape).transpose(1, 2)
             groups = attention.num_key_value_groups
-            q = _rotate(q, self.cos, self.sin).to(v.dtype)
-            k = _rotate(k, self.cos, self.sin).to(v.dtype).repeat_interleave(groups, dim=1)
+            q = _rotate(q, cos, sin).to(v.dtype)
+            k = _rotate(k, cos, sin).to(v.dtype).repeat_interleave(groups, dim=1)
             shared = v.repeat_interleave(groups, dim=1)
-            mixed = _attention(q, k, shared, self.mask.to(q.dtype))
+            if mask is None:
+                mixed = F.scaled_dot_product_attention(q, k, shared, is_causal=True)
+            else:
+                mixed = _attention(q, k, shared, mask.to(q.dtype))
             x = x + attention.o_proj(mixed.transpose(1, 2).flatten(2))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
-            if index < len(features):
-                x = x + F.pad(features[index].to(x.dtype), (0, 0, 1, rest))
+            if index < len(added):
+                x = x + added[index]
         normed: Tensor = text.norm(x)
         return normed
 
@@ -143,3 +156,29 @@ class PackedForward(nn.Module):
         merged, features = self.encode_images(pixels)
         hidden = self.hidden(merged, features, ids)[:, PREFIX:]
         return merged, F.linear(hidden, self.model.lm_head.weight)
+
+
+class ConversationForward(PackedForward):
+    """Runs ``model`` on conversations of several images, each row with its own places of them."""
+
+    def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
+        super().__init__(model, 1, 1)
+
+    def converse(
+        self, rows: Tensor, ids: Tensor, visual: Tensor, positions: Tensor, last: Tensor
+    ) -> Tensor:
+        """Logits [N, V] after the tokens at ``last`` [N], places in the flat [B * L].
+
+        rows [B, T * 64, K, H]: of T images' visual tokens in each conversation, and their K - 1
+        deepstack features; ids [B, L]; visual [B, L]: which of them stands there, -1 for text;
+        positions [3, B, L].
+        """
+        text = self.model.model.language_model
+        is_text = (visual < 0)[..., None]
+        index = visual.clamp(min=0)[..., None, None].expand(-1, -1, *rows.shape[2:])
+        placed = rows.gather(1, index).unbind(2)
+        x = torch.where(is_text, text.embed_tokens(ids), placed[0])
+        added = [row.masked_fill(is_text, 0.0) for row in placed[1:]]
+        cos, sin = text.rotary_emb(x, positions)
+        hidden = self.text_layers(x, added, cos[:, None], sin[:, None], None)
+        return F.linear(hidden.flatten(0, 1)[last], self.model.lm_head.weight)

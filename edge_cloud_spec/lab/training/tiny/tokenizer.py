@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .language import numbers, vocabulary
+from .language import flat_vocabulary, numbers, vocabulary
 
 SPECIAL = (
     "<|endoftext|>",
@@ -22,6 +22,7 @@ SPECIAL = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+SPECIAL_BY_ID = (SPECIAL[2], *SPECIAL[:2], *SPECIAL[3:])
 WORDS = r" ?[A-Za-z]+:?| \d+(?:\.\d)?|\s|[^\sA-Za-z]+?"
 
 TEMPLATE = (
@@ -55,14 +56,30 @@ def _merges(words: list[str]) -> list[tuple[str, str]]:
     return list(merges)
 
 
+def _further_merges(word: str, merges: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The merges that are missing to make one token of the word, after these in their order."""
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    parts = list(alphabet.pre_tokenize_str(word)[0][0])
+    for left, right in merges:
+        at = 0
+        while at < len(parts) - 1:
+            if parts[at : at + 2] == [left, right]:
+                parts[at : at + 2] = [left + right]
+            at += 1
+    return [("".join(parts[:end]), parts[end]) for end in range(1, len(parts))]
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer; the same on every call."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = _merges([*vocabulary(), *numbers()])
-    entries = [*letters, *(left + right for left, right in merges)]
-    tokenizer = Tokenizer(
-        models.BPE({entry: index for index, entry in enumerate(entries)}, merges, fuse_unk=False)
-    )
+    later: list[tuple[str, str]] = []
+    for word in flat_vocabulary():
+        later += _further_merges(word, [*merges, *later])
+    # the special tokens stand before what was added later, so that no id changed
+    entries = [*letters, *map("".join, merges), *SPECIAL_BY_ID, *map("".join, later)]
+    ids = {entry: index for index, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.BPE(ids, [*merges, *later], fuse_unk=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),

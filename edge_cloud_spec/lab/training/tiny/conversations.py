@@ -1,0 +1,280 @@
+"""Fine-tuning on conversations: the text layers learn, over pictures that are encoded once.
+
+The vision part stays as it ships: it tells doorways apart already, and what it sees of things must
+not get worse. So a conversation costs its text layers alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Qwen3VLForConditionalGeneration
+
+from ...sim.camera import decode_jpeg
+from ..loop import descend, falling
+from .architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
+from .data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
+from .episodes import Episode
+from .language import ORDERS, Piece, pieces
+from .packed import ConversationForward
+from .tokenizer import build_tokenizer
+
+TURNS = 9  # pictures of a conversation at most: eight of the past, and the present one
+LENGTH = 800  # tokens of one at most
+UNKNOWN = 0.3  # what the first answer is worth where the words before it are forgotten
+FROM_START = 0.3  # of the conversations begin with their episode
+ACTION_FIRST = 0.75
+ENCODED = 16  # pictures at a time
+WARMUP = 20  # steps
+
+
+@dataclass
+class Row:
+    """A conversation as it grows: ids, what each of them weighs, its visual token or -1, and its
+    positions; ``place`` is the next text's."""
+
+    ids: list[int]
+    weights: list[float]
+    visual: list[int]
+    positions: list[tuple[int, int, int]]
+    place: int = 0
+
+    def text(self, ids: Sequence[int], weight: float = 0.0) -> None:
+        """Append text."""
+        self.ids += ids
+        self.weights += [weight] * len(ids)
+        self.visual += [-1] * len(ids)
+        self.positions += [(self.place + i,) * 3 for i in range(len(ids))]
+        self.place += len(ids)
+
+    def image(self, number: int, prefix: Sequence[int]) -> None:
+        """Append the picture of this number, as ``QuestionEncoder.prefix`` writes it."""
+        self.text(prefix[:1])
+        side = GRID // MERGE
+        self.ids += prefix[1:-1]
+        self.weights += [0.0] * VISUAL
+        self.visual += range(number * VISUAL, (number + 1) * VISUAL)
+        self.positions += [
+            (self.place, self.place + i // side, self.place + i % side) for i in range(VISUAL)
+        ]
+        self.place += side
+        self.text(prefix[-1:])
+
+
+def conversation(
+    answers: Sequence[Sequence[Piece]],
+    order: str,
+    instruction: str,
+    encoder: QuestionEncoder,
+    first: float = 1.0,
+) -> Row:
+    """A picture and its answer in turn, as the chat template writes them; as many as LENGTH holds.
+
+    ``first``: what the first answer is worth.
+    """
+    row = Row([], [], [], [])
+    for number, answer in enumerate(answers):
+        before = len(row.ids)
+        row.image(number, encoder.prefix)
+        if not number:
+            row.text([*encoder.ids(f"{instruction}\n"), *encoder.ids(order)])
+        row.text([encoder.start])
+        for piece in answer:
+            row.text(encoder.ids(piece.text), piece.weight * (1.0 if number else first))
+        row.text([encoder.end], 0.1)
+        if len(row.ids) > LENGTH:
+            for part in (row.ids, row.weights, row.visual, row.positions):
+                del part[before:]  # type: ignore[attr-defined]
+            break
+    return row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows [B, L] and the encoded pictures of each; see ``ConversationForward.converse``."""
+
+    rows: Tensor
+    ids: Tensor
+    visual: Tensor
+    positions: Tensor
+    last: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], pictures: Sequence[np.ndarray], pad: int) -> Batch:
+        """Of rows and their pictures, each [T, 64, K, H]."""
+        length = max(len(row.ids) for row in rows)
+        turns = max(map(len, pictures))
+        ids = np.full((len(rows), length), pad)
+        weights = np.zeros(ids.shape, np.float32)
+        visual = np.full(ids.shape, -1)
+        positions = np.zeros((3, *ids.shape), np.int64)
+        encoded = np.zeros((len(rows), turns, *pictures[0].shape[1:]), np.float32)
+        for i, (row, shown) in enumerate(zip(rows, pictures, strict=True)):
+            size = len(row.ids)
+            ids[i, :size], weights[i, :size], visual[i, :size] = row.ids, row.weights, row.visual
+            positions[:, i, :size] = np.array(row.positions).T
+            encoded[i, : len(shown)] = shown
+        weighs = np.flatnonzero(weights)
+        return cls(
+            torch.from_numpy(encoded).flatten(1, 2),
+            torch.from_numpy(ids),
+            torch.from_numpy(visual),
+            torch.from_numpy(positions),
+            torch.from_numpy(weighs - 1),
+            torch.from_numpy(ids.ravel()[weighs]),
+            torch.from_numpy(weights.ravel()[weighs]),
+        )
+
+
+class Taught:
+    """What a model learns from: conversations of episodes, and questions about views.
+
+    ``seen`` and ``viewed`` are the encoded pictures, float16 [N, 64, K, H].
+    """
+
+    def __init__(
+        self, episodes: Sequence[Episode], seen: np.ndarray, views: Views, viewed: np.ndarray
+    ) -> None:
+        self.episodes, self.seen, self.views, self.viewed = episodes, seen, views, viewed
+        self._begins = np.cumsum([0, *map(len, episodes)])
+        self._shares = np.diff(self._begins) / self._begins[-1]
+        self.encoder = QuestionEncoder(build_tokenizer())
+
+    def conversations(self, count: int, rng: np.random.Generator) -> Batch:
+        """So many, of up to TURNS turns."""
+        rows, pictures = [], []
+        for number in rng.choice(len(self.episodes), count, p=self._shares):
+            episode = self.episodes[number]
+            start = int(rng.integers(max(1, len(episode) - TURNS + 1)))
+            start = 0 if rng.random() < FROM_START else start
+            order = ORDERS[0] if rng.random() < ACTION_FIRST else ORDERS[1]
+            instruction = episode.instruction
+            if rng.random() < 0.2:
+                instruction = instruction[0].upper() + instruction[1:] + "."
+            answers = [turn.pieces(order) for turn in episode.turns[start : start + TURNS]]
+            first = UNKNOWN if start else 1.0
+            rows.append(conversation(answers, order, instruction, self.encoder, first))
+            begin = self._begins[number] + start
+            pictures.append(self.seen[begin : begin + len(answers)])
+        return Batch.of(rows, pictures, self.encoder.pad)
+
+    def questions(self, count: int, rng: np.random.Generator) -> Batch:
+        """So many single frames, as the pair was trained on."""
+        rows, pictures = [], []
+        for index in rng.choice(len(self.views), count):
+            things, order = self.views.things(index), ORDERS[rng.integers(2)]
+            name = draw_names(things, 2, rng)[rng.integers(2)]
+            answer = pieces(things, name, order)
+            rows.append(conversation([answer], order, draw_instruction(name, rng), self.encoder))
+            pictures.append(self.viewed[index : index + 1])
+        return Batch.of(rows, pictures, self.encoder.pad)
+
+
+def encode(model: Qwen3VLForConditionalGeneration, images: Sequence[np.ndarray]) -> np.ndarray:
+    """Images uint8 [128, 128, 3] as visual tokens and deepstack features: float16 [N, 64, K, H]."""
+    forward, found = ConversationForward(model), []
+    with torch.inference_mode():
+        for start in range(0, len(images), ENCODED):
+            pixels = pixels_of(np.stack(images[start : start + ENCODED]))
+            merged, features = forward.encode_images(pixels)
+            found.append(torch.stack((merged, *features), 2).half().numpy())
+    return np.concatenate(found)
+
+
+def encoded_episodes(
+    model: Qwen3VLForConditionalGeneration, file: Path, episodes: Sequence[Episode], name: str
+) -> np.ndarray:
+    """The encoded pictures of a file's episodes, kept beside it under the model's ``name``."""
+    kept = file.with_suffix(f".{name}.npy")
+    if not kept.exists():
+        part = kept.with_suffix(".part.npy")
+        np.save(part, encode(model, [decode_jpeg(j) for e in episodes for j in e.jpegs]))
+        part.replace(kept)
+    return np.asarray(np.load(kept))
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """How long and how fast: minutes, conversations and questions a step, peak learning rate."""
+
+    minutes: float
+    conversations: int
+    questions: int
+    rate: float
+    seed: int = 1
+
+
+class Tuner:
+    """A model of the pair in fine-tuning; ``folder`` keeps its state, so that it can go on."""
+
+    def __init__(self, shape: ModelShape, base: Path, folder: Path, plan: TuningPlan) -> None:
+        self.plan, self.state = plan, folder / "tuning.pt"
+        self.model = build_model(shape, plan.seed)
+        load_weights(self.model, base)
+        self.model.requires_grad_(False)
+        text = self.model.model.language_model.requires_grad_(True)
+        inner = [p for n, p in text.named_parameters() if p.ndim == 2 and "embed" not in n]
+        rest = [p for n, p in text.named_parameters() if p.ndim != 2 or "embed" in n]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(inner, lr=plan.rate, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.forward = ConversationForward(self.model)
+        self.steps, self.spent = 0, 0.0
+        if self.state.exists():
+            state = torch.load(self.state, weights_only=True)
+            self.steps, self.spent = state["steps"], state["spent"]
+            self.model.load_state_dict(state["model"])
+            for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
+
+    def keep(self) -> None:
+        """Write the state."""
+        part = self.state.with_suffix(".part")
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        state = {"steps": self.steps, "spent": self.spent, "optimizers": optimizers}
+        torch.save(state | {"model": self.model.state_dict()}, part)
+        part.replace(self.state)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the share of words that are right."""
+        parts = batch.rows, batch.ids, batch.visual, batch.positions, batch.last
+        logits = self.forward.converse(*parts)
+        each = F.cross_entropy(logits, batch.targets, reduction="none")
+        right = (logits.argmax(-1) == batch.targets).float()
+        total = batch.weights.sum()
+        return (each * batch.weights).sum() / total, (right * batch.weights).sum() / total
+
+    def run(self, taught: Taught, keep_every: float = 120.0) -> nn.Module:
+        """Train until the plan's minutes are spent, of the processor's time; the model."""
+        plan, kept, losses = self.plan, time.monotonic(), []
+        while self.spent < 60 * plan.minutes:
+            begun = time.process_time()
+            rng = np.random.default_rng((plan.seed, self.steps, 0xC0))
+            loss, right = self.loss(taught.conversations(plan.conversations, rng))
+            asked, sees = self.loss(taught.questions(plan.questions, rng))
+            share = self.spent / (60 * plan.minutes)
+            rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share, 0.3)
+            weight = plan.questions / (TURNS * plan.conversations)
+            descend(self.optimizers, loss + min(1.0, 2 * weight) * asked, rate, 1.0)
+            losses.append([float(v) for v in (loss, right, asked, sees)])
+            self.steps += 1
+            self.spent += time.process_time() - begun
+            if self.steps % 20 == 0:
+                shown = " ".join(f"{v:.3f}" for v in np.mean(losses, axis=0))
+                print(f"step {self.steps}, {share:.0%}: loss and right {shown}", flush=True)
+                losses.clear()
+            if time.monotonic() - kept > keep_every:
+                self.keep()
+                kept = time.monotonic()
+        self.keep()
+        return self.model.eval()

@@ -1,0 +1,346 @@
+"""An expert for flats: the right answer at each decision, as a conversation can know it.
+
+The map tells it only ways around what it has seen. What to look for where follows from its frames
+and from its own earlier words, which therefore carry what has to be remembered::
+
+    action: search; reason: no blue box, look 3, door 2;
+    action: move forward large; reason: red chair done, leave door midway 1.6 ahead 2;
+    action: turn left small; reason: enter second door far 3.0 left 10;
+
+It looks around where it begins and where it enters a room, leaves by the doorway, turns left in the
+hallway (right on the way back), and takes the next doorway in the wall at that hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....nav.motion import Steps
+from ....nav.pose import Pose, wrap
+from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, SeenDoorway, Sight
+from ...sim.thing import VisibleThing
+from ...sim.ways import Ways
+from .language import (
+    AHEAD,
+    STOP,
+    VISIBLE_PIXELS,
+    Piece,
+    best_action,
+    place,
+    reason_of,
+    side,
+    visible,
+)
+
+LOOK, LEAVE, TURNING, ENTER, APPROACH = "look", "leave", "turning", "enter", "approach"
+LOOKS = 8  # once around
+ENTERED_LOOKS = 4  # of them that entering saves: what is behind is the wall with the doorway
+BEHIND = 5  # looks from which on a doorway seen then is nearer by turning right
+LOST = 8  # decisions after which a thing that is hidden is looked for anew
+OUT, IN = 0.55, 0.5  # metres beyond a doorway at which it is passed
+ALIGNED = 9.0  # degrees
+ASIDE = 4.0  # degrees to the wall at its hand, of which it must see more
+BESIDE = 0.1  # m by which it may miss a point on its way
+
+_STEPS = Steps()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an expert's words have carried so far.
+
+    ``done`` counts goals. ``looks`` since it came here, and ``door`` the first of them that showed
+    a doorway. ``doorway`` is the one that it leaves by or enters, ``side`` where that is, or the
+    thing, while it is not seen; ``heading`` (rad) where it turns to, ``round`` whether for the
+    second time; ``lost`` counts decisions without the thing.
+    """
+
+    done: int = 0
+    doing: str = LOOK
+    looks: int = 0
+    door: int = 0
+    doorway: int = -1
+    side: str = ""
+    heading: float = 0.0
+    round: bool = False
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action, why, and what is remembered after it."""
+
+    action: str
+    reason: tuple[Piece, ...]
+    memory: Memory
+
+
+def words(text: str, weight: float) -> list[Piece]:
+    """Each word of a reason, with this weight."""
+    return [Piece(f" {word}", weight) for word in text.split()]
+
+
+def first_memory(flat: Flat) -> Memory:
+    """Before the first decision."""
+    if flat.area_at(flat.room.start.x, flat.room.start.y) or not flat.doorways:
+        return Memory()
+    return Memory(doing=TURNING, heading=0.0 if abs(flat.room.start.yaw) < 1.57 else math.pi)
+
+
+def decide(flat: Flat, memory: Memory, sight: Sight) -> Decision:
+    """The answer to a frame."""
+    return _Expert(flat, memory, sight).decide()
+
+
+class _Expert:
+    """One decision."""
+
+    def __init__(self, flat: Flat, memory: Memory, sight: Sight) -> None:
+        self.flat, self.memory, self.sight = flat, memory, sight
+        self.pose = sight.pose
+        self.place = (self.pose.x, self.pose.y)
+        self.area = flat.area_at(*self.place)
+        self.seen = visible(sight.things)
+        self.doorways = {d.index: d for d in sight.doorways if d.pixels >= VISIBLE_PIXELS}
+        self.said: list[Piece] = []
+
+    def decide(self) -> Decision:
+        goal = self.flat.goals[self.memory.done]
+        if goal.thing in self.seen:
+            return self._approach(self.seen[goal.thing])
+        if self.memory.doing == APPROACH:
+            if self.memory.lost < LOST:
+                return self._approach_hidden(goal.thing)
+            self.memory = Memory(self.memory.done)
+        if self.memory.doing == LEAVE and not self.area:
+            self._pass_out()
+        if self.memory.doing == ENTER and self._beyond(self.memory.doorway) >= IN:
+            return self._arrive()
+        if self.memory.doing == TURNING:
+            return self._turn()
+        if self.memory.doing == ENTER:
+            return self._enter()
+        return self._leave() if self.memory.doing == LEAVE else self._look()
+
+    # A thing in view, or that was
+
+    def _approach(self, thing: VisibleThing) -> Decision:
+        memory, flat = self.memory, self.flat
+        goal = flat.goals[memory.done]
+        at_it = thing.distance < STOP and abs(thing.bearing) <= AHEAD
+        if at_it and memory.done + 1 < len(flat.goals):
+            return self._go_on(thing.name)
+        reason = reason_of(self.seen, thing.name)
+        memory = Memory(memory.done, APPROACH, side=side(thing.bearing))
+        action = best_action(thing)
+        truth = flat.room.thing(thing.name)
+        away = math.dist(self.place, (truth.x, truth.y))
+        share = max(0.0, 1 - 1.05 / away)
+        stop = (
+            self.pose.x + share * (truth.x - self.pose.x),
+            self.pose.y + share * (truth.y - self.pose.y),
+        )
+        if not at_it and not flat.ways.clear(self.place, stop):
+            action = steer(self.flat.ways, self.pose, flat.field(goal))
+        return self._decision(action, reason, memory)
+
+    def _approach_hidden(self, name: str) -> Decision:
+        thing = self.flat.room.thing(name)
+        bearing = math.degrees(thing.bearing(*self.place, self.pose.yaw))
+        memory = replace(self.memory, lost=self.memory.lost + 1, side=side(bearing))
+        action = steer(self.flat.ways, self.pose, self.flat.field(self.flat.goals[memory.done]))
+        return self._decision(action, words(f"{name} hidden {memory.side}", 1.0), memory)
+
+    def _go_on(self, name: str) -> Decision:
+        """A goal is reached that is not the last: the next one, from the same frame."""
+        memory = Memory(self.memory.done + 1)
+        following = self.flat.goals[memory.done]
+        if self.flat.family == BACK and self.area and self.flat.area_of(following) != self.area:
+            memory = replace(memory, doing=LEAVE, doorway=self.area - 1, side="left")
+        return _Expert(self.flat, memory, self.sight).decide()
+
+    # Looking around, and out
+
+    def _look(self) -> Decision:
+        memory, flat = self.memory, self.flat
+        looks = min(memory.looks + 1, LOOKS)
+        own = [d for d in self.doorways if not self.area or d == self.area - 1]
+        door = memory.door or (looks if own else 0)
+        memory = replace(memory, looks=looks, door=door, doing=LOOK)
+        name = flat.goals[memory.done].thing
+        if door and flat.doorways and (looks == LOOKS or not name):
+            turn = "right" if BEHIND <= door < LOOKS else "left"
+            self.memory = replace(memory, doing=LEAVE, doorway=self.area - 1, side=turn)
+            if not self.area:
+                self.memory = self._toward(self.memory, self._along(self.pose.yaw))
+                return self._turn()
+            return self._leave()
+        return self._decision("search", self._looked(memory, name), memory)
+
+    def _looked(self, memory: Memory, name: str) -> list[Piece]:
+        first = memory.looks == 1
+        if not name:
+            reason = words("no door", 0.7)
+        else:
+            reason = reason_of(self.seen, name) if first else words(f"no {name}", 1.0)
+        if not first or memory.door:
+            reason += [Piece(",", 0.3), *words(f"look {memory.looks}", 1.0)]
+        if memory.door:
+            reason += [Piece(",", 0.7), *words(f"door {memory.door}", 1.0)]
+        return reason
+
+    def _leave(self) -> Decision:
+        memory = self.memory
+        door, seen = self.flat.doorways[memory.doorway], self.doorways.get(memory.doorway)
+        if seen is None and memory.side:
+            return self._decision(
+                f"turn {memory.side} large", words(f"leave door hidden {memory.side}", 0.7), memory
+            )
+        action = steer(self.flat.ways, self.pose, self._field_at(door.at(-OUT - 0.2)))
+        reason = [*words("leave", 1.0), *self._where(door, seen)]
+        return self._decision(action, reason, replace(memory, side=""))
+
+    # In the hallway
+
+    @property
+    def hand(self) -> str:
+        """To which side it turns in the hallway, and whose wall it follows."""
+        flat = self.flat
+        if flat.family == TURN:
+            return flat.room.instruction.split()[1]
+        return "right" if flat.family == BACK and self.memory.done else "left"
+
+    def _along(self, yaw: float) -> float:
+        """The direction of the hallway that is nearest to ``yaw``, rad."""
+        return 0.0 if abs(wrap(yaw)) < math.pi / 2 else math.pi
+
+    def _toward(self, memory: Memory, heading: float, second: bool = False) -> Memory:
+        return replace(memory, doing=TURNING, heading=heading, round=second)
+
+    def _pass_out(self) -> None:
+        """It is in the hallway if it is far enough out of the doorway."""
+        door = self.flat.doorways[self.memory.doorway]
+        if self._beyond(self.memory.doorway) <= -OUT:
+            out = -door.side * math.pi / 2
+            turn = math.pi / 2 if self.hand == "left" else -math.pi / 2
+            self.memory = self._toward(self.memory, wrap(out + turn))
+
+    def _beyond(self, index: int) -> float:
+        """Metres that the robot is inside the room behind a doorway; negative: in the hallway."""
+        door = self.flat.doorways[index]
+        inside = self.area == door.area or not self.area
+        return door.side * (self.pose.y - door.y) if inside else -math.inf
+
+    def _turn(self) -> Decision:
+        memory, flat = self.memory, self.flat
+        aside = ASIDE if self.hand == "left" else -ASIDE
+        left = math.degrees(wrap(memory.heading + math.radians(aside) - self.pose.yaw))
+        if abs(left) > 150:  # the way round is to its hand
+            left = abs(left) if self.hand == "left" else -abs(left)
+        if abs(left) > ALIGNED:
+            where = "round" if memory.round else self.hand
+            return self._decision(turn_by(left), words(f"hallway turn {where}", 1.0), memory)
+        if flat.family == TURN:
+            return self._decision("stop", words(f"hallway {self.hand} done", 1.0), memory)
+        index = self._next_doorway()
+        if index < 0 and not memory.round:
+            self.memory = self._toward(memory, wrap(memory.heading + math.pi), second=True)
+            return self._turn()
+        if index < 0:
+            index = self._any_doorway()
+        self.memory = replace(memory, doing=ENTER, doorway=index)
+        return self._enter()
+
+    def _next_doorway(self) -> int:
+        """Of those in view: the nearest in the wall at its hand, else the farthest in the other.
+
+        -1: there is none. Where a door by its number is asked for, that one.
+        """
+        flat, forward = self.flat, 1 if abs(self.memory.heading) < math.pi / 2 else -1
+        if flat.family == DOOR:
+            return flat.goals[0].area - 1
+        near_wall = forward if self.hand == "left" else -forward
+        ahead = {
+            i: forward * (door.x - self.pose.x)
+            for i, door in enumerate(flat.doorways)
+            if i in self.doorways and forward * (door.x - self.pose.x) > 0.3
+        }
+        near = [i for i in ahead if flat.doorways[i].side == near_wall]
+        if near:
+            return min(near, key=lambda i: ahead[i])
+        return max(ahead, key=lambda i: ahead[i], default=-1)
+
+    def _any_doorway(self) -> int:
+        """The nearest that it has not just left: nothing in view says more."""
+        others = [i for i in range(len(self.flat.doorways)) if i != self.memory.doorway]
+        ways = [math.dist(self.flat.doorways[i].at(0), self.place) for i in others]
+        return others[int(np.argmin(ways))]
+
+    def _enter(self) -> Decision:
+        flat, index = self.flat, self.memory.doorway
+        door, seen = flat.doorways[index], self.doorways.get(index)
+        action = steer(self.flat.ways, self.pose, self._field_at(door.at(IN + 0.2)))
+        reason = words("enter", 1.0)
+        if flat.family == DOOR:
+            forward = 1 if abs(self.memory.heading) < math.pi / 2 else -1
+            ahead = [
+                other
+                for other in flat.doorways
+                if other.side == door.side
+                and forward * (other.x - self.pose.x) > 0.35
+                and forward * (door.x - other.x) >= 0
+            ]
+            reason += words(ORDINALS[max(0, len(ahead) - 1)], 1.0)
+        return self._decision(action, [*reason, *self._where(door, seen)], self.memory)
+
+    def _arrive(self) -> Decision:
+        if self.flat.family == DOOR:
+            return self._decision("stop", words("room done", 1.0), self.memory)
+        memory = Memory(self.memory.done, LOOK, ENTERED_LOOKS, door=2)
+        name = self.flat.goals[memory.done].thing
+        reason = [*words("room", 1.0), Piece(",", 0.1), *self._looked(memory, name)]
+        return self._decision("turn right large", reason, memory)
+
+    # How
+
+    def _where(self, door: Doorway, seen: SeenDoorway | None) -> list[Piece]:
+        """Where the doorway is seen, or in which direction it is though it is not."""
+        if seen is not None:
+            return [*words("door", 0.1), *place(seen, 0.7, 0.3)]
+        x, y = door.at(0.0)
+        angle = math.atan2(y - self.pose.y, x - self.pose.x)
+        return words(f"door hidden {side(math.degrees(wrap(angle - self.pose.yaw)))}", 0.7)
+
+    def _field_at(self, place: tuple[float, float]) -> np.ndarray:
+        return self.flat.ways.field(self.flat.ways.at(*place))
+
+    def _decision(self, action: str, reason: Sequence[Piece], memory: Memory) -> Decision:
+        done = [f"{goal.thing} done" for goal in self.flat.goals[: memory.done]]
+        before = [*words(done[0], 0.7), Piece(",", 0.1)] if done else []
+        return Decision(action, (*before, *reason), memory)
+
+
+def steer(ways: Ways, pose: Pose, field: np.ndarray) -> str:
+    """The action that follows the way down a field of ``ways`` from ``pose``."""
+    place = (pose.x, pose.y)
+    to = ways.ahead(field, place, 2.5)
+    bearing = math.degrees(wrap(math.atan2(to[1] - place[1], to[0] - place[0]) - pose.yaw))
+    away = math.dist(to, place)
+    if abs(bearing) > max(AHEAD, math.degrees(math.atan2(BESIDE, away))):
+        return turn_by(bearing)
+    for size in ("large", "medium", "small"):
+        step: float = getattr(_STEPS, f"move_{size}")
+        end = (place[0] + step * math.cos(pose.yaw), place[1] + step * math.sin(pose.yaw))
+        if step <= away + 0.15 and ways.clear(place, end):
+            return f"move forward {size}"
+    return "move forward small"
+
+
+def turn_by(bearing: float) -> str:
+    """The turn that comes nearest to ``bearing`` degrees."""
+    size = "large" if abs(bearing) > 36 else "medium" if abs(bearing) > 17 else "small"
+    return f"turn {'left' if bearing > 0 else 'right'} {size}"
