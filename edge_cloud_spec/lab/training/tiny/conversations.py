@@ -30,7 +30,7 @@ TURNS = 9  # pictures of a conversation at most: eight of the past, and the pres
 LENGTH = 800  # tokens of one at most
 UNKNOWN = 0.3  # what the first answer is worth where the words before it are forgotten
 FROM_START = 0.3  # of the conversations begin with their episode
-ACTION_FIRST = 0.75
+ACTION_FIRST = 0.5
 ENCODED = 16  # pictures at a time
 WARMUP = 20  # steps
 
