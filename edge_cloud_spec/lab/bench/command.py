@@ -21,7 +21,7 @@ SUITES = {
     "equality": "token by token against the target alone, computed by transformers itself",
     "failover": "replicas of a fleet on Ray killed and drained: how soon robots decode again",
     "faults": "faults put into the running system: what moves, how fast it stands and goes on",
-    "flats": "flats in virtual time: an oracle's way and an expert's, by kinds of instructions",
+    "flats": "simulated flats in virtual time: success and path length by frames remembered",
     "fleet": "many robots and one server: tokens per second, rounds, fairness; and a simulation",
     "frames": "tokens read, bytes sent and times with the earlier frames of a mission",
     "mission": "simulated rooms in virtual time: until the robot moves, and until it is there",

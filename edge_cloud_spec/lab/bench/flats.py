@@ -1,7 +1,8 @@
-"""``bench flats``: flats in virtual time, with players that need no model.
+"""``bench flats``: flats in virtual time, by who decides and by how many frames it remembers.
 
 The simulated robot and the real navigator carry out what a player says, standing for each decision.
-The oracle takes the shortest way; the expert finds its way as the embedded pair is taught to.
+The oracle takes the shortest way, the expert finds it as the pair is taught to, and a model of the
+pair says its own greedy answer: that of ``dsd`` and ``auto``, too, where it is the target.
 """
 
 from __future__ import annotations
@@ -10,24 +11,35 @@ import argparse
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from statistics import mean
 
+from ...history import HistorySpec, Turn
+from ...models import EMBEDDED
+from ...models.load import load
+from ...models.prompt import ORDERS, Request
+from ...models.vlm import Vlm
+from ...nav.answer import action_of
 from ...nav.events import Words
 from ...nav.pose import wrap
 from ...nav.settings import STOP_AND_GO, Settings
+from ...share import rules_text
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
 from ..harness.virtual_time import Timeline
-from ..sim.camera import Camera
+from ..sim.camera import Camera, encode_jpeg
 from ..sim.flat import FAMILIES, Flat, Judgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
+from ..training.tiny.evaluation import greedy_answers
 from ..training.tiny.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
 from .options import check_counts
 
 ORACLE, EXPERT = "oracle", "expert"
 MOST_DECISIONS = 150  # of a mission
+MAX_TOKENS = 48  # of an answer
 DECISION_S = 0.5  # from a frame to the action
 _SEGMENTED = 64  # pixels a side
 
@@ -45,8 +57,12 @@ class FlatResult:
     collisions: int
 
 
-def walk(flat: Flat, say: Callable[[Sight], str]) -> FlatResult:
-    """A mission of the flat in which ``say`` decides each action on what is in view."""
+Say = Callable[[Sight, Callable[[], bytes]], str]
+"""Says an action (or nothing that is one) to what is in view and to the camera's frame as JPEG."""
+
+
+def walk(flat: Flat, say: Say) -> FlatResult:
+    """A mission of the flat in which ``say`` decides each action."""
     timeline = Timeline()
     base: VirtualBase
     poses = [flat.room.start]
@@ -58,13 +74,17 @@ def walk(flat: Flat, say: Callable[[Sight], str]) -> FlatResult:
     world = World(scene)
     settings = Settings(drive=STOP_AND_GO)
     base = VirtualBase(timeline, world, settings, lambda _: None, on_cycle)
-    camera = Camera(scene, "rays", _SEGMENTED)
+    caster, camera = Camera(scene, "rays", _SEGMENTED), Camera(scene)
+
+    def frame() -> bytes:
+        return encode_jpeg(camera.render(world.eye))
+
     hidden, action, decisions = False, "", 0
     while action != "stop" and decisions < MOST_DECISIONS:
-        sight = sight_of(flat, world.pose, world.eye, camera.segment(world.eye))
+        sight = sight_of(flat, world.pose, world.eye, caster.segment(world.eye))
         if not decisions and flat.goals[0].thing:
             hidden = flat.goals[0].thing not in {thing.name for thing in sight.things}
-        action, taken = say(sight), timeline.now
+        action, taken = say(sight, frame), timeline.now
         timeline.sleep(DECISION_S)
         text = f"action: {action};"
         words = Words(
@@ -76,6 +96,7 @@ def walk(flat: Flat, say: Callable[[Sight], str]) -> FlatResult:
             timeline.step(math.inf)
     base.close()
     camera.close()
+    caster.close()
     return FlatResult(
         flat.room.seed,
         flat.family,
@@ -87,11 +108,11 @@ def walk(flat: Flat, say: Callable[[Sight], str]) -> FlatResult:
     )
 
 
-def expert(flat: Flat) -> Callable[[Sight], str]:
+def expert(flat: Flat) -> Say:
     """Says what an expert does."""
     memory = first_memory(flat)
 
-    def say(sight: Sight) -> str:
+    def say(sight: Sight, _: Callable[[], bytes]) -> str:
         nonlocal memory
         decision = decide(flat, memory, sight)
         memory = decision.memory
@@ -100,11 +121,11 @@ def expert(flat: Flat) -> Callable[[Sight], str]:
     return say
 
 
-def oracle(flat: Flat) -> Callable[[Sight], str]:
+def oracle(flat: Flat) -> Say:
     """Says what follows the shortest way through the goals."""
     left = list(flat.goals)
 
-    def say(sight: Sight) -> str:
+    def say(sight: Sight, _: Callable[[], bytes]) -> str:
         pose = sight.pose
         while left and flat.reached(left[0], pose):
             del left[0]
@@ -123,11 +144,38 @@ def oracle(flat: Flat) -> Callable[[Sight], str]:
     return say
 
 
+def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Say:
+    """Says what a model answers that remembers so many frames, and its whole answers to them."""
+    history = HistorySpec(frames)
+    spec = replace(vlm.spec(rules_text(), MAX_TOKENS), history=history)
+    turns: tuple[Turn, ...] = ()
+
+    def say(_: Sight, frame: Callable[[], bytes]) -> str:
+        nonlocal turns
+        jpeg = frame()
+        request = Request(flat.room.instruction, jpeg, order, history.chosen(turns))
+        (ids,) = greedy_answers(vlm, [request], spec)
+        text = vlm.tokenizer.decode(ids, skip_special_tokens=True)
+        turns = history.kept((*turns, Turn.of(jpeg, text)))
+        return str(action_of(text) or "")
+
+    return say
+
+
 PLAYERS = {ORACLE: oracle, EXPERT: expert}
+MODELS = ("target", "drafter")
 
 OPTIONS: Options = {
     "--scenes": {"type": int, "default": 100, "help": "flats (default %(default)s)"},
-    "--players": {"nargs": "+", "choices": PLAYERS, "default": list(PLAYERS), "help": "who decide"},
+    "--players": {
+        "nargs": "+",
+        "choices": (*PLAYERS, *MODELS),
+        "default": list(PLAYERS),
+        "help": "who decide (%(default)s)",
+    },
+    "--pair": {"type": Path, "default": EMBEDDED, "help": "folder of target and drafter"},
+    "--frames": {"type": int, "nargs": "+", "default": [8], "help": "that models remember"},
+    "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "flats side by side"},
 }
 
@@ -135,6 +183,7 @@ COLUMNS = {
     name: name.replace("_", " ")
     for name in (
         "player",
+        "frames",
         "instructions",
         "flats",
         "success",
@@ -152,29 +201,40 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Rows of each player: all flats, those whose thing is not in view at first, each family."""
     check_counts(args, "scenes", "processes")
     seeds = [args.seed * 1_000_003 + number for number in range(args.scenes)]
-    jobs = [(player, seed) for player in args.players for seed in seeds]
+    players = [
+        (name, frames, args.order, args.pair)
+        for name in args.players
+        for frames in (args.frames if name in MODELS else [None])
+    ]
+    jobs = [(*player, seed) for player in players for seed in seeds]
     with multiprocessing.get_context("spawn").Pool(min(args.processes, len(jobs))) as pool:
-        results = pool.starmap(work, jobs, chunksize=5)
+        results = pool.starmap(work, jobs, chunksize=2)
     rows: list[Row] = []
-    for number, player in enumerate(args.players):
+    for number, (name, frames, *_) in enumerate(players):
         own = results[number * len(seeds) : (number + 1) * len(seeds)]
-        rows += rows_of(player, own)
+        rows += [{"player": name, "frames": frames, **row} for row in rows_of(own)]
     return rows
 
 
-def work(player: str, seed: int) -> FlatResult:
+def work(player: str, frames: int | None, order: str, pair: Path, seed: int) -> FlatResult:
     """One mission."""
     flat = make_flat(seed)
-    return walk(flat, PLAYERS[player](flat))
+    if frames is None:
+        return walk(flat, PLAYERS[player](flat))
+    return walk(flat, model(flat, _loaded(pair / player), frames, order))
 
 
-def rows_of(player: str, results: Sequence[FlatResult]) -> list[Row]:
+@cache
+def _loaded(folder: Path) -> Vlm:
+    return load(str(folder), threads=1)
+
+
+def rows_of(results: Sequence[FlatResult]) -> list[Row]:
     """A row of all, of those whose thing is not in view at the start, and of each family."""
     groups = {"all": list(results), "not in view": [r for r in results if r.hidden]}
     groups |= {family: [r for r in results if r.family == family] for family in FAMILIES}
     return [
         {
-            "player": player,
             "instructions": name,
             "flats": len(some),
             "success": mean(r.judgement.success for r in some),

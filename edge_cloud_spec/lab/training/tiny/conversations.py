@@ -266,7 +266,7 @@ class Tuner:
             rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share, 0.3)
             weight = plan.questions / (TURNS * plan.conversations)
             descend(self.optimizers, loss + min(1.0, 2 * weight) * asked, rate, 1.0)
-            losses.append([float(v) for v in (loss, right, asked, sees)])
+            losses.append([v.item() for v in (loss, right, asked, sees)])
             self.steps += 1
             self.spent += time.process_time() - begun
             if self.steps % 20 == 0:
