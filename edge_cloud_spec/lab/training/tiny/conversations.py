@@ -222,27 +222,23 @@ class Tuner:
         load_weights(self.model, base)
         self.model.requires_grad_(False)
         text = self.model.model.language_model.requires_grad_(True)
-        inner = [p for n, p in text.named_parameters() if p.ndim == 2 and "embed" not in n]
-        rest = [p for n, p in text.named_parameters() if p.ndim != 2 or "embed" in n]
-        self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(inner, lr=plan.rate, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0),
-        ]
+        # not Muon: its products are in bfloat16, which processors without AVX-512 do slowly
+        self.optimizer = torch.optim.AdamW(
+            text.parameters(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01
+        )
         self.forward = ConversationForward(self.model)
         self.steps, self.spent = 0, 0.0
         if self.state.exists():
             state = torch.load(self.state, weights_only=True)
             self.steps, self.spent = state["steps"], state["spent"]
             self.model.load_state_dict(state["model"])
-            for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(kept)
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def keep(self) -> None:
         """Write the state."""
         part = self.state.with_suffix(".part")
-        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
-        state = {"steps": self.steps, "spent": self.spent, "optimizers": optimizers}
-        torch.save(state | {"model": self.model.state_dict()}, part)
+        state = {"steps": self.steps, "spent": self.spent, "model": self.model.state_dict()}
+        torch.save(state | {"optimizer": self.optimizer.state_dict()}, part)
         part.replace(self.state)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -265,7 +261,7 @@ class Tuner:
             share = self.spent / (60 * plan.minutes)
             rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share, 0.3)
             weight = plan.questions / (TURNS * plan.conversations)
-            descend(self.optimizers, loss + min(1.0, 2 * weight) * asked, rate, 1.0)
+            descend([self.optimizer], loss + min(1.0, 2 * weight) * asked, rate, 1.0)
             losses.append([v.item() for v in (loss, right, asked, sees)])
             self.steps += 1
             self.spent += time.process_time() - begun
