@@ -72,6 +72,7 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 _OF_THE_LAB = ("demo", "bench", "train")
 _TRAINED = {
     "tiny": "train or evaluate the embedded pair on simulated views",
+    "flats": "fine-tune a pair on conversations in flats",
     "exits": "train early exits of a target, which stays as it is",
 }
 # What each is for, and the module with its ``add_NAME_arguments`` and ``run_NAME``.

@@ -39,7 +39,15 @@ from edge_cloud_spec.lab.training.tiny.data import (
     pixels_of,
 )
 from edge_cloud_spec.lab.training.tiny.evaluation import evaluate
-from edge_cloud_spec.lab.training.tiny.language import INSTRUCTION, NAMES, ORDERS, PHRASES, answer
+from edge_cloud_spec.lab.training.tiny.language import (
+    FLAT_PHRASES,
+    INSTRUCTION,
+    NAMES,
+    ORDERS,
+    PHRASES,
+    ROOM_INSTRUCTION,
+    answer,
+)
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models import EMBEDDED
@@ -220,21 +228,29 @@ def test_the_pair_is_as_small_as_promised():
     assert {kind for name in SHAPES for kind, _ in parameters(name).values()} == {"F16"}
 
 
-def test_the_tokenizers_are_one_and_the_padded_vocabularies_are_two():
+def test_the_tokenizers_are_one_of_padded_vocabularies_whose_ids_stay():
+    from transformers import AutoTokenizer
+
     texts = {(EMBEDDED / name / "tokenizer.json").read_text() for name in SHAPES}
     assert len(texts) == 1
-    entries = len(build_tokenizer())
-    assert len(json.loads(texts.pop())["model"]["vocab"]) < entries
+    shipped, trained = AutoTokenizer.from_pretrained(EMBEDDED / "target"), build_tokenizer()
+    assert shipped.get_vocab().items() < trained.get_vocab().items(), "flats' words come after"
+    for text in (*(phrase.format(NAMES[0]) for phrase in PHRASES), "reason: red chair near 1.0;"):
+        assert shipped(text)["input_ids"] == trained(text)["input_ids"]
     configs = [json.loads((EMBEDDED / name / "config.json").read_text()) for name in SHAPES]
     rows = {config["text_config"]["vocab_size"] for config in configs}
-    assert len(rows) == 2 and min(rows) >= entries
+    assert len(rows) == 2 and min(rows) >= len(shipped)
+    assert min(shape.vocabulary for shape in SHAPES.values()) >= len(trained)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_each_model_says_which_instructions_it_understands(name):
     said = json.loads((EMBEDDED / name / "edge_cloud_spec.json").read_text())
-    assert said["instructions"] == INSTRUCTION.pattern
-    assert re.fullmatch(said["instructions"], "find the silver bottle")
+    assert said["instructions"] == ROOM_INSTRUCTION
+    for phrase in PHRASES:
+        asked = phrase.format("silver bottle")
+        assert re.fullmatch(said["instructions"], asked) and INSTRUCTION.fullmatch(asked)
+    assert not any(re.fullmatch(said["instructions"], p.format(NAMES[0])) for p in FLAT_PHRASES)
 
 
 @pytest.fixture(scope="module")

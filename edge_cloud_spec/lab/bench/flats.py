@@ -32,8 +32,8 @@ from ..sim.camera import Camera, encode_jpeg
 from ..sim.flat import FAMILIES, Flat, Judgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
+from ..training.flats.expert import decide, first_memory, steer, turn_by
 from ..training.tiny.evaluation import greedy_answers
-from ..training.tiny.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
 from .options import check_counts
 

@@ -18,7 +18,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from .language import FLAT_PHRASES, INSTRUCTION, NAMES, ORDERS, PHRASES
+from .language import FLAT_PHRASES, INSTRUCTION, NAMES, ORDERS, PHRASES, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer
 
 SIZE = 128  # pixels of an image's side
@@ -113,8 +113,13 @@ def load_weights(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
     model.load_state_dict(state)
 
 
-def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
-    """Write a model into ``folder``: fp16 weights and every file that loading needs."""
+def save_pair_model(
+    model: Qwen3VLForConditionalGeneration, folder: Path, *, flats: bool = False
+) -> None:
+    """Write a model into ``folder``: fp16 weights and every file that loading needs.
+
+    flats: whether it was taught the instructions that are for flats.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     model.generation_config = GenerationConfig(
@@ -142,8 +147,8 @@ def save_pair_model(model: Qwen3VLForConditionalGeneration, folder: Path) -> Non
         "resample": 3,
     }
     language = {
-        "instructions": INSTRUCTION.pattern,
-        "phrases": [*PHRASES, *FLAT_PHRASES],
+        "instructions": INSTRUCTION.pattern if flats else ROOM_INSTRUCTION,
+        "phrases": [*PHRASES, *(FLAT_PHRASES if flats else ())],
         "names": list(NAMES),
         "orders": list(ORDERS),
     }

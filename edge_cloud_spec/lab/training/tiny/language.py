@@ -51,6 +51,12 @@ FLAT_PHRASES = (
 )
 """What is asked for in flats, beside the things."""
 
+ROOM_INSTRUCTION = (
+    r"(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
+    rf"(?P<name>{'|'.join(NAMES)})[.?!]?"
+)
+"""What the shipped pair understands: it was trained before flats were."""
+
 INSTRUCTION = re.compile(
     r"(?:(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the NAME"
     r"|[Ff]irst go to the NAME, then go (?:back )?to the NAME"

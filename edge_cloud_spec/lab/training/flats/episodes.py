@@ -16,9 +16,9 @@ import numpy as np
 from ....nav.answer import parse_action
 from ....nav.motion import Steps, goal_of
 from ....nav.pose import Pose, wrap
-from .data import Job, make_files
+from ..tiny.data import Job, make_files
+from ..tiny.language import Piece, assembled
 from .expert import decide, first_memory
-from .language import Piece, assembled
 
 PER_FILE = 10
 MOST_FRAMES = 130  # of an episode

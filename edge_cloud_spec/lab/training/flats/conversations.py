@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen3VLForConditionalGeneration
 
 from ...sim.camera import decode_jpeg
 from ..loop import descend, falling
-from .architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
-from .data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
+from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
+from ..tiny.data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
+from ..tiny.language import ORDERS, Piece, pieces
+from ..tiny.packed import ConversationForward
+from ..tiny.tokenizer import build_tokenizer
 from .episodes import Episode
-from .language import ORDERS, Piece, pieces
-from .packed import ConversationForward
-from .tokenizer import build_tokenizer
 
 TURNS = 9  # pictures of a conversation at most: eight of the past, and the present one
 LENGTH = 800  # tokens of one at most
@@ -91,7 +91,7 @@ def conversation(
         row.text([encoder.end], 0.1)
         if len(row.ids) > LENGTH:
             for part in (row.ids, row.weights, row.visual, row.positions):
-                del part[before:]  # type: ignore[attr-defined]
+                del part[before:]
             break
     return row
 
@@ -250,8 +250,8 @@ class Tuner:
         total = batch.weights.sum()
         return (each * batch.weights).sum() / total, (right * batch.weights).sum() / total
 
-    def run(self, taught: Taught, keep_every: float = 120.0) -> nn.Module:
-        """Train until the plan's minutes are spent, of the processor's time; the model."""
+    def run(self, taught: Taught, keep_every: float = 120.0) -> None:
+        """Train ``self.model`` until the plan's minutes are spent, of the processor's time."""
         plan, kept, losses = self.plan, time.monotonic(), []
         while self.spent < 60 * plan.minutes:
             begun = time.process_time()
@@ -273,4 +273,3 @@ class Tuner:
                 self.keep()
                 kept = time.monotonic()
         self.keep()
-        return self.model.eval()

@@ -24,7 +24,7 @@ from ....nav.pose import Pose, wrap
 from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, SeenDoorway, Sight
 from ...sim.thing import VisibleThing
 from ...sim.ways import Ways
-from .language import (
+from ..tiny.language import (
     AHEAD,
     STOP,
     VISIBLE_PIXELS,

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
-from edge_cloud_spec.lab.training.tiny.architecture import DRAFTER, SIZE, VISUAL, build_model
-from edge_cloud_spec.lab.training.tiny.conversations import Batch, conversation, encode
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.instruction import instruction_pattern
+from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.training.flats.conversations import Batch, conversation, encode
+from edge_cloud_spec.lab.training.tiny.architecture import (
+    DRAFTER,
+    SHAPES,
+    SIZE,
+    VISUAL,
+    build_model,
+)
 from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, pixels_of
+from edge_cloud_spec.lab.training.tiny.evaluation import greedy_answers
 from edge_cloud_spec.lab.training.tiny.language import Piece
 from edge_cloud_spec.lab.training.tiny.packed import ConversationForward, patches
 from edge_cloud_spec.lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
+from edge_cloud_spec.models.load import load
 
 ANSWERS = (
     "action: search; reason: no blue box, nothing known;",
@@ -57,3 +71,33 @@ def test_its_logits_are_those_of_transformers() -> None:
         ).logits[0]
     assert torch.allclose(ours, theirs, atol=0.02), "encoded pictures are kept in half precision"
     assert not torch.allclose(ours, theirs.roll(1, 0), atol=0.02)
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A folder in which a pair was tuned for an instant."""
+    few = ("--episodes", "1", "--views", "4", "--threads", "1", "--out", str(tmp_path))
+    assert main(["train", "flats", "--minutes", "0.001", *few]) == 0
+    assert main(["train", "flats", "--minutes", "0.2", *few]) == 0
+    return tmp_path
+
+
+def test_a_tuned_pair_loads_and_a_second_run_goes_on(tuned: Path) -> None:
+    for name in SHAPES:
+        assert torch.load(tuned / name / "tuning.pt", weights_only=True)["steps"] >= 2
+        model = load(tuned / name, threads=1)
+        pattern = instruction_pattern(tuned / name)
+        assert pattern is not None and pattern.fullmatch("go through the second door on the left")
+        (ids,) = greedy_answers(model, [sample_requests(0, 1)[0]], model.spec("", 8))
+        assert ids
+
+
+@pytest.mark.parametrize(
+    "options", [("--episodes", "0"), ("--minutes", "nan"), ("--pair", "nowhere"), ("--seed", "-1")]
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_rendered(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "flats", "--out", str(tmp_path / "new"), *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "new").exists()

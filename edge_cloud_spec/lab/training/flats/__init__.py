@@ -1,0 +1,1 @@
+"""Fine-tunes a pair on conversations in flats."""
