@@ -98,6 +98,7 @@ def _decisions(
                 model.memory.prefix_rows - known
                 for model, known in zip((target, drafter), before, strict=True)
             ]
-            yield rows, rows - found[0], rows - found[1], outcome.stats.up_bytes
+            drafter_rows = rows - found[1] if outcome.stats.drafted else 0
+            yield rows, rows - found[0], drafter_rows, outcome.stats.up_bytes
             words = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
             memory.add(mission, each.jpeg, words)
