@@ -49,8 +49,8 @@ QUIET_S = 1.0  # silence in which a server may have been restarted
 FORGOTTEN = ("Cache miss", "Failed to apply")
 # Samples of one position at a high temperature; if all are equal, it does not sample.
 PROBE_SEEDS = 8
-PROBE_CHAINS = 3
 PROBE_TEMPERATURE = 100.0
+PROBE_CHAINS = 3  # tries to have a chain scored
 # The probe text, which both tokenizers must tokenize alike.
 SPOKEN = "Find the blue box: 12.5 m, 'left' – stop;"
 

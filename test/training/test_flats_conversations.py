@@ -11,7 +11,7 @@ import torch
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.training.flats.conversations import Batch, conversation, encode
+from edge_cloud_spec.lab.training.flats.conversations import ConversationBatch, conversation, encode
 from edge_cloud_spec.lab.training.tiny.architecture import (
     DRAFTER,
     SHAPES,
@@ -57,7 +57,7 @@ def test_its_logits_are_those_of_transformers() -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
     shorter = conversation([[Piece(ANSWERS[0], 1.0)]], "action first", ASKED, encoder)
     encoded = encode(model, list(images))
-    batch = Batch.of([shorter, row], [encoded[:1], encoded], encoder.pad)
+    batch = ConversationBatch.of([shorter, row], [encoded[:1], encoded], encoder.pad)
     last = torch.arange(len(row.ids)) + batch.ids.shape[1]
     with torch.no_grad():
         parts = batch.rows, batch.ids, batch.visual, batch.positions

@@ -29,7 +29,7 @@ from ...share import rules_text
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
 from ..harness.virtual_time import Timeline
 from ..sim.camera import Camera, encode_jpeg
-from ..sim.flat import FAMILIES, Flat, Judgement, Sight, judge, make_flat, sight_of
+from ..sim.flat import FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
 from ..training.flats.expert import decide, first_memory, steer, turn_by
@@ -51,7 +51,7 @@ class FlatResult:
     seed: int
     family: str
     hidden: bool
-    judgement: Judgement
+    judgement: FlatJudgement
     decisions: int
     seconds: float
     collisions: int

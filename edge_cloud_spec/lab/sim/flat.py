@@ -7,6 +7,7 @@ decoration, doorways are things, so that a segmentation tells which of them are 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -161,7 +162,7 @@ class Flat:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class FlatJudgement:
     """How a mission ended; ``spl`` is success weighted by path length (arXiv 1807.06757)."""
 
     success: bool
@@ -175,7 +176,7 @@ class Judgement:
         return self.success * (self.shortest / longer if longer else 1.0)
 
 
-def judge(flat: Flat, poses: list[Pose], stopped: bool) -> Judgement:
+def judge(flat: Flat, poses: list[Pose], stopped: bool) -> FlatJudgement:
     """The judgement of a robot that went through ``poses`` and stopped at the last one, or not."""
     walked = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairwise(poses))
     left = list(flat.goals[:-1])
@@ -183,7 +184,7 @@ def judge(flat: Flat, poses: list[Pose], stopped: bool) -> Judgement:
         if left and flat.reached(left[0], pose):
             del left[0]
     success = stopped and not left and flat.reached(flat.goals[-1], poses[-1])
-    return Judgement(success, walked, flat.shortest)
+    return FlatJudgement(success, walked, flat.shortest)
 
 
 @dataclass(frozen=True)
@@ -506,25 +507,27 @@ def _goals(
     return start, phrase.format(*names), goals
 
 
-def next_doorway(
-    doorways: tuple[Doorway, ...], left: Doorway, hand: str, visible: float = math.inf
-) -> Doorway | None:
+def doorway_ahead(doorways: Iterable[Doorway], x: float, heading: int, hand: str) -> Doorway | None:
+    """The doorway to take from ``x`` on along the hallway, eastward (1) or westward (-1).
+
+    The nearest in the wall at this hand, or the farthest in the other one; None: none is ahead.
+    """
+    near_wall = heading if hand == "left" else -heading
+    ahead = [door for door in doorways if heading * (door.x - x) > 0.3]
+    if near := [door for door in ahead if door.side == near_wall]:
+        return min(near, key=lambda door: heading * door.x)
+    return max(ahead, key=lambda door: heading * door.x, default=None)
+
+
+def next_doorway(doorways: tuple[Doorway, ...], left: Doorway, hand: str) -> Doorway | None:
     """The doorway after ``left`` for one who follows the hallway's walls by this hand.
 
-    Who leaves a room turns to that hand. The next is the nearest doorway ahead in the wall at this
-    hand, or the farthest in the other one; where none is ahead, the same behind.
+    Who leaves a room turns to that hand, and round where none is ahead.
     """
-    turn = 1 if hand == "left" else -1
-    forward = left.side * turn  # out of a room in the north one heads south: left is east
-    for heading in (forward, -forward):
-        near_wall = turn * heading  # the side of the wall at this hand
-        ahead = [d for d in doorways if d is not left and 0.3 < heading * (d.x - left.x) < visible]
-        near = [d for d in ahead if d.side == near_wall]
-        if near:
-            return min(near, key=lambda d: heading * d.x)
-        if ahead:
-            return max(ahead, key=lambda d: heading * d.x)
-    return None
+    # out of a room in the north one heads south: left is east
+    forward = left.side if hand == "left" else -left.side
+    ways = (doorway_ahead(doorways, left.x, heading, hand) for heading in (forward, -forward))
+    return next((door for door in ways if door is not None), None)
 
 
 def flat_of(room: Room) -> Flat:

@@ -36,7 +36,7 @@ WARMUP = 20  # steps
 
 
 @dataclass
-class Row:
+class ConversationRow:
     """A conversation as it grows: ids, what each of them weighs, its visual token or -1, and its
     positions; ``place`` is the next text's."""
 
@@ -74,12 +74,12 @@ def conversation(
     instruction: str,
     encoder: QuestionEncoder,
     first: float = 1.0,
-) -> Row:
+) -> ConversationRow:
     """A picture and its answer in turn, as the chat template writes them; as many as LENGTH holds.
 
     ``first``: what the first answer is worth.
     """
-    row = Row([], [], [], [])
+    row = ConversationRow([], [], [], [])
     for number, answer in enumerate(answers):
         before = len(row.ids)
         row.image(number, encoder.prefix)
@@ -97,7 +97,7 @@ def conversation(
 
 
 @dataclass(frozen=True)
-class Batch:
+class ConversationBatch:
     """Rows [B, L] and the encoded pictures of each; see ``ConversationForward.converse``."""
 
     rows: Tensor
@@ -109,7 +109,9 @@ class Batch:
     weights: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Row], pictures: Sequence[np.ndarray], pad: int) -> Batch:
+    def of(
+        cls, rows: Sequence[ConversationRow], pictures: Sequence[np.ndarray], pad: int
+    ) -> ConversationBatch:
         """Of rows and their pictures, each [T, 64, K, H]."""
         length = max(len(row.ids) for row in rows)
         turns = max(map(len, pictures))
@@ -149,7 +151,7 @@ class Taught:
         self._shares = np.diff(self._begins) / self._begins[-1]
         self.encoder = QuestionEncoder(build_tokenizer())
 
-    def conversations(self, count: int, rng: np.random.Generator) -> Batch:
+    def conversations(self, count: int, rng: np.random.Generator) -> ConversationBatch:
         """So many, of up to TURNS turns."""
         rows, pictures = [], []
         for number in rng.choice(len(self.episodes), count, p=self._shares):
@@ -165,9 +167,9 @@ class Taught:
             rows.append(conversation(answers, order, instruction, self.encoder, first))
             begin = self._begins[number] + start
             pictures.append(self.seen[begin : begin + len(answers)])
-        return Batch.of(rows, pictures, self.encoder.pad)
+        return ConversationBatch.of(rows, pictures, self.encoder.pad)
 
-    def questions(self, count: int, rng: np.random.Generator) -> Batch:
+    def questions(self, count: int, rng: np.random.Generator) -> ConversationBatch:
         """So many single frames, as the pair was trained on."""
         rows, pictures = [], []
         for index in rng.choice(len(self.views), count):
@@ -176,7 +178,7 @@ class Taught:
             answer = pieces(things, name, order)
             rows.append(conversation([answer], order, draw_instruction(name, rng), self.encoder))
             pictures.append(self.viewed[index : index + 1])
-        return Batch.of(rows, pictures, self.encoder.pad)
+        return ConversationBatch.of(rows, pictures, self.encoder.pad)
 
 
 def encode(model: Qwen3VLForConditionalGeneration, images: Sequence[np.ndarray]) -> np.ndarray:
@@ -241,7 +243,7 @@ class Tuner:
         torch.save(state | {"optimizer": self.optimizer.state_dict()}, part)
         part.replace(self.state)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: ConversationBatch) -> tuple[Tensor, Tensor]:
         """The loss, and the share of words that are right."""
         parts = batch.rows, batch.ids, batch.visual, batch.positions, batch.last
         logits = self.forward.converse(*parts)

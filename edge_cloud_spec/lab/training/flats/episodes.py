@@ -16,7 +16,7 @@ import numpy as np
 from ....nav.answer import parse_action
 from ....nav.motion import Steps, goal_of
 from ....nav.pose import Pose, wrap
-from ..tiny.data import Job, make_files
+from ..tiny.data import make_files
 from ..tiny.language import Piece, assembled
 from .expert import decide, first_memory
 
@@ -29,7 +29,7 @@ _RANDOM += ("move forward small", "move forward medium", "search")
 
 
 @dataclass(frozen=True)
-class Turn:
+class EpisodeTurn:
     """A frame and what is said of it: the expert's action, the one that was taken, and why."""
 
     action: str
@@ -55,14 +55,14 @@ class Episode:
 
     instruction: str
     family: str
-    turns: tuple[Turn, ...]
+    turns: tuple[EpisodeTurn, ...]
     jpegs: tuple[bytes, ...]
 
     def __len__(self) -> int:
         return len(self.turns)
 
 
-def write_episodes(path: Path | str, seed: int, count: int, renderer: str) -> None:
+def write_episodes(path: Path, seed: int, count: int, renderer: str) -> None:
     """``count`` episodes of seeds that no benchmark has, as one npz file."""
     from ...sim.episode_camera import EpisodeCamera  # the simulator is needed to train, not to run
 
@@ -122,7 +122,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     begin = 0
     for instruction, family, said in heads:
         turns = tuple(
-            Turn(action, taken, tuple(Piece(*piece) for piece in reason))
+            EpisodeTurn(action, taken, tuple(Piece(*piece) for piece in reason))
             for action, taken, reason in said
         )
         span = slice(begin, begin + len(turns))
@@ -130,19 +130,8 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         yield Episode(instruction, family, turns, tuple(files[span]))
 
 
-def _write(job: Job) -> Path:
-    path, seed, count, renderer = job
-    part = path.with_suffix(".part.npz")
-    write_episodes(part, seed, count, renderer)
-    part.replace(path)
-    return path
-
-
 def make_episodes(folder: Path, seed: int, count: int, renderer: str, processes: int) -> list[Path]:
     """Files of ``count`` episodes of a seed, rendered into ``folder`` unless they are there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs: list[Job] = []
-    for start in range(0, count, PER_FILE):
-        number, size = seed * 1000 + start // PER_FILE, min(PER_FILE, count - start)
-        jobs.append((folder / f"episodes_{renderer}_{number}_{size}.npz", number, size, renderer))
-    return make_files(_write, jobs, processes)
+    return make_files(
+        write_episodes, folder, "episodes", seed, count, PER_FILE, renderer, processes
+    )

@@ -21,7 +21,7 @@ import numpy as np
 
 from ....nav.motion import Steps
 from ....nav.pose import Pose, wrap
-from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, SeenDoorway, Sight
+from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, SeenDoorway, Sight, doorway_ahead
 from ...sim.thing import VisibleThing
 from ...sim.ways import Ways
 from ..tiny.language import (
@@ -71,7 +71,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ExpertDecision:
     """An action, why, and what is remembered after it."""
 
     action: str
@@ -91,7 +91,7 @@ def first_memory(flat: Flat) -> Memory:
     return Memory(doing=TURNING, heading=0.0 if abs(flat.room.start.yaw) < 1.57 else math.pi)
 
 
-def decide(flat: Flat, memory: Memory, sight: Sight) -> Decision:
+def decide(flat: Flat, memory: Memory, sight: Sight) -> ExpertDecision:
     """The answer to a frame."""
     return _Expert(flat, memory, sight).decide()
 
@@ -108,7 +108,7 @@ class _Expert:
         self.doorways = {d.index: d for d in sight.doorways if d.pixels >= VISIBLE_PIXELS}
         self.said: list[Piece] = []
 
-    def decide(self) -> Decision:
+    def decide(self) -> ExpertDecision:
         goal = self.flat.goals[self.memory.done]
         if goal.thing in self.seen:
             return self._approach(self.seen[goal.thing])
@@ -128,7 +128,7 @@ class _Expert:
 
     # A thing in view, or that was
 
-    def _approach(self, thing: VisibleThing) -> Decision:
+    def _approach(self, thing: VisibleThing) -> ExpertDecision:
         memory, flat = self.memory, self.flat
         goal = flat.goals[memory.done]
         at_it = thing.distance < STOP and abs(thing.bearing) <= AHEAD
@@ -148,14 +148,14 @@ class _Expert:
             action = steer(self.flat.ways, self.pose, flat.field(goal))
         return self._decision(action, reason, memory)
 
-    def _approach_hidden(self, name: str) -> Decision:
+    def _approach_hidden(self, name: str) -> ExpertDecision:
         thing = self.flat.room.thing(name)
         bearing = math.degrees(thing.bearing(*self.place, self.pose.yaw))
         memory = replace(self.memory, lost=self.memory.lost + 1, side=side(bearing))
         action = steer(self.flat.ways, self.pose, self.flat.field(self.flat.goals[memory.done]))
         return self._decision(action, words(f"{name} hidden {memory.side}", 1.0), memory)
 
-    def _go_on(self, name: str) -> Decision:
+    def _go_on(self, name: str) -> ExpertDecision:
         """A goal is reached that is not the last: the next one, from the same frame."""
         memory = Memory(self.memory.done + 1)
         following = self.flat.goals[memory.done]
@@ -165,7 +165,7 @@ class _Expert:
 
     # Looking around, and out
 
-    def _look(self) -> Decision:
+    def _look(self) -> ExpertDecision:
         memory, flat = self.memory, self.flat
         looks = min(memory.looks + 1, LOOKS)
         own = [d for d in self.doorways if not self.area or d == self.area - 1]
@@ -193,7 +193,7 @@ class _Expert:
             reason += [Piece(",", 0.7), *words(f"door {memory.door}", 1.0)]
         return reason
 
-    def _leave(self) -> Decision:
+    def _leave(self) -> ExpertDecision:
         memory = self.memory
         door, seen = self.flat.doorways[memory.doorway], self.doorways.get(memory.doorway)
         if seen is None and memory.side:
@@ -235,7 +235,7 @@ class _Expert:
         inside = self.area == door.area or not self.area
         return door.side * (self.pose.y - door.y) if inside else -math.inf
 
-    def _turn(self) -> Decision:
+    def _turn(self) -> ExpertDecision:
         memory, flat = self.memory, self.flat
         aside = ASIDE if self.hand == "left" else -ASIDE
         left = math.degrees(wrap(memory.heading + math.radians(aside) - self.pose.yaw))
@@ -263,16 +263,9 @@ class _Expert:
         flat, forward = self.flat, 1 if abs(self.memory.heading) < math.pi / 2 else -1
         if flat.family == DOOR:
             return flat.goals[0].area - 1
-        near_wall = forward if self.hand == "left" else -forward
-        ahead = {
-            i: forward * (door.x - self.pose.x)
-            for i, door in enumerate(flat.doorways)
-            if i in self.doorways and forward * (door.x - self.pose.x) > 0.3
-        }
-        near = [i for i in ahead if flat.doorways[i].side == near_wall]
-        if near:
-            return min(near, key=lambda i: ahead[i])
-        return max(ahead, key=lambda i: ahead[i], default=-1)
+        seen = [door for i, door in enumerate(flat.doorways) if i in self.doorways]
+        door = doorway_ahead(seen, self.pose.x, forward, self.hand)
+        return -1 if door is None else door.area - 1
 
     def _any_doorway(self) -> int:
         """The nearest that it has not just left: nothing in view says more."""
@@ -280,7 +273,7 @@ class _Expert:
         ways = [math.dist(self.flat.doorways[i].at(0), self.place) for i in others]
         return others[int(np.argmin(ways))]
 
-    def _enter(self) -> Decision:
+    def _enter(self) -> ExpertDecision:
         flat, index = self.flat, self.memory.doorway
         door, seen = flat.doorways[index], self.doorways.get(index)
         action = steer(self.flat.ways, self.pose, self._field_at(door.at(IN + 0.2)))
@@ -297,7 +290,7 @@ class _Expert:
             reason += words(ORDINALS[max(0, len(ahead) - 1)], 1.0)
         return self._decision(action, [*reason, *self._where(door, seen)], self.memory)
 
-    def _arrive(self) -> Decision:
+    def _arrive(self) -> ExpertDecision:
         if self.flat.family == DOOR:
             return self._decision("stop", words("room done", 1.0), self.memory)
         memory = Memory(self.memory.done, LOOK, ENTERED_LOOKS, door=2)
@@ -318,10 +311,10 @@ class _Expert:
     def _field_at(self, place: tuple[float, float]) -> np.ndarray:
         return self.flat.ways.field(self.flat.ways.at(*place))
 
-    def _decision(self, action: str, reason: Sequence[Piece], memory: Memory) -> Decision:
+    def _decision(self, action: str, reason: Sequence[Piece], memory: Memory) -> ExpertDecision:
         done = [f"{goal.thing} done" for goal in self.flat.goals[: memory.done]]
         before = [*words(done[0], 0.7), Piece(",", 0.1)] if done else []
-        return Decision(action, (*before, *reason), memory)
+        return ExpertDecision(action, (*before, *reason), memory)
 
 
 def steer(ways: Ways, pose: Pose, field: np.ndarray) -> str:

@@ -69,41 +69,51 @@ def read_views(path: Path) -> Views:
         return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
 
 
-Job = tuple[Path, int, int, str]
-"""A file, its seed, how much it holds, and the renderer."""
+Write = Callable[[Path, int, int, str], object]
+"""Renders into a file, by a seed, so many examples, with a renderer."""
 
 
-def _write(job: Job) -> Path:
-    from ...sim.view import write_views  # the simulator is needed to train, not to run
-
-    path, seed, count, renderer = job
+def _write(job: tuple[Write, Path, int, int, str]) -> Path:
+    write, path, seed, count, renderer = job
     part = path.with_suffix(".part.npz")
-    write_views(part, seed, count, renderer)
+    write(part, seed, count, renderer)
     part.replace(path)
     return path
 
 
-def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
-    """``count`` views with ``seed``, rendered into files in ``folder`` unless they exist."""
+def make_files(
+    write: Write,
+    folder: Path,
+    kind: str,
+    seed: int,
+    count: int,
+    per_file: int,
+    renderer: str,
+    processes: int,
+) -> list[Path]:
+    """Files of ``count`` examples of a kind, rendered into ``folder`` unless they are there."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = []
-    for start in range(0, count, SHARD):
-        number = seed * 1000 + start // SHARD
-        size = min(SHARD, count - start)
-        jobs.append((folder / f"views_{renderer}_{number}_{size}.npz", number, size, renderer))
-    return join([read_views(path) for path in make_files(_write, jobs, processes)])
-
-
-def make_files(write: Callable[[Job], Path], jobs: Sequence[Job], processes: int) -> list[Path]:
-    """The files of the jobs, each written unless it is there."""
-    todo = [job for job in jobs if not job[0].exists()]
+    for start in range(0, count, per_file):
+        number, size = seed * 1000 + start // per_file, min(per_file, count - start)
+        path = folder / f"{kind}_{renderer}_{number}_{size}.npz"
+        jobs.append((write, path, number, size, renderer))
+    todo = [job for job in jobs if not job[1].exists()]
     if todo:
         os.environ.setdefault("LP_NUM_THREADS", "1")  # else Mesa takes every core in each process
-        print(f"views: 0 of {len(todo)} files", flush=True)
+        print(f"{kind}: 0 of {len(todo)} files", flush=True)
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            for done, path in enumerate(pool.imap_unordered(write, todo), 1):
-                print(f"views: {done} of {len(todo)} files, {path.name}", flush=True)
-    return [job[0] for job in jobs]
+            for done, path in enumerate(pool.imap_unordered(_write, todo), 1):
+                print(f"{kind}: {done} of {len(todo)} files, {path.name}", flush=True)
+    return [job[1] for job in jobs]
+
+
+def make_views(folder: Path, seed: int, count: int, renderer: str, processes: int) -> Views:
+    """``count`` views with ``seed``, rendered into files in ``folder`` unless they exist."""
+    from ...sim.view import write_views  # the simulator is needed to train, not to run
+
+    files = make_files(write_views, folder, "views", seed, count, SHARD, renderer, processes)
+    return join([read_views(path) for path in files])
 
 
 class QuestionEncoder:

@@ -51,14 +51,13 @@ FLAT_PHRASES = (
 )
 """What is asked for in flats, beside the things."""
 
-ROOM_INSTRUCTION = (
-    r"(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
-    rf"(?P<name>{'|'.join(NAMES)})[.?!]?"
-)
+_FIND = "(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
+
+ROOM_INSTRUCTION = rf"{_FIND}(?P<name>{'|'.join(NAMES)})[.?!]?"
 """What the shipped pair understands: it was trained before flats were."""
 
 INSTRUCTION = re.compile(
-    r"(?:(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the NAME"
+    rf"(?:{_FIND}NAME"
     r"|[Ff]irst go to the NAME, then go (?:back )?to the NAME"
     r"|[Tt]urn (?:left|right) at the hallway"
     r"|[Gg]o through the (?:first|second|third) door on the (?:left|right))[.?!]?".replace(
