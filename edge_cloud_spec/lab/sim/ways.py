@@ -35,6 +35,7 @@ class Ways:
         self.free = self.gap >= GAP
         # a way in the middle is worth a small detour
         self._cost = 1 + 2 * np.clip(0.42 - self.gap, 0, None)
+        self._fields: dict[bytes, np.ndarray] = {}  # a robot goes down the same one for long
 
     def distances(self, thing: Thing) -> np.ndarray:
         """Metres [W, D] from each cell to the thing's footprint."""
@@ -68,6 +69,12 @@ class Ways:
 
         Ways near to what is solid count as longer.
         """
+        key = goals.tobytes()
+        if key not in self._fields:
+            self._fields[key] = self._spread(goals)
+        return self._fields[key]
+
+    def _spread(self, goals: np.ndarray) -> np.ndarray:
         far = np.full(self.gap.shape, np.inf)
         far[goals & self.free] = 0.0
         blocked = ~self.free
