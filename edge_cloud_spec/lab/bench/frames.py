@@ -2,6 +2,7 @@
 
 The embedded pair decides over gRPC, frame after frame. Counted are the tokens that each model has
 to compute, without those that it finds in its kept prefixes, and the bytes that the robot sends.
+A peer that keeps nothing reads the whole prompt.
 Times of larger models are computed: a profile's time for a prompt of one frame, by the tokens read.
 """
 
@@ -17,7 +18,7 @@ from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
 from ...edge.runner import DecodeSettings
 from ...errors import UserError
-from ...history import LAST, NO_HISTORY, HistorySpec
+from ...history import NO_HISTORY, HistorySpec
 from ...models import EMBEDDED
 from ...models.load import load
 from ...models.vlm import Vlm
@@ -49,7 +50,6 @@ def run(args: argparse.Namespace) -> list[Row]:
         kinds = {
             "one frame": NO_HISTORY,
             "conversation": HistorySpec(args.frames),
-            "read anew": HistorySpec(args.frames, LAST),
         }
     except ValueError as error:
         raise UserError(f"--frames: {error}") from None
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     for row in rows:
         share = row["cloud_tokens"] / one["cloud_tokens"]
         row |= {"tokens_ratio": share, "bytes_ratio": row["up_bytes"] / one["up_bytes"]}
+        row["read_anew_ratio"] = row["prompt_tokens"] / one["cloud_tokens"]
         for name in PROFILES:
             row[f"prompt_ms_{name}"] = load_cost_profile(name).prefill_ms * share
     return rows
