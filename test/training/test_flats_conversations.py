@@ -12,6 +12,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.training.flats.conversations import ConversationBatch, conversation, encode
+from edge_cloud_spec.lab.training.flats.episodes import EpisodeTurn
 from edge_cloud_spec.lab.training.tiny.architecture import (
     DRAFTER,
     SHAPES,
@@ -21,7 +22,7 @@ from edge_cloud_spec.lab.training.tiny.architecture import (
 )
 from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, pixels_of
 from edge_cloud_spec.lab.training.tiny.evaluation import greedy_answers
-from edge_cloud_spec.lab.training.tiny.language import Piece
+from edge_cloud_spec.lab.training.tiny.language import ORDERS, Piece
 from edge_cloud_spec.lab.training.tiny.packed import ConversationForward, patches
 from edge_cloud_spec.lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
 from edge_cloud_spec.models.load import load
@@ -101,3 +102,25 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_rendered(
     assert main(["train", "flats", "--out", str(tmp_path / "new"), *options]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("taken", "learned"),
+    [
+        ("turn left large", "turn left large"),
+        ("turn left small", "turn left large"),
+        ("turn right large", "turn left"),
+        ("move forward medium", "turn"),
+        ("search", "turn"),
+    ],
+)
+def test_a_wrong_action_teaches_the_right_one_up_to_the_word_that_differs(
+    taken: str, learned: str, order: str
+) -> None:
+    tokenizer = build_tokenizer()
+    turn = EpisodeTurn("turn left large", taken, (Piece(" no", 1.0),))
+    row = conversation([turn.pieces(order)], order, ASKED, QuestionEncoder(tokenizer))
+    assert f"action: {taken};" in tokenizer.decode(row.ids)
+    words = [row.targets[i] for i, weight in enumerate(row.weights) if weight == 2.0]
+    assert tokenizer.decode(words).strip() == learned

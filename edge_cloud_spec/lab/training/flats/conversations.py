@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +37,22 @@ WARMUP = 20  # steps
 
 @dataclass
 class ConversationRow:
-    """A conversation as it grows: ids, what each of them weighs, its visual token or -1, and its
-    positions; ``place`` is the next text's."""
+    """A conversation as it grows: ids, what is to be learned in the place of each and what that
+    weighs, its visual token or -1, and its positions; ``place`` is the next text's."""
 
-    ids: list[int]
-    weights: list[float]
-    visual: list[int]
-    positions: list[tuple[int, int, int]]
+    ids: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    visual: list[int] = field(default_factory=list)
+    positions: list[tuple[int, int, int]] = field(default_factory=list)
     place: int = 0
 
-    def text(self, ids: Sequence[int], weight: float = 0.0) -> None:
-        """Append text."""
+    def text(
+        self, ids: Sequence[int], weight: float = 0.0, right: Sequence[int] | None = None
+    ) -> None:
+        """Append text; ``right`` is learned in its place."""
         self.ids += ids
+        self.targets += ids if right is None else right
         self.weights += [weight] * len(ids)
         self.visual += [-1] * len(ids)
         self.positions += [(self.place + i,) * 3 for i in range(len(ids))]
@@ -59,6 +63,7 @@ class ConversationRow:
         self.text(prefix[:1])
         side = GRID // MERGE
         self.ids += prefix[1:-1]
+        self.targets += prefix[1:-1]
         self.weights += [0.0] * VISUAL
         self.visual += range(number * VISUAL, (number + 1) * VISUAL)
         self.positions += [
@@ -79,7 +84,7 @@ def conversation(
 
     ``first``: what the first answer is worth.
     """
-    row = ConversationRow([], [], [], [])
+    row = ConversationRow()
     for number, answer in enumerate(answers):
         before = len(row.ids)
         row.image(number, encoder.prefix)
@@ -87,10 +92,11 @@ def conversation(
             row.text([*encoder.ids(f"{instruction}\n"), *encoder.ids(order)])
         row.text([encoder.start])
         for piece in answer:
-            row.text(encoder.ids(piece.text), piece.weight * (1.0 if number else first))
+            weight, right = piece.weight * (1.0 if number else first), piece.right or piece.text
+            row.text(encoder.ids(piece.text), weight, encoder.ids(right))
         row.text([encoder.end], 0.1)
         if len(row.ids) > LENGTH:
-            for part in (row.ids, row.weights, row.visual, row.positions):
+            for part in (row.ids, row.targets, row.weights, row.visual, row.positions):
                 del part[before:]
             break
     return row
@@ -116,13 +122,15 @@ class ConversationBatch:
         length = max(len(row.ids) for row in rows)
         turns = max(map(len, pictures))
         ids = np.full((len(rows), length), pad)
+        targets = ids.copy()
         weights = np.zeros(ids.shape, np.float32)
         visual = np.full(ids.shape, -1)
         positions = np.zeros((3, *ids.shape), np.int64)
         encoded = np.zeros((len(rows), turns, *pictures[0].shape[1:]), np.float32)
         for i, (row, shown) in enumerate(zip(rows, pictures, strict=True)):
             size = len(row.ids)
-            ids[i, :size], weights[i, :size], visual[i, :size] = row.ids, row.weights, row.visual
+            ids[i, :size], targets[i, :size] = row.ids, row.targets
+            weights[i, :size], visual[i, :size] = row.weights, row.visual
             positions[:, i, :size] = np.array(row.positions).T
             encoded[i, : len(shown)] = shown
         weighs = np.flatnonzero(weights)
@@ -132,7 +140,7 @@ class ConversationBatch:
             torch.from_numpy(visual),
             torch.from_numpy(positions),
             torch.from_numpy(weighs - 1),
-            torch.from_numpy(ids.ravel()[weighs]),
+            torch.from_numpy(targets.ravel()[weighs]),
             torch.from_numpy(weights.ravel()[weighs]),
         )
 

@@ -37,16 +37,21 @@ class EpisodeTurn:
     reason: tuple[Piece, ...]
 
     def pieces(self, order: str) -> list[Piece]:
-        """The answer as it stands in the conversation; a random action is not to be learned."""
+        """The answer as it stands in the conversation.
+
+        Where another action was taken, the expert's is learned up to the first word that differs.
+        """
         pieces = assembled(self.taken, self.reason, order)
-        if self.taken == self.action:
+        taken, right = self.taken.split(), self.action.split()
+        if taken == right:
             return pieces
-        acted = len(assembled(self.taken, (), order)) - len(assembled("", (), order))
-        start = 1 if order == "action first" else len(pieces) - 1 - acted
-        return [
-            Piece(piece.text, 0.0 if start <= i < start + acted else piece.weight)
-            for i, piece in enumerate(pieces)
-        ]
+        start = 1 if order == "action first" else len(pieces) - 1 - len(taken)
+        at = next(i for i, (a, b) in enumerate(zip(taken, right, strict=False)) if a != b)
+        word = pieces[start + at]
+        pieces[start + at] = Piece(word.text, word.weight, f" {right[at]}")
+        for i in range(start + at + 1, start + len(taken)):
+            pieces[i] = Piece(pieces[i].text, 0.0)
+        return pieces
 
 
 @dataclass(frozen=True)

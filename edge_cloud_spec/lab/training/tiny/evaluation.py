@@ -67,6 +67,8 @@ def greedy_answers(vlm: Vlm, requests: Sequence[Request], spec: PromptSpec) -> l
         some = requests[start : start + TOGETHER]
         sessions = [vlm.open(vlm.prompt(request, spec)) for request in some]
         answers += generate(vlm, sessions, [GREEDY] * len(some), spec)
+        for session in sessions:
+            session.close()
     return answers
 
 

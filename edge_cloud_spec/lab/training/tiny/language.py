@@ -89,10 +89,14 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Some words of an answer and their weight in training (1: determined by the picture)."""
+    """Some words of an answer and their weight in training (1: determined by the picture).
+
+    ``right``: what should stand there, if it is something else that is to be learned.
+    """
 
     text: str
     weight: float
+    right: str = ""
 
 
 def side(bearing: float) -> str:
