@@ -23,7 +23,7 @@ from .expert import decide, first_memory
 PER_FILE = 10
 MOST_FRAMES = 130  # of an episode
 ROOM_SHARE = 0.2  # of the episodes are in one room
-WRONG = (0.0, 0.05, 0.12)  # shares of random actions, one of them an episode
+WRONG = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
 _RANDOM = tuple(f"turn {side} {size}" for side in ("left", "right") for size in ("small", "large"))
 _RANDOM += ("move forward small", "move forward medium", "search")
 

@@ -42,9 +42,12 @@ ENTERED_LOOKS = 4  # of them that entering saves: what is behind is the wall wit
 BEHIND = 5  # looks from which on a doorway seen then is nearer by turning right
 LOST = 8  # decisions after which a thing that is hidden is looked for anew
 OUT, IN = 0.55, 0.5  # metres beyond a doorway at which it is passed
-ALIGNED = 9.0  # degrees
+CONE = 35.0  # degrees off a doorway's middle line from which it is passed straight
+BEFORE = 0.6  # m before a doorway where one goes from farther aside
+STRAIGHT = 10.0  # degrees by which a doorway may be aside of who goes there
+ALIGNED = 12.0  # degrees
 ASIDE = 4.0  # degrees to the wall at its hand, of which it must see more
-BESIDE = 0.1  # m by which it may miss a point on its way
+BESIDE = 0.15  # m by which it may miss a point on its way
 
 _STEPS = Steps()
 
@@ -200,7 +203,7 @@ class _Expert:
             return self._decision(
                 f"turn {memory.side} large", words(f"leave door hidden {memory.side}", 0.7), memory
             )
-        action = steer(self.flat.ways, self.pose, self._field_at(door.at(-OUT - 0.2)))
+        action = self._pass(door, -OUT - 0.2)
         reason = [*words("leave", 1.0), *self._where(door, seen)]
         return self._decision(action, reason, replace(memory, side=""))
 
@@ -276,7 +279,7 @@ class _Expert:
     def _enter(self) -> ExpertDecision:
         flat, index = self.flat, self.memory.doorway
         door, seen = flat.doorways[index], self.doorways.get(index)
-        action = steer(self.flat.ways, self.pose, self._field_at(door.at(IN + 0.2)))
+        action = self._pass(door, IN + 0.2)
         reason = words("enter", 1.0)
         if flat.family == DOOR:
             forward = 1 if abs(self.memory.heading) < math.pi / 2 else -1
@@ -308,8 +311,22 @@ class _Expert:
         angle = math.atan2(y - self.pose.y, x - self.pose.x)
         return words(f"door hidden {side(math.degrees(wrap(angle - self.pose.yaw)))}", 0.7)
 
-    def _field_at(self, place: tuple[float, float]) -> np.ndarray:
-        return self.flat.ways.field(self.flat.ways.at(*place))
+    def _pass(self, door: Doorway, beyond: float) -> str:
+        """The action through a doorway, to so many metres inside its room.
+
+        It follows from where the doorway is, as a picture shows it; the map is asked only where
+        something stands between.
+        """
+        into = 1 if beyond > 0 else -1
+        before = -into * door.side * (self.pose.y - door.y)
+        if before > 0.3 and abs(self.pose.x - door.x) > before * math.tan(math.radians(CONE)):
+            aim = door.at(-into * BEFORE)
+        else:
+            aim = door.at(0.0 if before > 0.8 else beyond)
+        ways = self.flat.ways
+        if not ways.clear(self.place, aim):
+            return steer(ways, self.pose, ways.field(ways.at(*aim)))
+        return straight(ways, self.pose, aim, STRAIGHT)
 
     def _decision(self, action: str, reason: Sequence[Piece], memory: Memory) -> ExpertDecision:
         done = [f"{goal.thing} done" for goal in self.flat.goals[: memory.done]]
@@ -319,11 +336,15 @@ class _Expert:
 
 def steer(ways: Ways, pose: Pose, field: np.ndarray) -> str:
     """The action that follows the way down a field of ``ways`` from ``pose``."""
+    return straight(ways, pose, ways.ahead(field, (pose.x, pose.y), 2.5), AHEAD)
+
+
+def straight(ways: Ways, pose: Pose, to: tuple[float, float], within: float) -> str:
+    """The action that goes straight to a point, which may be ``within`` degrees aside."""
     place = (pose.x, pose.y)
-    to = ways.ahead(field, place, 2.5)
     bearing = math.degrees(wrap(math.atan2(to[1] - place[1], to[0] - place[0]) - pose.yaw))
     away = math.dist(to, place)
-    if abs(bearing) > max(AHEAD, math.degrees(math.atan2(BESIDE, away))):
+    if abs(bearing) > max(within, math.degrees(math.atan2(BESIDE, away))):
         return turn_by(bearing)
     for size in ("large", "medium", "small"):
         step: float = getattr(_STEPS, f"move_{size}")
