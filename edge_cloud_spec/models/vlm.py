@@ -49,6 +49,12 @@ ENCODED = 16  # pictures whose features are kept: a conversation that is read an
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 
+def _whole(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """The features [m, E] of pictures; transformers gives them picture by picture, and those of
+    Qwen3-VL's first layers in one piece before its 5.18."""
+    return features if isinstance(features, Tensor) else torch.cat(tuple(features))
+
+
 class Vlm(Processor):
     """A model of one of the three families. `open` and its sessions belong to one thread (the
     model's); `prompt` and `spec` may be called by another."""
@@ -155,12 +161,12 @@ class Vlm(Processor):
         pixels = torch.from_numpy(image.pixels()).to(device)
         grid = torch.tensor([image.grid], device=device)
         encoded = self._image_features(pixels, grid, return_dict=True)
-        features = torch.cat(list(encoded.pooler_output))
+        features = _whole(encoded.pooler_output)
         deep = getattr(encoded, "deepstack_features", None) or ()
         places = diverse_tokens(features, kept)
         rows = torch.from_numpy(places).to(device)
         return EncodedPicture(
             features[rows],
-            tuple(torch.cat(list(each))[rows] for each in deep),
+            tuple(_whole(each)[rows] for each in deep),
             picture_positions(image.grid, self._merge)[:, places],
         )

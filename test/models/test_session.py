@@ -15,6 +15,7 @@ import torch
 from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
 
 from edge_cloud_spec.errors import MemoryFull
+from edge_cloud_spec.lru_cache import LruCache
 from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
@@ -208,6 +209,21 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
             course.nodes[at] = [(9, -1)]
             course.check(at, 0, session.forward([9])[1])
         assert memory.restored_rows > 0 and (kind != "bounded" or memory.evictions > 9)
+
+
+def test_the_features_of_first_layers_are_read_from_either_transformers() -> None:
+    """Before transformers 5.18 they came in one piece, found on a machine that has 5.17."""
+    prompt, model = prompt_of(vlm()), copy(vlm())
+    model._features = LruCache(1)
+    given = model._image_features
+
+    def in_one_piece(*args: Any, **options: Any) -> Any:
+        encoded = given(*args, **options)
+        encoded.deepstack_features = [torch.cat(list(e)) for e in encoded.deepstack_features]
+        return encoded
+
+    model._image_features = in_one_piece
+    assert difference(model.open(prompt).forward([20]), "qwen3_vl", prompt, [20]) < CLOSE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
