@@ -11,20 +11,25 @@ import torch
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.training.flats.conversations import ConversationBatch, conversation, encode
+from edge_cloud_spec.lab.training.flats.conversations import (
+    ConversationBatch,
+    Tuner,
+    TuningPlan,
+    conversation,
+)
 from edge_cloud_spec.lab.training.flats.episodes import EpisodeTurn
 from edge_cloud_spec.lab.training.tiny.architecture import (
     DRAFTER,
     SHAPES,
     SIZE,
     VISUAL,
-    build_model,
 )
 from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, pixels_of
 from edge_cloud_spec.lab.training.tiny.evaluation import greedy_answers
 from edge_cloud_spec.lab.training.tiny.language import ORDERS, Piece
 from edge_cloud_spec.lab.training.tiny.packed import ConversationForward, patches
 from edge_cloud_spec.lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
+from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 
 ANSWERS = (
@@ -51,13 +56,13 @@ def test_a_conversation_has_the_ids_of_the_chat_template() -> None:
     assert tokenizer.decode(weighed) == "".join(ANSWERS)
 
 
-def test_its_logits_are_those_of_transformers() -> None:
-    model = build_model(DRAFTER, 3).eval()
+def test_its_logits_are_those_of_transformers(tmp_path: Path) -> None:
     encoder = QuestionEncoder(build_tokenizer())
     row = conversation([[Piece(a, 1.0)] for a in ANSWERS], "action first", ASKED, encoder)
     images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
     shorter = conversation([[Piece(ANSWERS[0], 1.0)]], "action first", ASKED, encoder)
-    encoded = encode(model, list(images))
+    tuner = Tuner(DRAFTER, EMBEDDED / "drafter", tmp_path, TuningPlan(1.0, 1, 1, 1e-3))
+    encoded, model = tuner.encode(list(images)), tuner.model.eval()
     batch = ConversationBatch.of([shorter, row], [encoded[:1], encoded], encoder.pad)
     last = torch.arange(len(row.ids)) + batch.ids.shape[1]
     with torch.no_grad():
@@ -77,7 +82,8 @@ def test_its_logits_are_those_of_transformers() -> None:
 @pytest.fixture
 def tuned(tmp_path: Path) -> Path:
     """A folder in which a pair was tuned for an instant."""
-    few = ("--episodes", "1", "--views", "4", "--threads", "1", "--out", str(tmp_path))
+    few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--threads", "1")
+    few += ("--out", str(tmp_path))
     assert main(["train", "flats", "--minutes", "0.001", *few]) == 0
     assert main(["train", "flats", "--minutes", "0.2", *few]) == 0
     return tmp_path

@@ -11,35 +11,32 @@ import argparse
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from ...history import HistorySpec, Turn
 from ...models import EMBEDDED
 from ...models.load import load
-from ...models.prompt import ORDERS, Request
+from ...models.prompt import ORDERS
 from ...models.vlm import Vlm
 from ...nav.answer import action_of
 from ...nav.events import Words
 from ...nav.pose import wrap
 from ...nav.settings import STOP_AND_GO, Settings
-from ...share import rules_text
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
 from ..harness.virtual_time import Timeline
 from ..sim.camera import Camera, encode_jpeg
 from ..sim.flat import FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
+from ..training.flats.episodes import ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
-from ..training.tiny.evaluation import greedy_answers
 from .command import Options, Row
 from .options import check_counts
 
 ORACLE, EXPERT = "oracle", "expert"
 MOST_DECISIONS = 150  # of a mission
-MAX_TOKENS = 48  # of an answer
 DECISION_S = 0.5  # from a frame to the action
 _SEGMENTED = 64  # pixels a side
 
@@ -146,17 +143,12 @@ def oracle(flat: Flat) -> Say:
 
 def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Say:
     """Says what a model answers that remembers so many frames, and its whole answers to them."""
-    history = HistorySpec(frames)
-    spec = replace(vlm.spec(rules_text(), MAX_TOKENS), history=history)
-    turns: tuple[Turn, ...] = ()
+    player = ModelPlayer(vlm, flat.room.instruction, order, frames)
 
     def say(_: Sight, frame: Callable[[], bytes]) -> str:
-        nonlocal turns
         jpeg = frame()
-        request = Request(flat.room.instruction, jpeg, order, history.chosen(turns))
-        (ids,) = greedy_answers(vlm, [request], spec)
-        text = vlm.tokenizer.decode(ids, skip_special_tokens=True)
-        turns = history.kept((*turns, Turn.of(jpeg, text)))
+        text = player.answer(jpeg)
+        player.remember(jpeg, text)
         return str(action_of(text) or "")
 
     return say

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ....errors import UserError
 from ....models import EMBEDDED
 from ...rows import Options, add_options
+from ...sim.camera import decode_jpeg
 from ..tiny.architecture import SHAPES, save_pair_model
 from ..tiny.data import make_views
-from .conversations import Taught, Tuner, TuningPlan, encode, encoded_episodes
+from .conversations import Taught, Tuner, TuningPlan
 from .episodes import make_episodes, read_episodes
 
 DRAFTER_SHARE = 0.25  # of the minutes: it should stay the weaker
@@ -34,6 +35,15 @@ OPTIONS: Options = {
         "default": 4000,
         "help": "single frames to keep what it sees",
     },
+    "--rounds": {"type": int, "default": 5, "help": "times that the target drives itself"},
+    "--rollouts": {"type": int, "default": 100, "help": "missions that it drives each time"},
+    "--batch": {"type": int, "default": 4, "help": "conversations a step (a GPU: 96)"},
+    "--device": {"default": "cpu", "help": "of torch, as cuda (%(default)s)"},
+    "--dtype": {
+        "choices": ("float32", "bfloat16"),
+        "default": "float32",
+        "help": "of products: bfloat16 for a GPU, or a CPU that has it (%(default)s)",
+    },
     "--seed": {"type": int, "default": 1, "help": "of episodes, views and steps"},
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
 }
@@ -44,10 +54,10 @@ add_train_arguments = partial(add_options, options=OPTIONS)
 
 def run_train(args: argparse.Namespace) -> int:
     """Run the command; returns 0 on success. UserError: an invalid option."""
-    if min(args.threads, args.episodes, args.views) < 1 or args.seed < 0 or not args.minutes > 0:
-        raise UserError(
-            "--threads, --episodes and --views are 1 or more, --minutes above 0, --seed 0 or more"
-        )
+    if min(args.threads, args.episodes, args.views, args.rollouts, args.batch) < 1:
+        raise UserError("--threads, --episodes, --views, --rollouts and --batch are 1 or more")
+    if min(args.seed, args.rounds) < 0 or not args.minutes > 0:
+        raise UserError("--minutes is above 0, --seed and --rounds are 0 or more")
     for path in (args.pair / name / "model.safetensors" for name in SHAPES):
         if not path.exists():
             raise UserError(f"--pair: {path} is missing: give the folder of a target and a drafter")
@@ -62,19 +72,42 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def tune(args: argparse.Namespace, name: str) -> None:
-    """Tune the pair's model of this name into ``args.out``, or go on with it."""
-    folder = args.out / name
+    """Tune the pair's model of this name into ``args.out``, or go on with it.
+
+    The target learns from missions of its own, too. The drafter learns from those, in which the
+    target's words stand.
+    """
+    folder, rendered = args.out / name, args.out / "episodes"
     folder.mkdir(exist_ok=True)
     share = DRAFTER_SHARE if name == "drafter" else 1 - DRAFTER_SHARE
-    plan = TuningPlan(args.minutes * share, 2, 4, RATES[name], args.seed)
+    plan = TuningPlan(
+        args.minutes * share,
+        args.batch,
+        2 * args.batch,
+        RATES[name],
+        args.seed,
+        args.device,
+        getattr(torch, args.dtype),
+    )
     tuner = Tuner(SHAPES[name], args.pair / name, folder, plan)
-    episodes, seen = [], []
-    rendered = args.out / "episodes"
-    for file in make_episodes(rendered, args.seed, args.episodes, "mixed", args.threads):
-        some = list(read_episodes(file))
-        episodes += some
-        seen.append(encoded_episodes(tuner.model, file, some, name))
     views = make_views(args.out / "views", args.seed, args.views, "mixed", args.threads)
-    viewed = encode(tuner.model, list(views.images))
-    tuner.run(Taught(episodes, np.concatenate(seen), views, viewed))
+    taught = Taught(views, tuner.encode(list(views.images)))
+    expert = make_episodes(rendered, args.seed, args.episodes, "mixed", args.threads)
+    add_episodes(taught, tuner, expert)
+    for number in range(1, args.rounds + 1):
+        if name == "target":
+            tuner.run(taught, number / (args.rounds + 1))
+            save_pair_model(tuner.model, folder, flats=True)
+        seed = args.seed + 100 * number
+        model = args.out / "target"
+        played = make_episodes(rendered, seed, args.rollouts, "mixed", args.threads, model)
+        add_episodes(taught, tuner, played)
+    tuner.run(taught)
     save_pair_model(tuner.model, folder, flats=True)
+
+
+def add_episodes(taught: Taught, tuner: Tuner, files: Sequence[Path]) -> None:
+    """Teach the episodes of these files."""
+    for file in files:
+        some = list(read_episodes(file))
+        taught.add(some, tuner.encode([decode_jpeg(jpeg) for e in some for jpeg in e.jpegs]))

@@ -15,9 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import Qwen3VLForConditionalGeneration
 
-from ...sim.camera import decode_jpeg
 from ..loop import descend, falling
 from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
 from ..tiny.data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
@@ -33,6 +31,7 @@ FROM_START = 0.3  # of the conversations begin with their episode
 ACTION_FIRST = 0.5
 ENCODED = 16  # pictures at a time
 WARMUP = 20  # steps
+LONGEST = 15.0  # seconds that a step counts, so that a pause of the machine does not
 
 
 @dataclass
@@ -116,17 +115,17 @@ class ConversationBatch:
 
     @classmethod
     def of(
-        cls, rows: Sequence[ConversationRow], pictures: Sequence[np.ndarray], pad: int
+        cls, rows: Sequence[ConversationRow], pictures: Sequence[Tensor], pad: int
     ) -> ConversationBatch:
-        """Of rows and their pictures, each [T, 64, K, H]."""
+        """Of rows and their pictures, each [T, 64, K, H], on the pictures' device."""
         length = max(len(row.ids) for row in rows)
-        turns = max(map(len, pictures))
+        turns, device = max(map(len, pictures)), pictures[0].device
         ids = np.full((len(rows), length), pad)
         targets = ids.copy()
         weights = np.zeros(ids.shape, np.float32)
         visual = np.full(ids.shape, -1)
         positions = np.zeros((3, *ids.shape), np.int64)
-        encoded = np.zeros((len(rows), turns, *pictures[0].shape[1:]), np.float32)
+        encoded = torch.zeros((len(rows), turns, *pictures[0].shape[1:]), device=device)
         for i, (row, shown) in enumerate(zip(rows, pictures, strict=True)):
             size = len(row.ids)
             ids[i, :size], targets[i, :size] = row.ids, row.targets
@@ -134,47 +133,51 @@ class ConversationBatch:
             positions[:, i, :size] = np.array(row.positions).T
             encoded[i, : len(shown)] = shown
         weighs = np.flatnonzero(weights)
-        return cls(
-            torch.from_numpy(encoded).flatten(1, 2),
-            torch.from_numpy(ids),
-            torch.from_numpy(visual),
-            torch.from_numpy(positions),
-            torch.from_numpy(weighs - 1),
-            torch.from_numpy(targets.ravel()[weighs]),
-            torch.from_numpy(weights.ravel()[weighs]),
+        arrays = (
+            ids,
+            visual,
+            positions,
+            weighs - 1,
+            targets.ravel()[weighs],
+            weights.ravel()[weighs],
         )
+        tensors = [torch.from_numpy(array).to(device) for array in arrays]
+        return cls(encoded.flatten(1, 2), *tensors)
 
 
 class Taught:
     """What a model learns from: conversations of episodes, and questions about views.
 
-    ``seen`` and ``viewed`` are the encoded pictures, float16 [N, 64, K, H].
+    ``viewed``: the views' encoded pictures, float16 [N, 64, K, H].
     """
 
-    def __init__(
-        self, episodes: Sequence[Episode], seen: np.ndarray, views: Views, viewed: np.ndarray
-    ) -> None:
-        self.episodes, self.seen, self.views, self.viewed = episodes, seen, views, viewed
-        self._begins = np.cumsum([0, *map(len, episodes)])
-        self._shares = np.diff(self._begins) / self._begins[-1]
+    def __init__(self, views: Views, viewed: Tensor) -> None:
+        self.views, self.viewed = views, viewed
+        self.episodes: list[tuple[Episode, Tensor]] = []
         self.encoder = QuestionEncoder(build_tokenizer())
+
+    def add(self, episodes: Sequence[Episode], seen: Tensor) -> None:
+        """Learn from these, too; ``seen``: their encoded pictures, float16 [N, 64, K, H]."""
+        parts = torch.split(seen, [len(episode) for episode in episodes])
+        self.episodes += zip(episodes, parts, strict=True)
+        sizes = np.array([len(episode) for episode, _ in self.episodes])
+        self._shares = sizes / sizes.sum()
 
     def conversations(self, count: int, rng: np.random.Generator) -> ConversationBatch:
         """So many, of up to TURNS turns."""
         rows, pictures = [], []
         for number in rng.choice(len(self.episodes), count, p=self._shares):
-            episode = self.episodes[number]
+            episode, seen = self.episodes[number]
             start = int(rng.integers(max(1, len(episode) - TURNS + 1)))
             start = 0 if rng.random() < FROM_START else start
-            order = ORDERS[0] if rng.random() < ACTION_FIRST else ORDERS[1]
+            order = episode.order or (ORDERS[0] if rng.random() < ACTION_FIRST else ORDERS[1])
             instruction = episode.instruction
             if rng.random() < 0.2:
                 instruction = instruction[0].upper() + instruction[1:] + "."
             answers = [turn.pieces(order) for turn in episode.turns[start : start + TURNS]]
             first = UNKNOWN if start else 1.0
             rows.append(conversation(answers, order, instruction, self.encoder, first))
-            begin = self._begins[number] + start
-            pictures.append(self.seen[begin : begin + len(answers)])
+            pictures.append(seen[start : start + len(answers)])
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
 
     def questions(self, count: int, rng: np.random.Generator) -> ConversationBatch:
@@ -189,38 +192,18 @@ class Taught:
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
 
 
-def encode(model: Qwen3VLForConditionalGeneration, images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images uint8 [128, 128, 3] as visual tokens and deepstack features: float16 [N, 64, K, H]."""
-    forward, found = ConversationForward(model), []
-    with torch.inference_mode():
-        for start in range(0, len(images), ENCODED):
-            pixels = pixels_of(np.stack(images[start : start + ENCODED]))
-            merged, features = forward.encode_images(pixels)
-            found.append(torch.stack((merged, *features), 2).half().numpy())
-    return np.concatenate(found)
-
-
-def encoded_episodes(
-    model: Qwen3VLForConditionalGeneration, file: Path, episodes: Sequence[Episode], name: str
-) -> np.ndarray:
-    """The encoded pictures of a file's episodes, kept beside it under the model's ``name``."""
-    kept = file.with_suffix(f".{name}.npy")
-    if not kept.exists():
-        part = kept.with_suffix(".part.npy")
-        np.save(part, encode(model, [decode_jpeg(j) for e in episodes for j in e.jpegs]))
-        part.replace(kept)
-    return np.asarray(np.load(kept))
-
-
 @dataclass(frozen=True)
 class TuningPlan:
-    """How long and how fast: minutes, conversations and questions a step, peak learning rate."""
+    """How long, where and how fast: minutes, conversations and questions a step, peak learning
+    rate; ``dtype`` of the products of matrices."""
 
     minutes: float
     conversations: int
     questions: int
     rate: float
     seed: int = 1
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
 
 
 class Tuner:
@@ -232,11 +215,11 @@ class Tuner:
         load_weights(self.model, base)
         self.model.requires_grad_(False)
         text = self.model.model.language_model.requires_grad_(True)
+        self.forward = ConversationForward(self.model).to(plan.device)
         # not Muon: its products are in bfloat16, which processors without AVX-512 do slowly
         self.optimizer = torch.optim.AdamW(
             text.parameters(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01
         )
-        self.forward = ConversationForward(self.model)
         self.steps, self.spent = 0, 0.0
         if self.state.exists():
             state = torch.load(self.state, weights_only=True)
@@ -251,32 +234,47 @@ class Tuner:
         torch.save(state | {"optimizer": self.optimizer.state_dict()}, part)
         part.replace(self.state)
 
+    def _products(self) -> torch.autocast:
+        reduced = self.plan.dtype != torch.float32
+        return torch.autocast(torch.device(self.plan.device).type, self.plan.dtype, reduced)
+
+    def encode(self, images: Sequence[np.ndarray]) -> Tensor:
+        """Images uint8 [128, 128, 3] as visual tokens and deepstack features: float16
+        [N, 64, K, H]."""
+        found = []
+        with torch.inference_mode(), self._products():
+            for start in range(0, len(images), ENCODED):
+                pixels = pixels_of(np.stack(images[start : start + ENCODED]))
+                merged, features = self.forward.encode_images(pixels.to(self.plan.device))
+                found.append(torch.stack((merged, *features), 2).half())
+        return torch.cat(found)
+
     def loss(self, batch: ConversationBatch) -> tuple[Tensor, Tensor]:
         """The loss, and the share of words that are right."""
         parts = batch.rows, batch.ids, batch.visual, batch.positions, batch.last
-        logits = self.forward.converse(*parts)
+        with self._products():
+            logits = self.forward.converse(*parts).float()
         each = F.cross_entropy(logits, batch.targets, reduction="none")
         right = (logits.argmax(-1) == batch.targets).float()
         total = batch.weights.sum()
         return (each * batch.weights).sum() / total, (right * batch.weights).sum() / total
 
-    def run(self, taught: Taught, keep_every: float = 120.0) -> None:
-        """Train ``self.model`` until the plan's minutes are spent, of the processor's time."""
+    def run(self, taught: Taught, until: float = 1.0, keep_every: float = 120.0) -> None:
+        """Train ``self.model`` until this share of the plan's minutes is spent."""
         plan, kept, losses = self.plan, time.monotonic(), []
-        while self.spent < 60 * plan.minutes:
-            begun = time.process_time()
+        while (share := self.spent / (60 * plan.minutes)) < until:
+            begun = time.monotonic()
             rng = np.random.default_rng((plan.seed, self.steps, 0xC0))
             loss, right = self.loss(taught.conversations(plan.conversations, rng))
             asked, sees = self.loss(taught.questions(plan.questions, rng))
-            share = self.spent / (60 * plan.minutes)
             rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share, 0.3)
             weight = plan.questions / (TURNS * plan.conversations)
             descend([self.optimizer], loss + min(1.0, 2 * weight) * asked, rate, 1.0)
-            losses.append([v.item() for v in (loss, right, asked, sees)])
+            losses.append(torch.stack((loss, right, asked, sees)).detach())
             self.steps += 1
-            self.spent += time.process_time() - begun
+            self.spent += min(time.monotonic() - begun, LONGEST)
             if self.steps % 20 == 0:
-                shown = " ".join(f"{v:.3f}" for v in np.mean(losses, axis=0))
+                shown = " ".join(f"{v:.3f}" for v in torch.stack(losses).mean(0).tolist())
                 print(f"step {self.steps}, {share:.0%}: loss and right {shown}", flush=True)
                 losses.clear()
             if time.monotonic() - kept > keep_every:

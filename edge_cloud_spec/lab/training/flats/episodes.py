@@ -1,65 +1,99 @@
-"""Episodes of the expert in flats and rooms, rendered once and kept: what conversations teach.
+"""Episodes in flats and rooms, rendered once and kept: what conversations teach.
 
-Its past has noise: some actions are drawn at random, so that it recovers; its motions err a little.
+Most are the expert's. Its past has noise: some actions are drawn at random, so that it recovers;
+its motions err a little. In the others a model answers, and the expert says what would have been
+right (DAgger: Ross, Gordon and Bagnell, AISTATS 2011).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ....nav.answer import parse_action
+from ....history import HistorySpec, Turn
+from ....models.load import load
+from ....models.prompt import Request
+from ....models.vlm import Vlm
+from ....nav.answer import action_of, parse_action
 from ....nav.motion import Steps, goal_of
 from ....nav.pose import Pose, wrap
+from ....share import rules_text
 from ..tiny.data import make_files
-from ..tiny.language import Piece, assembled
-from .expert import decide, first_memory
+from ..tiny.evaluation import greedy_answers
+from ..tiny.language import ORDERS, Piece, assembled
+from .expert import ExpertDecision, decide, first_memory
 
 PER_FILE = 10
-MOST_FRAMES = 130  # of an episode
+MOST_FRAMES = 130  # of an expert's episode
+MOST_ROLLED = 80  # of a model's, which may be lost
 ROOM_SHARE = 0.2  # of the episodes are in one room
 WRONG = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
+HELPED = (0.0, 0.0, 0.3)  # shares of the expert's answers where a model decides
+FRAMES = 8  # that a model remembers
+MAX_TOKENS = 48  # of an answer
 _RANDOM = tuple(f"turn {side} {size}" for side in ("left", "right") for size in ("small", "large"))
 _RANDOM += ("move forward small", "move forward medium", "search")
 
 
 @dataclass(frozen=True)
 class EpisodeTurn:
-    """A frame and what is said of it: the expert's action, the one that was taken, and why."""
+    """A frame and what is said of it: the expert's action, the one that was taken, and why.
+
+    ``said``: a model's whole answer, where it was not the expert's.
+    """
 
     action: str
     taken: str
     reason: tuple[Piece, ...]
+    said: str = ""
 
     def pieces(self, order: str) -> list[Piece]:
-        """The answer as it stands in the conversation.
+        """The answer as it stands in the conversation, and what is to be learned of it."""
+        right = assembled(self.action, self.reason, order)
+        if self.said:
+            return corrected(self.said, right)
+        taken = assembled(self.taken, self.reason, order)
+        return taken if taken == right else corrected("".join(p.text for p in taken), right)
 
-        Where another action was taken, the expert's is learned up to the first word that differs.
-        """
-        pieces = assembled(self.taken, self.reason, order)
-        taken, right = self.taken.split(), self.action.split()
-        if taken == right:
-            return pieces
-        start = 1 if order == "action first" else len(pieces) - 1 - len(taken)
-        at = next(i for i, (a, b) in enumerate(zip(taken, right, strict=False)) if a != b)
-        word = pieces[start + at]
-        pieces[start + at] = Piece(word.text, word.weight, f" {right[at]}")
-        for i in range(start + at + 1, start + len(taken)):
-            pieces[i] = Piece(pieces[i].text, 0.0)
-        return pieces
+
+_WORD = re.compile(r" ?[^ ;,]+|[;,]| ")
+
+
+def corrected(said: str, right: Sequence[Piece]) -> list[Piece]:
+    """The words that were said. Action and reason are each learned up to the first word that is not
+    the right one, which is learned in its place."""
+    parts: list[list[Piece]] = [[]]
+    for piece in right:
+        words = _WORD.findall(piece.text)
+        parts[-1] += [replace(piece, text=word) for word in words]
+        if piece.text == ";":
+            parts.append([])
+    pieces, number, place = [], 0, 0
+    for word in _WORD.findall(said):
+        due = parts[number][place] if place < len(parts[number]) else Piece(word, 0.0)
+        same = due.text == word
+        pieces.append(due if same else Piece(word, due.weight, due.text))
+        place = place + 1 if same else len(parts[number])
+        if word == ";":
+            number, place = min(number + 1, len(parts) - 1), 0
+    return pieces
 
 
 @dataclass(frozen=True)
 class Episode:
-    """``turns[i]`` is about the i-th picture; ``jpegs`` are those."""
+    """``turns[i]`` is about the i-th picture; ``jpegs`` are those. ``order`` of the answers that
+    were said; empty: of none."""
 
     instruction: str
     family: str
+    order: str
     turns: tuple[EpisodeTurn, ...]
     jpegs: tuple[bytes, ...]
 
@@ -67,30 +101,92 @@ class Episode:
         return len(self.turns)
 
 
-def write_episodes(path: Path, seed: int, count: int, renderer: str) -> None:
-    """``count`` episodes of seeds that no benchmark has, as one npz file."""
+class ModelPlayer:
+    """Answers the frames of a mission with a model's greedy answer. It remembers so many frames,
+    and its own answers to them."""
+
+    def __init__(self, vlm: Vlm, instruction: str, order: str, frames: int) -> None:
+        self._vlm, self._instruction, self.order = vlm, instruction, order
+        self._history = HistorySpec(frames)
+        self._spec = replace(vlm.spec(rules_text(), MAX_TOKENS), history=self._history)
+        self._turns: tuple[Turn, ...] = ()
+
+    def answer(self, jpeg: bytes) -> str:
+        """The answer to the next frame."""
+        turns = self._history.chosen(self._turns)
+        request = Request(self._instruction, jpeg, self.order, turns)
+        (ids,) = greedy_answers(self._vlm, [request], self._spec)
+        return str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def remember(self, jpeg: bytes, answer: str) -> None:
+        """The turn that the next prompts hold."""
+        self._turns = self._history.kept((*self._turns, Turn.of(jpeg, answer)))
+
+
+Speak = Callable[[bytes, ExpertDecision], tuple[str, str]]
+"""Of a frame and the expert's decision: the action that is taken, and the whole answer if a model
+gave it."""
+
+
+def noisy(rng: np.random.Generator) -> Speak:
+    """The expert, a share of whose actions is drawn at random."""
+    share = float(rng.choice(WRONG))
+
+    def speak(_: bytes, decision: ExpertDecision) -> tuple[str, str]:
+        random = decision.action != "stop" and rng.random() < share
+        return (str(rng.choice(_RANDOM)) if random else decision.action), ""
+
+    return speak
+
+
+def helped(player: ModelPlayer, rng: np.random.Generator) -> Speak:
+    """A model, in whose place the expert gives a share of the answers."""
+    share = float(rng.choice(HELPED))
+
+    def speak(jpeg: bytes, decision: ExpertDecision) -> tuple[str, str]:
+        if rng.random() < share:
+            right = assembled(decision.action, decision.reason, player.order)
+            said = "".join(piece.text for piece in right)
+        else:
+            said = player.answer(jpeg)
+        player.remember(jpeg, said)
+        return str(action_of(said) or ""), said
+
+    return speak
+
+
+def write_episodes(
+    path: Path, seed: int, count: int, renderer: str, model: Path | None = None
+) -> None:
+    """``count`` episodes of seeds that no benchmark has, as one npz file.
+
+    model: the checkpoint that decides; None: the expert does.
+    """
     from ...sim.episode_camera import EpisodeCamera  # the simulator is needed to train, not to run
 
+    vlm = None if model is None else load(str(model), threads=1)
     heads, jpegs = [], []
     with EpisodeCamera(renderer) as camera:
         for number in range(count):
             rng = np.random.default_rng((seed, number, 0xE915))
             flat = camera.open(2**31 + seed * 1000 + number, rng, bool(rng.random() < ROOM_SHARE))
-            turns, pose, memory = [], flat.room.start, first_memory(flat)
-            wrong = float(rng.choice(WRONG))
-            for _ in range(MOST_FRAMES):
+            pose, memory, order, turns = flat.room.start, first_memory(flat), "", []
+            if vlm is None:
+                speak = noisy(rng)
+            else:
+                order = str(rng.choice(ORDERS))
+                speak = helped(ModelPlayer(vlm, flat.room.instruction, order, FRAMES), rng)
+            for _ in range(MOST_FRAMES if vlm is None else MOST_ROLLED):
                 jpeg, sight = camera.look(pose, rng)
                 decision = decide(flat, memory, sight)
-                memory, taken = decision.memory, decision.action
-                if taken != "stop" and rng.random() < wrong:
-                    taken = str(rng.choice(_RANDOM))
-                reason = [(piece.text, piece.weight) for piece in decision.reason]
-                turns.append((decision.action, taken, reason))
+                taken, said = speak(jpeg, decision)
+                memory = decision.memory
+                turns.append(asdict(EpisodeTurn(decision.action, taken, decision.reason, said)))
                 jpegs.append(np.frombuffer(jpeg, np.uint8))
-                if taken == "stop":
+                if taken in ("stop", ""):
                     break
                 pose = moved(flat.ways.gap_at, pose, taken, rng)
-            heads.append([flat.room.instruction, flat.family, turns])
+            heads.append([flat.room.instruction, flat.family, order, turns])
     np.savez(
         path,
         heads=np.array(json.dumps(heads)),
@@ -125,18 +221,23 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         ends = np.cumsum(stored["sizes"])
         files = [bytes(part) for part in np.split(stored["jpegs"], ends[:-1])]
     begin = 0
-    for instruction, family, said in heads:
+    for instruction, family, order, said in heads:
         turns = tuple(
-            EpisodeTurn(action, taken, tuple(Piece(*piece) for piece in reason))
-            for action, taken, reason in said
+            EpisodeTurn(**turn | {"reason": tuple(Piece(**piece) for piece in turn["reason"])})
+            for turn in said
         )
         span = slice(begin, begin + len(turns))
         begin += len(turns)
-        yield Episode(instruction, family, turns, tuple(files[span]))
+        yield Episode(instruction, family, order, turns, tuple(files[span]))
 
 
-def make_episodes(folder: Path, seed: int, count: int, renderer: str, processes: int) -> list[Path]:
-    """Files of ``count`` episodes of a seed, rendered into ``folder`` unless they are there."""
-    return make_files(
-        write_episodes, folder, "episodes", seed, count, PER_FILE, renderer, processes
-    )
+def make_episodes(
+    folder: Path, seed: int, count: int, renderer: str, processes: int, model: Path | None = None
+) -> list[Path]:
+    """Files of ``count`` episodes of a seed, rendered into ``folder`` unless they are there.
+
+    model: the checkpoint that decides; None: the expert does.
+    """
+    kind = "episodes" if model is None else "rollouts"
+    write = partial(write_episodes, model=model)
+    return make_files(write, folder, kind, seed, count, PER_FILE, renderer, processes)
