@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
+from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
 from edge_cloud_spec.lru_cache import LruCache
@@ -219,11 +222,29 @@ def test_the_features_of_first_layers_are_read_from_either_transformers() -> Non
 
     def in_one_piece(*args: Any, **options: Any) -> Any:
         encoded = given(*args, **options)
-        encoded.deepstack_features = [torch.cat(list(e)) for e in encoded.deepstack_features]
+        each = encoded.deepstack_features
+        encoded.deepstack_features = [e if isinstance(e, Tensor) else torch.cat(e) for e in each]
         return encoded
 
     model._image_features = in_one_piece
     assert difference(model.open(prompt).forward([20]), "qwen3_vl", prompt, [20]) < CLOSE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_may_come_in_any_layout(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's attention of float32 gives its heads another stride, found on an H200."""
+    given = F.scaled_dot_product_attention
+
+    def heads_inside(*args: Any, **options: Any) -> Tensor:
+        out = given(*args, **options)
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+
+    prompt, model = prompt_of(vlm(family)), vlm(family)
+    right = model.open(prompt).forward([20, 21, 22], [-1, -1, 0])
+    monkeypatch.setattr(F, "scaled_dot_product_attention", heads_inside)
+    session = bounded(family, 9).open(replace(prompt, owner="another robot"))
+    assert np.abs(session.forward([20, 21, 22], [-1, -1, 0]) - right).max() < CLOSE
+    assert np.abs(session.forward([20]) - right[:2]).max() < CLOSE
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -59,7 +59,7 @@ def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -
     if count == 1:
         folded = query.view(1, kv_heads, group, dim)
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=item.mask)
-        return out.view(1, -1)
+        return out.reshape(1, -1)
     if item.mask is None:
         whole = query.transpose(0, 1).unsqueeze(0)  # [1, heads, n, dim]
         out = F.scaled_dot_product_attention(
@@ -69,7 +69,7 @@ def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -
         folded = query.transpose(0, 1).reshape(1, kv_heads, group * count, dim)
         mask = item.mask.expand(group, count, end).reshape(group * count, end)
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask)
-    return out.view(heads, count, dim).transpose(0, 1).reshape(count, -1)
+    return out.reshape(heads, count, dim).transpose(0, 1).reshape(count, -1)
 
 
 def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
