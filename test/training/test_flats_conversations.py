@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from edge_cloud_spec.lab.training.flats.conversations import (
     TuningPlan,
     conversation,
 )
-from edge_cloud_spec.lab.training.flats.episodes import EpisodeTurn
+from edge_cloud_spec.lab.training.flats.episodes import (
+    FRAMES,
+    MOST_ROLLED,
+    EpisodeTurn,
+    ModelPlayer,
+    read_episodes,
+    write_episodes,
+)
 from edge_cloud_spec.lab.training.tiny.architecture import (
     DRAFTER,
     SHAPES,
@@ -26,7 +34,7 @@ from edge_cloud_spec.lab.training.tiny.architecture import (
 )
 from edge_cloud_spec.lab.training.tiny.data import QuestionEncoder, pixels_of
 from edge_cloud_spec.lab.training.tiny.evaluation import greedy_answers
-from edge_cloud_spec.lab.training.tiny.language import ORDERS, Piece
+from edge_cloud_spec.lab.training.tiny.language import ORDERS, Piece, assembled
 from edge_cloud_spec.lab.training.tiny.packed import ConversationForward, patches
 from edge_cloud_spec.lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
 from edge_cloud_spec.models import EMBEDDED
@@ -130,3 +138,47 @@ def test_a_wrong_action_teaches_the_right_one_up_to_the_word_that_differs(
     assert f"action: {taken};" in tokenizer.decode(row.ids)
     words = [row.targets[i] for i, weight in enumerate(row.weights) if weight == 2.0]
     assert tokenizer.decode(words).strip() == learned
+
+
+@pytest.mark.parametrize(
+    ("said", "learned"),
+    [
+        ("action: search; reason: no blue box, door 2;", "search|no blue box|door 2"),
+        ("action: turn left; reason: no blue box, look 2;", "search|no blue box|door"),
+        ("action: stop; reason: blue box near 0.6 ahead 2;", "search|no"),
+        ("reason: no blue box, door 2; action: search;", "no blue box|door 2|search"),
+        ("reason: no blue box; action: stop;", "no blue box|search"),
+        ("action: stop", "search"),
+        ("stop;", ""),
+    ],
+)
+def test_a_models_answer_teaches_the_first_word_that_differs_in_each_part(
+    said: str, learned: str
+) -> None:
+    right = (Piece(" no", 1.0), Piece(" blue box", 1.0), Piece(",", 0.5), Piece(" door", 1.0))
+    turn = EpisodeTurn("search", "", (*right, Piece(" 2", 1.0)), said)
+    tokenizer = build_tokenizer()
+    order = ORDERS[said.startswith("reason")]
+    row = conversation([turn.pieces(order)], order, ASKED, QuestionEncoder(tokenizer))
+    assert f"<|im_start|>{said}<|im_end|>" in tokenizer.decode(row.ids)
+    words = [row.targets[i] if weight >= 1.0 else None for i, weight in enumerate(row.weights)]
+    parts = [list(part) for known, part in groupby(words, lambda word: word is not None) if known]
+    assert "|".join(tokenizer.decode(part).strip() for part in parts) == learned
+
+
+def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_words(
+    tmp_path: Path,
+) -> None:
+    write_episodes(tmp_path / "some.npz", 7, 2, "rays", EMBEDDED / "drafter")
+    model = load(EMBEDDED / "drafter", threads=1)
+    answers = 0
+    for episode in read_episodes(tmp_path / "some.npz"):
+        assert len(episode) == len(episode.jpegs) <= MOST_ROLLED
+        player = ModelPlayer(model, episode.instruction, episode.order, FRAMES)
+        for turn, jpeg in zip(episode.turns, episode.jpegs, strict=True):
+            answer = player.answer(jpeg)
+            player.remember(jpeg, turn.said)
+            right = "".join(p.text for p in assembled(turn.action, turn.reason, episode.order))
+            assert turn.said in (answer, right)
+            answers += turn.said != right
+    assert answers, "the model answered some of them"

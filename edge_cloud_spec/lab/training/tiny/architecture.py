@@ -64,7 +64,7 @@ def configuration(shape: ModelShape) -> Qwen3VLConfig:
             "num_attention_heads": shape.heads,
             "num_key_value_heads": shape.key_heads,
             "head_dim": shape.head,
-            "max_position_embeddings": 512,
+            "max_position_embeddings": 1024,
             "tie_word_embeddings": True,
             "pad_token_id": None,
             "eos_token_id": end,

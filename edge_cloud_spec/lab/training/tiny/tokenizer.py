@@ -93,7 +93,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<|endoftext|>",
         extra_special_tokens=list(SPECIAL),
         clean_up_tokenization_spaces=False,
-        model_max_length=512,
+        model_max_length=1024,
     )
     fast.chat_template = TEMPLATE
     return fast
