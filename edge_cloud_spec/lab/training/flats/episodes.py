@@ -28,7 +28,7 @@ from ....share import rules_text
 from ..tiny.data import make_files
 from ..tiny.evaluation import greedy_answers
 from ..tiny.language import ORDERS, Piece, assembled
-from .expert import ExpertDecision, decide, first_memory
+from .expert import ExpertDecision, decide, first_memory, heard
 
 PER_FILE = 10
 MOST_FRAMES = 130  # of an expert's episode
@@ -180,7 +180,7 @@ def write_episodes(
                 jpeg, sight = camera.look(pose, rng)
                 decision = decide(flat, memory, sight)
                 taken, said = speak(jpeg, decision)
-                memory = decision.memory
+                memory = heard(flat, decision.memory, sight, said) if said else decision.memory
                 turns.append(asdict(EpisodeTurn(decision.action, taken, decision.reason, said)))
                 jpegs.append(np.frombuffer(jpeg, np.uint8))
                 if taken in ("stop", ""):

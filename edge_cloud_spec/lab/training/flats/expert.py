@@ -14,6 +14,7 @@ hallway (right on the way back), and takes the next doorway in the wall at that 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from ....nav.motion import Steps
 from ....nav.pose import Pose, wrap
-from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, SeenDoorway, Sight, doorway_ahead
+from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, Sight, doorway_ahead
 from ...sim.thing import VisibleThing
 from ...sim.ways import Ways
 from ..tiny.language import (
@@ -47,6 +48,8 @@ BEFORE = 0.6  # m before a doorway where one goes from farther aside
 STRAIGHT = 10.0  # degrees by which a doorway may be aside of who goes there
 ALIGNED = 12.0  # degrees
 ASIDE = 4.0  # degrees to the wall at its hand, of which it must see more
+IN_VIEW = 30.0  # degrees aside up to which a doorway would be in view
+UNSEEN = 0.6  # m from its middle at which it need not be
 BESIDE = 0.15  # m by which it may miss a point on its way
 
 _STEPS = Steps()
@@ -99,6 +102,29 @@ def decide(flat: Flat, memory: Memory, sight: Sight) -> ExpertDecision:
     return _Expert(flat, memory, sight).decide()
 
 
+_LOOK, _SIDE = re.compile(r" look (\d)(?:, door (\d))?"), re.compile(r" hidden (left|right)")
+
+
+def heard(flat: Flat, memory: Memory, sight: Sight, said: str) -> Memory:
+    """What an expert remembers whose words these were: a model's, in the place of its own.
+
+    So what it says next fits what stands in the conversation.
+    """
+    area = flat.area_at(sight.pose.x, sight.pose.y)
+    if memory.doing == LOOK and (look := _LOOK.search(said)):
+        return replace(memory, looks=int(look[1]), door=int(look[2] or 0))
+    if memory.doing == LOOK and " leave door" in said and area:
+        memory = replace(memory, doing=LEAVE, doorway=area - 1, side="")
+    if memory.doing == TURNING and " enter " in said and sight.doorways:
+        nearest = min(sight.doorways, key=lambda door: abs(door.bearing))
+        memory = replace(memory, doing=ENTER, doorway=nearest.index, side="")
+    if memory.doing == TURNING and " turn round" in said and not memory.round:
+        memory = replace(memory, heading=wrap(memory.heading + math.pi), round=True)
+    if memory.doing in (LEAVE, ENTER) and (hidden := _SIDE.search(said)):
+        memory = replace(memory, side=hidden[1])
+    return memory
+
+
 class _Expert:
     """One decision."""
 
@@ -112,6 +138,7 @@ class _Expert:
         self.said: list[Piece] = []
 
     def decide(self) -> ExpertDecision:
+        self._settle()
         goal = self.flat.goals[self.memory.done]
         if goal.thing in self.seen:
             return self._approach(self.seen[goal.thing])
@@ -128,6 +155,14 @@ class _Expert:
         if self.memory.doing == ENTER:
             return self._enter()
         return self._leave() if self.memory.doing == LEAVE else self._look()
+
+    def _settle(self) -> None:
+        """Where an action led into another room than was meant, it goes on from there."""
+        memory, here = self.memory, self.area - 1
+        if not self.area or memory.doorway == here or memory.doing not in (LEAVE, TURNING, ENTER):
+            return
+        doing = ENTER if memory.doing == ENTER and self.flat.family != DOOR else LEAVE
+        self.memory = replace(memory, doing=doing, doorway=here, side="", round=False)
 
     # A thing in view, or that was
 
@@ -197,15 +232,26 @@ class _Expert:
         return reason
 
     def _leave(self) -> ExpertDecision:
-        memory = self.memory
-        door, seen = self.flat.doorways[memory.doorway], self.doorways.get(memory.doorway)
-        if seen is None and memory.side:
-            return self._decision(
-                f"turn {memory.side} large", words(f"leave door hidden {memory.side}", 0.7), memory
-            )
-        action = self._pass(door, -OUT - 0.2)
-        reason = [*words("leave", 1.0), *self._where(door, seen)]
-        return self._decision(action, reason, replace(memory, side=""))
+        door = self.flat.doorways[self.memory.doorway]
+        return self._through(words("leave", 1.0), door, -OUT - 0.2)
+
+    def _through(self, reason: Sequence[Piece], door: Doorway, beyond: float) -> ExpertDecision:
+        """Through a doorway. Where it is not in view, it turns on to one side until it is."""
+        memory, seen = self.memory, self.doorways.get(self.memory.doorway)
+        aim = self._aim(door, beyond)
+        action = self._go(aim)
+        toward = math.atan2(aim[1] - self.pose.y, aim[0] - self.pose.x)
+        off = math.degrees(wrap(toward - self.pose.yaw))
+        turn = "" if math.dist(self.place, door.at(0.0)) < UNSEEN else memory.side
+        if seen is not None:
+            where, turn = place(seen, 0.7, 0.3), ""
+        elif action.startswith("turn") and (turn or abs(off) > IN_VIEW):
+            turn = turn or side(off)
+            action, where = f"turn {turn} large", words(f"hidden {turn}", 0.7)
+        else:
+            where, turn = words("hidden ahead", 0.7), ""
+        reason = [*reason, *words("door", 0.1), *where]
+        return self._decision(action, reason, replace(memory, side=turn))
 
     # In the hallway
 
@@ -255,7 +301,7 @@ class _Expert:
             return self._turn()
         if index < 0:
             index = self._any_doorway()
-        self.memory = replace(memory, doing=ENTER, doorway=index)
+        self.memory = replace(memory, doing=ENTER, doorway=index, side="")
         return self._enter()
 
     def _next_doorway(self) -> int:
@@ -278,9 +324,7 @@ class _Expert:
 
     def _enter(self) -> ExpertDecision:
         flat, index = self.flat, self.memory.doorway
-        door, seen = flat.doorways[index], self.doorways.get(index)
-        action = self._pass(door, IN + 0.2)
-        reason = words("enter", 1.0)
+        door, reason = flat.doorways[index], words("enter", 1.0)
         if flat.family == DOOR:
             forward = 1 if abs(self.memory.heading) < math.pi / 2 else -1
             ahead = [
@@ -291,7 +335,7 @@ class _Expert:
                 and forward * (door.x - other.x) >= 0
             ]
             reason += words(ORDINALS[max(0, len(ahead) - 1)], 1.0)
-        return self._decision(action, [*reason, *self._where(door, seen)], self.memory)
+        return self._through(reason, door, IN + 0.2)
 
     def _arrive(self) -> ExpertDecision:
         if self.flat.family == DOOR:
@@ -303,26 +347,17 @@ class _Expert:
 
     # How
 
-    def _where(self, door: Doorway, seen: SeenDoorway | None) -> list[Piece]:
-        """Where the doorway is seen, or in which direction it is though it is not."""
-        if seen is not None:
-            return [*words("door", 0.1), *place(seen, 0.7, 0.3)]
-        x, y = door.at(0.0)
-        angle = math.atan2(y - self.pose.y, x - self.pose.x)
-        return words(f"door hidden {side(math.degrees(wrap(angle - self.pose.yaw)))}", 0.7)
-
-    def _pass(self, door: Doorway, beyond: float) -> str:
-        """The action through a doorway, to so many metres inside its room.
-
-        It follows from where the doorway is, as a picture shows it; the map is asked only where
-        something stands between.
-        """
+    def _aim(self, door: Doorway, beyond: float) -> tuple[float, float]:
+        """Where to go on the way through a doorway, to so many metres inside its room."""
         into = 1 if beyond > 0 else -1
         before = -into * door.side * (self.pose.y - door.y)
         if before > 0.3 and abs(self.pose.x - door.x) > before * math.tan(math.radians(CONE)):
-            aim = door.at(-into * BEFORE)
-        else:
-            aim = door.at(0.0 if before > 0.8 else beyond)
+            return door.at(-into * BEFORE)
+        return door.at(0.0 if before > 0.8 else beyond)
+
+    def _go(self, aim: tuple[float, float]) -> str:
+        """The action towards a point. It follows from where the doorway is, as a picture shows it;
+        the map is asked only where something stands between."""
         ways = self.flat.ways
         if not ways.clear(self.place, aim):
             return steer(ways, self.pose, ways.field(ways.at(*aim)))
