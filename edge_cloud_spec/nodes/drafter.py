@@ -196,8 +196,11 @@ class DrafterNode(ManagedNode):
         self._topics.stats.publish(stats)
         if decided.outcome is None:
             return
-        assert self._pilot.runner is not None
-        self._run_info.update(self._topics.settings, target=self._pilot.runner.target)
+        runner = self._pilot.runner
+        assert runner is not None
+        self._run_info.update(
+            self._topics.settings, target=runner.target, history=runner.history.frames
+        )
         if decided.outcome.completed:  # no earlier problem counts any more
             self._reports.clear()
             self._last_decision = {

@@ -29,7 +29,7 @@ from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer
 from ..signals import signals_as_interrupt
-from .difference import Comparison, compare, dialect_of, influences
+from .difference import Comparison, compare, dialect_of, history_of, influences
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 
@@ -181,6 +181,7 @@ def _nodes(
         target=args.target,
         drafter=args.drafter,
         dialect=args.dialect or dialect_of(recording.run_log),
+        history=history_of(recording.run_log),
         sim="false",
         namespace=NAMESPACE,
         local_address=free_address(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..edge.events import CUT
+from ..history import MOST_TURNS
 from ..models.prompt import PromptSpec
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
@@ -69,6 +70,12 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
 def dialect_of(run_log: RunLog) -> str:
     """The dialect of a run's answers by name; empty if not recorded."""
     return str(_noted(run_log.run_info).get("dialect", ""))
+
+
+def history_of(run_log: RunLog) -> int:
+    """How many earlier frames the run's prompts remembered; -1 if not recorded."""
+    frames = _noted(run_log.run_info).get("history")
+    return frames if isinstance(frames, int) and 0 <= frames <= MOST_TURNS else -1
 
 
 def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]) -> str:

@@ -33,7 +33,7 @@ from edge_cloud_spec.observe.observer import Observer
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.observe.topic_bag import subscribe
 from edge_cloud_spec.replay import player
-from edge_cloud_spec.replay.difference import dialect_of
+from edge_cloud_spec.replay.difference import dialect_of, history_of
 from edge_cloud_spec.replay.player import NAMESPACE
 from edge_cloud_spec.replay.recording import (
     COMPRESSED,
@@ -105,6 +105,30 @@ def test_new_decisions_are_recorded_and_replay_to_equal_ones(
     remembered = [task.recorded.remembered for task in tasks if task.recorded]
     assert max(remembered) > 0
     assert [task.begins for task in tasks] == [count == 0 for count in remembered]
+
+
+def test_nodes_of_its_own_remember_as_many_frames_as_those_of_the_run(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found with a bag of history:=8, of which half the words differed."""
+    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+        monkeypatch.setenv(name, os.environ[name])  # its graph sets its own
+    again = tmp_path / "again"
+    assert main(["replay", str(recorded), "--out", str(again)]) == 0
+    was, now = (read_recording(bag).tasks for bag in (recorded, again))
+    counts = [[task.recorded.remembered for task in tasks if task.recorded] for tasks in (was, now)]
+    assert counts[0] == counts[1] and max(counts[1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("noted", "frames"),
+    [({"history": 8}, 8), ({"history": 0}, 0), ({}, -1), ({"history": "8"}, -1), ([], -1)]
+    + [({"history": wrong}, -1) for wrong in (-3, 10**9, None, 2.0)],
+)
+def test_how_many_frames_a_run_remembered_is_read_or_unknown(noted: object, frames: int) -> None:
+    run_log = RunLog()
+    run_log.run_info = json.dumps(noted)
+    assert history_of(run_log) == frames
 
 
 def test_the_first_difference_is_said_with_its_place_and_its_reason(

@@ -211,22 +211,27 @@ SETTINGS = (
 class RunInfo:
     """Publishes what the answers of a run depend on, on the latched topic ``run_info``.
 
-    JSON with both models' identities, the decoding's settings and the versions.
+    JSON with both models' identities, the decoding's settings, the versions, and how many earlier
+    frames a prompt remembers.
     """
 
     def __init__(self, node: Node) -> None:
         self._publisher = node.create_publisher(String, "run_info", LATCHED)
         self._target = self._drafter = self._text = ""
+        self._history = -1  # not known yet
         self._lock = threading.Lock()  # the executor and the model's thread both update
 
-    def update(self, settings: DrafterSettings, *, drafter: str = "", target: str = "") -> None:
-        """Publish if something changed, once the draft model is known; empty identities stay as
+    def update(
+        self, settings: DrafterSettings, *, drafter: str = "", target: str = "", history: int = -1
+    ) -> None:
+        """Publish if something changed, once the draft model is known; what is not given stays as
         before."""
         with self._lock:
+            self._history = history if history >= 0 else self._history
             self._drafter, self._target = drafter or self._drafter, target or self._target
             chosen = {name: getattr(settings, name) for name in SETTINGS}
             models = {"target": self._target, "drafter": self._drafter, "versions": versions()}
-            text = json.dumps({**models, **chosen})
+            text = json.dumps({**models, **chosen, "history": self._history})
             if self._drafter and text != self._text:
                 self._text = text
                 self._publisher.publish(String(data=text))
