@@ -32,7 +32,8 @@ from .expert import ExpertDecision, decide, first_memory, heard
 
 PER_FILE = 10
 MOST_FRAMES = 130  # of an expert's episode
-MOST_ROLLED = 80  # of a model's, which may be lost
+MOST_ROLLED = 80  # of a model's
+MOST_WRONG = 10  # actions in a row, after which it is lost
 ROOM_SHARE = 0.2  # of the episodes are in one room
 WRONG = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
 HELPED = (0.0, 0.0, 0.3)  # shares of the expert's answers where a model decides
@@ -170,7 +171,8 @@ def write_episodes(
         for number in range(count):
             rng = np.random.default_rng((seed, number, 0xE915))
             flat = camera.open(2**31 + seed * 1000 + number, rng, bool(rng.random() < ROOM_SHARE))
-            pose, memory, order, turns = flat.room.start, first_memory(flat), "", []
+            pose, memory, order = flat.room.start, first_memory(flat), ""
+            turns, wrong = [], 0
             if vlm is None:
                 speak = noisy(rng)
             else:
@@ -183,7 +185,8 @@ def write_episodes(
                 memory = heard(flat, decision.memory, sight, said) if said else decision.memory
                 turns.append(asdict(EpisodeTurn(decision.action, taken, decision.reason, said)))
                 jpegs.append(np.frombuffer(jpeg, np.uint8))
-                if taken in ("stop", ""):
+                wrong = 0 if taken == decision.action else wrong + 1
+                if taken in ("stop", "") or (vlm is not None and wrong > MOST_WRONG):
                     break
                 pose = moved(flat.ways.gap_at, pose, taken, rng)
             heads.append([flat.room.instruction, flat.family, order, turns])

@@ -102,6 +102,19 @@ def decide(flat: Flat, memory: Memory, sight: Sight) -> ExpertDecision:
     return _Expert(flat, memory, sight).decide()
 
 
+def hand_of(flat: Flat, memory: Memory) -> str:
+    """To which side it turns in the hallway, and whose wall it follows."""
+    if flat.family == TURN:
+        return flat.room.instruction.split()[1]
+    return "right" if flat.family == BACK and memory.done else "left"
+
+
+def out_of(flat: Flat, memory: Memory) -> float:
+    """The heading (rad) to turn to in the hallway, out of the doorway that it leaves by."""
+    turn = math.pi / 2 if hand_of(flat, memory) == "left" else -math.pi / 2
+    return wrap(turn - flat.doorways[memory.doorway].side * math.pi / 2)
+
+
 _LOOK, _SIDE = re.compile(r" look (\d)(?:, door (\d))?"), re.compile(r" hidden (left|right)")
 
 
@@ -115,12 +128,15 @@ def heard(flat: Flat, memory: Memory, sight: Sight, said: str) -> Memory:
         return replace(memory, looks=int(look[1]), door=int(look[2] or 0))
     if memory.doing == LOOK and " leave door" in said and area:
         memory = replace(memory, doing=LEAVE, doorway=area - 1, side="")
-    if memory.doing == TURNING and " enter " in said and sight.doorways:
+    if memory.doing == LEAVE and " hallway" in said and not area:
+        memory = replace(memory, doing=TURNING, heading=out_of(flat, memory), round=False)
+    lost = memory.doing == ENTER and memory.doorway not in {door.index for door in sight.doorways}
+    if (lost or memory.doing == TURNING) and " enter " in said and sight.doorways:
         nearest = min(sight.doorways, key=lambda door: abs(door.bearing))
         memory = replace(memory, doing=ENTER, doorway=nearest.index, side="")
     if memory.doing == TURNING and " turn round" in said and not memory.round:
         memory = replace(memory, heading=wrap(memory.heading + math.pi), round=True)
-    if memory.doing in (LEAVE, ENTER) and (hidden := _SIDE.search(said)):
+    if memory.doing in (LEAVE, ENTER, APPROACH) and (hidden := _SIDE.search(said)):
         memory = replace(memory, side=hidden[1])
     return memory
 
@@ -187,11 +203,15 @@ class _Expert:
         return self._decision(action, reason, memory)
 
     def _approach_hidden(self, name: str) -> ExpertDecision:
-        thing = self.flat.room.thing(name)
-        bearing = math.degrees(thing.bearing(*self.place, self.pose.yaw))
-        memory = replace(self.memory, lost=self.memory.lost + 1, side=side(bearing))
+        """It turns on to where the thing was, or goes on around what stands before it."""
+        memory, thing = self.memory, self.flat.room.thing(name)
+        where = side(math.degrees(thing.bearing(*self.place, self.pose.yaw)))
+        where = memory.side if memory.side != "ahead" else where
         action = steer(self.flat.ways, self.pose, self.flat.field(self.flat.goals[memory.done]))
-        return self._decision(action, words(f"{name} hidden {memory.side}", 1.0), memory)
+        if action.startswith("turn") and where != "ahead":
+            action = f"turn {where} large"
+        memory = replace(memory, lost=memory.lost + 1, side=where)
+        return self._decision(action, words(f"{name} hidden {where}", 1.0), memory)
 
     def _go_on(self, name: str) -> ExpertDecision:
         """A goal is reached that is not the last: the next one, from the same frame."""
@@ -257,11 +277,8 @@ class _Expert:
 
     @property
     def hand(self) -> str:
-        """To which side it turns in the hallway, and whose wall it follows."""
-        flat = self.flat
-        if flat.family == TURN:
-            return flat.room.instruction.split()[1]
-        return "right" if flat.family == BACK and self.memory.done else "left"
+        """The side of ``hand_of``."""
+        return hand_of(self.flat, self.memory)
 
     def _along(self, yaw: float) -> float:
         """The direction of the hallway that is nearest to ``yaw``, rad."""
@@ -272,11 +289,8 @@ class _Expert:
 
     def _pass_out(self) -> None:
         """It is in the hallway if it is far enough out of the doorway."""
-        door = self.flat.doorways[self.memory.doorway]
         if self._beyond(self.memory.doorway) <= -OUT:
-            out = -door.side * math.pi / 2
-            turn = math.pi / 2 if self.hand == "left" else -math.pi / 2
-            self.memory = self._toward(self.memory, wrap(out + turn))
+            self.memory = self._toward(self.memory, out_of(self.flat, self.memory))
 
     def _beyond(self, index: int) -> float:
         """Metres that the robot is inside the room behind a doorway; negative: in the hallway."""
