@@ -7,7 +7,9 @@ it again at its next pass.
 from __future__ import annotations
 
 import hashlib
+import time
 import weakref
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,6 +120,7 @@ class KeyValueCache:
 SPARE = 128  # extra rows that a new cache has beyond prompt and answer
 UNBOUND = 256 * MB  # limit of kept prefixes if memory is unlimited
 SHARE = 4  # otherwise kept prefixes may use 1 / SHARE of the memory
+KEPT_S = 600.0  # s without use after which a kept prefix is dropped when others are kept
 FEW = 8  # rows; a shorter part of a prompt is not worth a separate pass
 
 
@@ -126,7 +129,7 @@ class PromptPart:
     """The rows ``start`` to ``end`` of a prompt; ``key`` is a hash of all rows before ``end``.
 
     ``before``: the key of the part before. ``text``: the part's ids [end - start], whose beginning
-    can be reused alone; None for a picture.
+    can be reused alone; None for a picture. ``owner``: whose it is, from the first picture on.
     """
 
     key: bytes
@@ -134,24 +137,28 @@ class PromptPart:
     end: int
     before: bytes = b""
     text: NDArray[np.int64] | None = None
+    owner: str = ""
 
 
 def prompt_parts(
-    ids: np.ndarray, spans: Sequence[tuple[int, int]], names: Sequence[bytes]
+    ids: np.ndarray, spans: Sequence[tuple[int, int]], names: Sequence[bytes], owner: str = ""
 ) -> list[PromptPart]:
     """Split a prompt into its pictures and the texts before, between and after them.
 
-    ids: int64 [n]. spans: start and end of each picture's rows. names: identify the pictures.
+    ids: int64 [n]. spans: start and end of each picture's rows. names: identify the owner's
+    pictures.
     """
     parts: list[PromptPart] = []
-    key, start = b"", 0
+    key, start, whose = b"", 0, ""
     for (first, last), name in zip([*spans, (len(ids), len(ids))], [*names, b""], strict=True):
         for end, seen in ((first, b""), (last, name)):
             if start < end:
                 tokens = np.asarray(ids[start:end], "<i8")
                 before = key
                 key = hashlib.blake2b(before + seen + tokens.tobytes(), digest_size=16).digest()
-                parts.append(PromptPart(key, start, end, before, None if seen else tokens))
+                whose = owner if seen else whose
+                text = None if seen else tokens
+                parts.append(PromptPart(key, start, end, before, text, whose))
                 start = end
     return parts
 
@@ -163,6 +170,7 @@ class _Kept:
 
     def __init__(self, store: PrefixStore, part: PromptPart, buffer: KvBuffer) -> None:
         self._store, self.part, self.buffer = store, part, buffer
+        self.used = 0.0  # s
         self.row: NDArray[np.float32] | None = None  # logits [V] after it, where it ends a prompt
 
     @property
@@ -180,7 +188,11 @@ def _length(part: PromptPart) -> int:
 
 
 class PrefixStore:
-    """Caches prompt prefixes by key; evicts the least recently used."""
+    """Caches prompt prefixes by key, for so long as they are used.
+
+    Where memory is short, the owner who has most of it gives the part that it has used least
+    recently: no robot's missions take the place of another's.
+    """
 
     def __init__(self, layout: CacheLayout, memory: KvMemory) -> None:
         self._layout, self._memory = layout, memory
@@ -222,6 +234,8 @@ class PrefixStore:
 
         row: the logits [V] after the prompt, if they are known.
         """
+        while self._kept and next(iter(self._kept.values())).used < time.monotonic() - KEPT_S:
+            self.drop(next(iter(self._kept)))
         kept: list[PromptPart] = []
         for part in prompt:
             if part.key not in self._kept:
@@ -279,10 +293,16 @@ class PrefixStore:
                     return self._layout.take(rows, self._memory, evicts=False)
             if not older:
                 return None
-            self.drop(older.pop(0))
+            held: Counter[str] = Counter()
+            for kept in self._kept.values():
+                held[kept.part.owner] += kept.size
+            least = min(older, key=lambda key: -held[self._kept[key].part.owner])
+            older.remove(least)
+            self.drop(least)
 
     def _touch(self, parts: Sequence[PromptPart]) -> None:
         """Mark these parts as used; the first, the prefix of the others, is evicted last."""
         for part in reversed(parts):
             self._kept[part.key] = kept = self._kept.pop(part.key)
+            kept.used = time.monotonic()
             self._memory.touch(kept.buffer)

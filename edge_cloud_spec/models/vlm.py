@@ -145,7 +145,7 @@ class Vlm(Processor):
         spans = picture_spans(prompt.input_ids, self.image_id)
         ids = np.concatenate([prompt.input_ids, np.asarray(answer, np.int64)])
         names = [f"{prompt.owner} {image.grid} ".encode() + image.digest for image in prompt.images]
-        return prompt_parts(ids, spans, names)
+        return prompt_parts(ids, spans, names, prompt.owner)
 
     def _encoded(self, owner: str, image: PromptImage, kept: int) -> EncodedPicture:
         """The picture's features, reduced to ``kept`` tokens; cached."""

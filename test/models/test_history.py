@@ -20,6 +20,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.history import MOST_KEPT, History, HistorySpec, Turn, history_digest
+from edge_cloud_spec.models import cache as cache_module
 from edge_cloud_spec.models.image import positions_of
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, messages_of
@@ -154,6 +155,43 @@ def test_pictures_of_one_owner_are_not_found_by_another() -> None:
     first_picture = int(np.argmax(prompt.input_ids == model.image_id))
     assert left[1] == 0
     assert left[2] == len(prompt.input_ids) - first_picture
+
+
+def found_again(model: Vlm, prompt: Prompt) -> int:
+    """Rows of the prompt that need not be read; its logits are transformers' own."""
+    before = model.memory.prefix_rows
+    session = model.open(prompt)
+    rows = session.forward(TOKENS)
+    assert session.evict()  # so that only prefixes take memory
+    theirs = full_logits("qwen3_vl", prompt, TOKENS)[:, : rows.shape[1]]
+    assert np.abs(rows - theirs).max() < CLOSE
+    return model.memory.prefix_rows - before
+
+
+@pytest.mark.parametrize("seconds", [600.0, -1.0])
+def test_a_mission_that_nobody_goes_on_with_is_forgotten_and_read_again(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "KEPT_S", seconds)
+    model, prompt = fresh("qwen3_vl"), prompt_of("qwen3_vl", 2)
+    assert found_again(model, replace(prompt, owner="a")) == 0
+    found_again(model, replace(prompt, owner="b"))
+    again = found_again(model, replace(prompt, owner="a"))
+    assert again == len(prompt.input_ids) if seconds > 0 else again < len(prompt.input_ids) / 2
+
+
+@pytest.mark.parametrize("other", ["b", "a"])
+def test_a_robot_with_many_missions_takes_no_place_of_another(other: str) -> None:
+    """Its own oldest ones go; where all are one robot's, the oldest of all (the control)."""
+    model, prompt = fresh("qwen3_vl"), prompt_of("qwen3_vl", 0)
+    size = model.transformer.cache_layout.row_bytes * len(prompt.input_ids)
+    model.use_memory(KvMemory(cache_module.SHARE * 6 * size))
+    first = replace(prompt, owner="a")
+    found_again(model, first)
+    for number in range(1, 15):
+        some = replace(prompt_of("qwen3_vl", 0, newest=number), owner=other)
+        assert found_again(model, some) < len(some.input_ids)
+    assert (found_again(model, first) == len(prompt.input_ids)) == (other == "b")
 
 
 def test_no_history_is_the_prompt_of_one_frame_byte_for_byte() -> None:
