@@ -12,6 +12,7 @@ import numpy as np
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.history import History, Turn
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.frames import Head, client_frame
 from edge_cloud_spec.wire.messages import Open
@@ -55,7 +56,7 @@ class Place:
 
 
 def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
-    """A proper Open of one of the KINDS."""
+    """A proper Open of one of the KINDS, after some turns or none."""
     rule, policy, payload, split, replacement = KINDS[kind % len(KINDS)]
     return Open(
         nonce,
@@ -70,6 +71,7 @@ def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
         draft_length=3,
         split=split,
         replacement=replacement,
+        history=History(tuple(Turn.of(jpeg, f"action: {n};") for n in range(nonce % 4))),
     )
 
 

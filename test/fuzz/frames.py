@@ -57,7 +57,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
     real = random.choice((float("nan"), float("inf"), -1.0, -0.0, 5e-324, 1e-300, 1e300, 2.0))
     text = random.choice(("", "\0", "x" * 600, "greedy", "rejection", "\ufffd", "ids", "dense"))
     blob = random.choice((b"", b"x", bytes(16), b"\xff\xd8\xff" * 40))
-    match random.randrange(22):
+    match random.randrange(26):
         case 0:
             policy.temperature = real
         case 1:
@@ -102,6 +102,18 @@ def odd_open(random: Random, opening: Open) -> bytes:
             message.generate.speculative = True
         case 21:
             message.lookup = True
+        case 22:
+            message.after = random.choice((blob, random.randbytes(16)))
+            message.turns_before = random.choice((0, 1, number))
+        case 23:  # more than there may be, or some that are unknown
+            count = random.choice((1, 3, 65, 1000))
+            message.turns.extend([pb.Turn(picture=random.randbytes(16))] * count)
+        case 24 if message.turns:
+            turn = random.choice(message.turns)
+            turn.answer = random.choice((text, "y" * 100_000))
+            turn.jpeg = random.choice((blob, turn.jpeg))
+        case 25 if message.turns:
+            random.choice(message.turns).picture = random.choice((blob, random.randbytes(16)))
     return client_frame(Head("open"), message.SerializeToString())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from helpers.bounded_toy import BoundedSession
 from helpers.checkpoints import jpeg, own_tokens
 
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.history import HistorySpec, history_digest
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
@@ -20,16 +22,29 @@ from edge_cloud_spec.wire.messages import Open
 
 END = 0
 SPEC = PromptSpec(
-    "template", "rules", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY
+    *("template", "rules", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY),
+    history=HistorySpec(8),
 )
 JPEG = jpeg(width=8, height=8)
+
+
+class Tokenizer:
+    """Numbers with blanks between them; it has no token for a text."""
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": []}
+
+    @staticmethod
+    def decode(tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of these tokens."""
+        return " ".join(map(str, tokens))
 
 
 class Target(ToyVlm):
     """Checks a request as a real target does; its passes cost next to nothing."""
 
     identity = "fuzz"
-    tokenizer_digest = TOKENIZER
+    tokenizer, tokenizer_digest = Tokenizer(), TOKENIZER
 
     def __init__(self, draft_noise: float = 0.0) -> None:
         super().__init__(5, draft_noise, VOCABULARY)
@@ -39,7 +54,10 @@ class Target(ToyVlm):
         if request.order not in ORDERS:
             raise UserError(f"the order {request.order[:80]!r} is unknown")
         decode_image(request.jpeg, spec.image.max_frame_pixels)
-        whole = request.instruction.encode() + request.image_digest
+        turns = request.under(spec).history
+        for turn in turns:
+            decode_image(turn.jpeg, spec.image.max_frame_pixels)
+        whole = request.instruction.encode() + request.image_digest + history_digest(turns)
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 
     def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
@@ -66,5 +84,6 @@ def own_answer(opening: Open) -> tuple[int, ...]:
     """The target's own tokens under greedy or coupled; none under rejection."""
     if opening.rule == "rejection":
         return ()
-    request = Request(opening.instruction, opening.jpeg, opening.order)
+    turns = opening.history.turns
+    request = Request(opening.instruction, opening.jpeg, opening.order, turns)
     return own_tokens(Target(), request, SPEC, opening.policy)
