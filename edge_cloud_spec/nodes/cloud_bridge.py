@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import time
-from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from rclpy.clock import Clock, ClockType
@@ -37,7 +35,6 @@ MAX_REQUESTS = 16  # open streams; one more closes the oldest
 MAX_ENDED = 256  # requests that are over, whose late messages open no stream
 CHECK_S = 0.1  # between two looks at the state of the link
 MAX_WAITING = 256  # messages that wait for an earlier one; with more, that one is given up
-WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class CloudBridge(ManagedNode):
         self._client = VerifierClient(config)
         first_s = max(config.startup, config.reply_deadline)
         self._monitor = LinkMonitor(config.reply_deadline, first_s)
-        self._health, self._round_trip_s = BridgeHealth(), 0.0
+        self._round_trip_s = 0.0
         self._published: tuple[LinkReport, float] | None = None
         self._found = False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
@@ -171,9 +168,7 @@ class CloudBridge(ManagedNode):
     def diagnose(self) -> Health:
         """The link's quality, advice, and traffic."""
         monitor, offset = self._monitor, self._client.clock_offset
-        counts = dict(self._counts)
-        up_bytes, down_bytes = counts.pop("up_bytes"), counts.pop("down_bytes")
-        values: dict[str, object] = {**counts, "missed_answers": monitor.missed_answers}
+        values: dict[str, object] = {**self._counts, "missed_answers": monitor.missed_answers}
         if self._round_trip_s:
             values["round_trip_ms"] = round(self._round_trip_s * 1e3, 1)
         if offset is not None:
@@ -182,7 +177,7 @@ class CloudBridge(ManagedNode):
         link = Health(_LEVELS[monitor.quality], str(monitor.report))
         if not monitor.starting:
             link = replace(link, advice=monitor.advice, check="cloud")
-        return self._health.look(link, up_bytes, down_bytes, time.monotonic(), values)
+        return replace(link, values=values)
 
 
 _LEVELS = {
@@ -234,60 +229,6 @@ class RequestStream:
     def close(self) -> None:
         """End the stream."""
         self._stream.close()
-
-
-@dataclass
-class Rate:
-    """The growth of a counter over the last ``WINDOW_S``; call about once a second."""
-
-    _seen: deque[tuple[float, float]] = field(default_factory=deque)  # when (s), and the count
-
-    def per_second(self, count: float, now: float) -> float:
-        """Growth per second up to now; 0 at the first call. ``count`` never decreases."""
-        while len(self._seen) > 1 and now - self._seen[1][0] >= WINDOW_S:
-            self._seen.popleft()
-        self._seen.append((now, count))
-        begun, first = self._seen[0]
-        return (count - first) / (now - begun) if now > begun else 0.0
-
-
-@dataclass
-class BridgeHealth:
-    """Adds traffic rates to the link's health, and since when the link is not good."""
-
-    _up: Rate = field(default_factory=Rate)
-    _down: Rate = field(default_factory=Rate)
-    _bad_since: float | None = None
-
-    def look(
-        self,
-        link: Health,
-        up_bytes: int,
-        down_bytes: int,
-        now: float,
-        measured: Mapping[str, object],
-    ) -> Health:
-        """``link`` with the current figures; call about once a second.
-
-        ``up_bytes`` and ``down_bytes``: totals so far; ``measured``: other figures.
-        """
-        if link.level == Level.OK:
-            self._bad_since = None
-        elif self._bad_since is None:
-            self._bad_since = now
-        values: dict[str, object] = {
-            **measured,
-            "up_bytes": up_bytes,
-            "down_bytes": down_bytes,
-            "up_bytes_per_s": round(self._up.per_second(up_bytes, now)),
-            "down_bytes_per_s": round(self._down.per_second(down_bytes, now)),
-        }
-        message = link.message
-        if self._bad_since is not None:
-            seconds = round(now - self._bad_since)
-            values["not_good_for_s"] = seconds
-            message += f" (for {seconds} s)" if seconds else ""
-        return replace(link, message=message, values=values)
 
 
 def main() -> int:

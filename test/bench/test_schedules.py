@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,9 @@ def fates(
     return ((schedule, run_schedule(schedule)) for schedule in schedules)
 
 
-def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends() -> None:
+def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen = dict.fromkeys(COUNTS, 0)
     for _, counts, failures in random_faults(VERIFIED, 0, range(2000)):
         assert failures == []
@@ -48,6 +51,8 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends()
     assert seen["schedules"] == 2000
     assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
     assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 50  # the rare is there
+    failed = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert failed == [], "the verifier's own errors, which a robot's retry would hide"
 
 
 def test_a_robot_that_a_verdict_of_an_earlier_session_took_further_opens_another() -> None:

@@ -22,7 +22,7 @@ from edge_cloud_spec.lab.bench.chi_square import compare, tail
 from edge_cloud_spec.lab.bench.decodes import cache_hits
 from edge_cloud_spec.presets import load_preset, preset_names
 
-PARTS = ("exits", "lookup", "grammar")
+PARTS = ("exits", "lookup")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -145,11 +145,9 @@ def test_each_ablation_gives_what_it_promises(tmp_path: Path) -> None:
     measured = rows("ablations", tmp_path, "--requests", "4")
     parts = {part: [row for row in measured if row["part"] == part] for part in PARTS}
     assert all(row["with"] >= row["without"] and row["cost"] > 0 for row in measured[2:])
-    assert all(0 < row["with"] <= 1 for row in parts["exits"] + parts["grammar"])
+    assert all(0 < row["with"] <= 1 for row in parts["exits"])
     tokens = [row["with"] for row in parts["lookup"]]
     assert len(tokens) == 3 and 1 < tokens[0] <= tokens[1] <= tokens[2]
-    assert [row["of"] for row in parts["grammar"]] == ["random weights", "target"]
-    assert parts["grammar"][0]["without"] == 0 and parts["grammar"][0]["with"] == 1
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it(
     port = free_port()
     with running_bridge(cloud=f"127.0.0.1:{port}", hardware_id="go2-7") as hearer:
         hearer.until(lambda: says(hearer, ERROR, "nothing listens", "edge-cloud-spec serve"))
-        hearer.until(lambda: says(hearer, ERROR, "lost", " s)"))  # for how long
+        hearer.until(lambda: says(hearer, ERROR, "lost"))
         newest = hearer.diagnostics[-1]
         assert (newest.name, newest.hardware_id) == ("/cloud_bridge", "go2-7")
         assert not any(status.level == OK for status in hearer.diagnostics)
@@ -380,7 +380,7 @@ def test_a_wrong_address_shows_before_the_first_instruction_and_ends_with_it(
             assert "round_trip_ms" in values(hearer)
             ask(hearer)
             hearer.until(lambda: any(v.kind == Verdict.OPENED for v in hearer.verdicts))
-            hearer.until(lambda: int(values(hearer)["up_bytes_per_s"]) > 0)
+            hearer.until(lambda: int(values(hearer)["up_bytes"]) > 0)
             assert int(values(hearer)["down_bytes"]) > 0
             log = [capfd.readouterr().err]
             hearer.until(

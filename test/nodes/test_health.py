@@ -17,7 +17,6 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.nodes.cloud_bridge import Rate
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
     CameraTopics,
@@ -201,24 +200,6 @@ def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:
     assert drafter(alive=False).level == Level.ERROR
     blind = drafter(camera=Health(Level.ERROR, "no picture"), problem="no decision")
     assert blind.level == Level.ERROR and "no picture | no decision" in blind.message
-
-
-@given(st.lists(st.tuples(st.floats(0.1, 3), st.integers(0, 10**6)), min_size=2, max_size=40))
-def test_a_rate_is_within_those_of_its_steps(steps: list[tuple[float, int]]) -> None:
-    rate, now, count, rates = Rate(), 0.0, 0, []
-    assert rate.per_second(count, now) == 0
-    for seconds, bytes_ in steps:
-        now, count = now + seconds, count + bytes_
-        rates.append(bytes_ / seconds)
-        measured = rate.per_second(count, now)
-        assert min(rates) * 0.999 <= measured <= max(rates) * 1.001 + 1e-9
-
-
-def test_a_link_that_falls_silent_has_no_rate_soon() -> None:
-    rate = Rate()
-    for second in range(10):
-        assert rate.per_second(1000 * second, float(second)) in (0, 1000)
-    assert [rate.per_second(9000, float(second)) for second in range(10, 18)][-1] == 0
 
 
 CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token", "")

@@ -1,4 +1,4 @@
-"""``bench ablations``: the gain and the cost of early exits, lookup drafts and the grammar.
+"""``bench ablations``: the gain and the cost of early exits and lookup drafts.
 
 A row has the same figure with a part and without it; ``cost`` is the time of the part divided by
 that of the target's passes, on one thread. The answers are the target's greedy ones to simulated
@@ -7,13 +7,11 @@ views.
 - ``exits``: the share of rounds whose verdict an exit predicts, by the depth of the target's layers
   within which it does.
 - ``lookup``: tokens per pass if each draft is a tree from earlier answers, by its nodes.
-- ``grammar``: the share of answers with an action, for the target and for random weights.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ from numpy.typing import NDArray
 
 from ...decoding.accept import follow
 from ...decoding.draft import Draft
-from ...decoding.grammar import Grammar, masked
 from ...decoding.policy import GREEDY
 from ...decoding.shape import chain
 from ...decoding.suffix_index import SuffixIndex
@@ -35,11 +32,9 @@ from ...lookup import pattern_of
 from ...models import EMBEDDED
 from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
-from ...models.prompt import PromptSpec, Request, instruction_tokens
+from ...models.prompt import Request, instruction_tokens
 from ...models.vlm import Vlm
-from ...nav.answer import NotAnAction, answer_grammar, read_answer
 from ...share import rules_text
-from ..harness.random_checkpoint import make_checkpoint
 from .command import Options, Row
 from .decodes import emitted_tokens, local_rounds
 from .models import crop_alike
@@ -92,14 +87,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     said = [tuple(t for each in answer for t in each.verdict) for answer in answers]
     pass_s = float(np.mean([each.without_s / 2 for each in rounds]))
     known = instruction_pattern(args.target)
-    rows += [lookup_row(target, known, requests, said, nodes, pass_s) for nodes in NODES]
-    with tempfile.TemporaryDirectory() as folder:
-        random = load(make_checkpoint(Path(folder) / "random", seed=args.seed), threads=1)
-    return [
-        *rows,
-        grammar_row("random weights", random, requests),
-        grammar_row("target", target, requests),
-    ]
+    return rows + [lookup_row(target, known, requests, said, nodes, pass_s) for nodes in NODES]
 
 
 def exit_rounds(
@@ -197,55 +185,3 @@ def accepted(draft: Draft, own: Sequence[int]) -> int:
     """How many of the target's next tokens a path of the draft has."""
     after = [*own, -1]  # what follows its end is never drafted
     return len(follow(draft, lambda node: after[len(draft.path(node))]).path)
-
-
-def grammar_row(of: str, target: Vlm, requests: Sequence[Request]) -> Row:
-    """The shares of the target's answers that name an action."""
-    spec = target.spec(rules_text(), MAX_TOKENS)
-    shares, mask_s, pass_s = [], 0.0, 0.0
-    for with_grammar in (False, True):
-        actions = 0
-        for request in requests:
-            text = answer_grammar("action", request.order)
-            grammar = target.grammar(text, spec) if with_grammar else None
-            answer, masks, passes = own_answer(target, spec, request, grammar)
-            actions += names_action(target.tokenizer.decode(answer, skip_special_tokens=True))
-            mask_s, pass_s = mask_s + masks, pass_s + passes
-        shares.append(actions / len(requests))
-    return {
-        "part": "grammar",
-        "of": of,
-        "without": shares[0],
-        "with": shares[1],
-        "cost": mask_s / pass_s,
-        "counted": len(requests),
-        "passed": shares[1] == 1,
-    }
-
-
-def own_answer(
-    target: Vlm, spec: PromptSpec, request: Request, grammar: Grammar | None
-) -> tuple[list[int], float, float]:
-    """The target's answer, and the seconds spent on grammar masks and on passes."""
-    session = target.open(target.prompt(request, spec))
-    answer: list[int] = []
-    mask_s = pass_s = 0.0
-    while len(answer) < spec.max_tokens and answer[-1:] != [spec.end_ids[0]]:
-        begun = time.thread_time()
-        row = session.forward(())[0]
-        scored = time.thread_time()
-        if grammar is not None:
-            row = masked(row, grammar.allowed(answer))
-            mask_s += time.thread_time() - scored
-            pass_s += scored - begun
-        answer.append(int(row.argmax()))
-        session.extend(answer[-1:])
-    return answer, mask_s, pass_s
-
-
-def names_action(text: str) -> bool:
-    """Whether an answer has an action."""
-    try:
-        return bool(read_answer(text).action)
-    except NotAnAction:
-        return False

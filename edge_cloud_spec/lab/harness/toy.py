@@ -55,6 +55,17 @@ class ToyGrammar:
         return allowed
 
 
+class ToyTokenizer:
+    """Writes tokens as numbers with blanks between them; it has none for a text."""
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": []}
+
+    def decode(self, tokens: Sequence[int], **_: object) -> str:
+        """The text of these tokens."""
+        return " ".join(map(str, tokens))
+
+
 class ToyVlm(FakeVlm):
     """A toy model: logits are a function of seed and prefix.
 
@@ -63,6 +74,7 @@ class ToyVlm(FakeVlm):
     """
 
     identity = "toy"
+    tokenizer = ToyTokenizer()
     tokenizer_digest = b"toy tokenizer"
 
     def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
