@@ -19,7 +19,7 @@ from typing import Any
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..history import MOST_TURNS
-from ..models import EMBEDDED, OPENAI
+from ..models import EMBEDDED, FLATS, OPENAI
 from ..nav.answer import CLAUSES_FORM
 from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
@@ -34,6 +34,8 @@ LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
 GO2 = "go2"  # the base that walks, of lab.sim.bases
+FLAT = "flat"  # the world of several rooms, of lab.sim
+FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
 NODES = (  # those that a parameter file may name
@@ -116,8 +118,9 @@ class GraphSettings:
     seed: int = bounded(-1, -1, 2**31 - 1, "which simulated room; -1: the parameter file's, else 0")
     world: str = chosen(
         "",
-        ("", "room", "flat"),
-        "what is simulated: one room, or a flat of several; empty: the parameter file's, else room",
+        ("", "room", FLAT),
+        "what is simulated: one room, or a flat of several, for which a pair that remembers 8 "
+        "frames decides where no models are given; empty: the parameter file's, else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")
@@ -210,6 +213,11 @@ class GraphSettings:
         return self.preset or self._in_file("drafter", "preset", "auto")
 
     @property
+    def models_given(self) -> bool:
+        """Whether a target or a draft model is chosen."""
+        return bool(self.target or self.drafter or self._in_file("drafter", "model.path", ""))
+
+    @property
     def dialect_name(self) -> str:
         """The dialect of drafter, navigator and verifier; empty: the default."""
         drafter, navigator = (self._in_file(node, "dialect", "") for node in READERS)
@@ -292,6 +300,11 @@ class NodeSpec:
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes for these settings, in the order of their start."""
+    in_flat = settings.simulated and settings.world == FLAT
+    if in_flat and settings.starts_verifier and not settings.models_given:
+        target, drafter = (str(FLATS / name) for name in ("target", "drafter"))
+        frames = FLAT_FRAMES if settings.history < 0 else settings.history
+        settings = replace(settings, target=target, drafter=drafter, history=frames)
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))

@@ -46,6 +46,17 @@ def test_lookup_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
         assert row["lookup"] and row["equal"] == row["prompts"] == 3
 
 
+def test_presets_drive_through_flats_as_their_target_does(tmp_path: Path) -> None:
+    players = ("oracle", "target", "dsd", "auto")
+    options = ("--scenes", "1", "--players", *players, "--frames", "3")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
+    for row in rows("flats", tmp_path, *options, seed=22):
+        found[row.pop("player")].append(row)
+    assert found["oracle"][0]["success"] == 1.0
+    assert found["target"] == found["dsd"] == found["auto"] != found["oracle"]
+    assert main(["bench", "flats", "--players", "dssdd"]) != 0
+
+
 def test_samples_of_two_distributions_are_told_apart() -> None:
     dice = Random(0)
     fair, same = ([dice.randrange(6) for _ in range(600)] for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from edge_cloud_spec.bringup.graph import (
     graph,
 )
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.share import share
 
 OWN = """
@@ -136,6 +138,28 @@ def test_one_dialect_is_for_all_that_ask_or_read(node: str, tmp_path: Path) -> N
     arguments = specs["cloud_verifier"].arguments
     assert arguments[arguments.index("--dialect") + 1] == given.get("dialect", "navila")
     assert "--dialect" not in specs_of(GraphSettings())["cloud_verifier"].arguments
+
+
+def test_in_a_flat_a_pair_that_remembers_decides_where_no_models_are_given(tmp_path: Path) -> None:
+    specs = specs_of(GraphSettings(world="flat"))
+    arguments = dict(pairwise(specs["cloud_verifier"].arguments))
+    assert arguments["--target"] == str(FLATS / "target") and arguments["--history"] == "8"
+    assert dict(specs["drafter"].parameters)["model.path"] == str(FLATS / "drafter")
+    own = tmp_path / "own.yaml"
+    own.write_text("/**/drafter: {ros__parameters: {model: {path: bytes}}}")
+    elsewhere: dict[str, Any]
+    for elsewhere in (
+        {"world": "room"},
+        {"sim": "false"},
+        {"cloud": "cloud.lan:443"},
+        {"target": "a"},
+        {"drafter": "a"},
+        {"parameters": str(own)},
+    ):
+        specs = specs_of(GraphSettings(**{"world": "flat"} | elsewhere))
+        assert "model.path" not in dict(specs["drafter"].parameters) or "drafter" in elsewhere
+        if "cloud" not in elsewhere:
+            assert "--history" not in specs["cloud_verifier"].arguments
 
 
 NAVIGATOR = "/**/navigator: {ros__parameters: {drive: %s}}\n"

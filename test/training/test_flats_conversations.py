@@ -37,8 +37,9 @@ from edge_cloud_spec.lab.training.tiny.evaluation import greedy_answers
 from edge_cloud_spec.lab.training.tiny.language import ORDERS, Piece, assembled
 from edge_cloud_spec.lab.training.tiny.packed import ConversationForward, patches
 from edge_cloud_spec.lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
-from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.nav.answer import action_of
 
 ANSWERS = (
     "action: search; reason: no blue box, nothing known;",
@@ -182,3 +183,18 @@ def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_w
             assert turn.said in (answer, right)
             answers += turn.said != right
     assert answers, "the model answered some of them"
+
+
+def test_the_pair_of_flats_decides_by_what_it_remembers(tmp_path: Path) -> None:
+    """On the expert's way through eight flats, with eight earlier frames and with none."""
+    write_episodes(tmp_path / "some.npz", 99, 8, "rays")
+    model = load(FLATS / "target", threads=1)
+    right: dict[int, list[bool]] = {FRAMES: [], 0: []}
+    for episode in read_episodes(tmp_path / "some.npz"):
+        for frames, found in right.items():
+            player = ModelPlayer(model, episode.instruction, ORDERS[0], frames)
+            for turn, jpeg in zip(episode.turns, episode.jpegs, strict=True):
+                found.append(str(action_of(player.answer(jpeg)) or "") == turn.action)
+                said = "".join(piece.text for piece in turn.pieces(ORDERS[0]))
+                player.remember(jpeg, said)
+    assert np.mean(right[FRAMES]) > max(0.7, np.mean(right[0]) + 0.15)

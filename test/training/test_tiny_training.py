@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.sim.view import pack, sample_views
 from edge_cloud_spec.lab.training.loop import FLOOR
 from edge_cloud_spec.lab.training.tiny import command
@@ -50,7 +51,7 @@ from edge_cloud_spec.lab.training.tiny.language import (
 )
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
-from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
 
 TOKENIZER = build_tokenizer()
@@ -213,19 +214,21 @@ def test_both_stages_train_as_long_as_the_plan_says(capsys):
 MEGABYTES = 25
 
 
-def parameters(name: str) -> dict[str, tuple[str, int]]:
-    with safe_open(EMBEDDED / name / "model.safetensors", "pt") as stored:
+def parameters(folder: Path) -> dict[str, tuple[str, int]]:
+    with safe_open(folder / "model.safetensors", "pt") as stored:
         slices = {key: stored.get_slice(key) for key in stored.keys()}  # noqa: SIM118
         return {key: (s.get_dtype(), int(np.prod(s.get_shape()))) for key, s in slices.items()}
 
 
-def test_the_pair_is_as_small_as_promised():
-    files = [path for name in SHAPES for path in (EMBEDDED / name).iterdir()]
+@pytest.mark.parametrize("pair", [EMBEDDED, FLATS], ids=lambda pair: pair.name)
+def test_a_pair_is_as_small_as_promised(pair: Path):
+    files = [path for name in SHAPES for path in (pair / name).iterdir()]
     assert sum(path.stat().st_size for path in files) < MEGABYTES * 1e6
-    sizes = {name: sum(count for _, count in parameters(name).values()) for name in SHAPES}
+    parts = {name: parameters(pair / name).values() for name in SHAPES}
+    sizes = {name: sum(count for _, count in each) for name, each in parts.items()}
     assert 6e6 < sizes["target"] < 8e6
     assert sizes["drafter"] < 1e6
-    assert {kind for name in SHAPES for kind, _ in parameters(name).values()} == {"F16"}
+    assert {kind for each in parts.values() for kind, _ in each} == {"F16"}
 
 
 def test_the_tokenizers_are_one_of_padded_vocabularies_whose_ids_stay():
@@ -251,6 +254,14 @@ def test_each_model_says_which_instructions_it_understands(name):
         asked = phrase.format("silver bottle")
         assert re.fullmatch(said["instructions"], asked) and INSTRUCTION.fullmatch(asked)
     assert not any(re.fullmatch(said["instructions"], p.format(NAMES[0])) for p in FLAT_PHRASES)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_pair_of_flats_understands_what_is_asked_for_in_flats(name):
+    pattern = instruction_pattern(FLATS / name)
+    assert pattern is not None and pattern.pattern == INSTRUCTION.pattern
+    text = (FLATS / name / "tokenizer.json").read_text()
+    assert text == (FLATS / "target" / "tokenizer.json").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """``bench flats``: flats in virtual time, by who decides and by how many frames it remembers.
 
 The simulated robot and the real navigator carry out what a player says, standing for each decision.
-The oracle takes the shortest way, the expert finds it as the pair is taught to, and a model of the
-pair says its own greedy answer: that of ``dsd`` and ``auto``, too, where it is the target.
+The oracle takes the shortest way, the expert finds it as the pair is taught to, a model of the pair
+says its own greedy answer, and a preset decodes over gRPC.
 """
 
 from __future__ import annotations
@@ -10,27 +10,37 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from ...models import EMBEDDED
+from ...cloud.model_thread.worker import Worker
+from ...edge.runner import DecodeSettings
+from ...errors import UserError
+from ...history import HistorySpec
+from ...models import FLATS
 from ...models.load import load
-from ...models.prompt import ORDERS
+from ...models.prompt import ORDERS, Request
 from ...models.vlm import Vlm
 from ...nav.answer import action_of
 from ...nav.events import Words
 from ...nav.pose import wrap
 from ...nav.settings import STOP_AND_GO, Settings
+from ...pilot.pilot import MissionMemory
+from ...presets import load_preset
+from ...share import rules_text
+from ..harness.grpc_robot import GrpcRobot
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
+from ..harness.server import InProcessServer
 from ..harness.virtual_time import Timeline
 from ..sim.camera import Camera, encode_jpeg
 from ..sim.flat import FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
-from ..training.flats.episodes import ModelPlayer
+from ..training.flats.episodes import MAX_TOKENS, ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
 from .options import check_counts
@@ -154,6 +164,32 @@ def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Say:
     return say
 
 
+@contextmanager
+def decoded(flat: Flat, preset: str, pair: Path, frames: int, order: str) -> Iterator[Say]:
+    """Says what robot and verifier decode by a preset, which remember so many frames."""
+    target, drafter = (_loaded(pair / name) for name in MODELS)
+    spec = replace(target.spec(rules_text(), MAX_TOKENS), history=HistorySpec(frames))
+    settings, memory = DecodeSettings(load_preset(preset)), MissionMemory()
+    mission = ("", spec.history)
+    with (
+        InProcessServer(Worker(target, spec)) as cloud,
+        GrpcRobot(cloud.address, drafter, spec) as robot,
+    ):
+        robot.runner.remember(spec.to_bytes())
+
+        def say(_: Sight, frame: Callable[[], bytes]) -> str:
+            jpeg = frame()
+            request = Request(flat.room.instruction, jpeg, order, memory.turns(mission))
+            outcome = robot.decode(request, settings)
+            if not outcome.completed:
+                raise UserError(f"a decision has failed: {outcome.text}")
+            text = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+            memory.add(mission, jpeg, text)
+            return str(action_of(text) or "")
+
+        yield say
+
+
 PLAYERS = {ORACLE: oracle, EXPERT: expert}
 MODELS = ("target", "drafter")
 
@@ -161,12 +197,11 @@ OPTIONS: Options = {
     "--scenes": {"type": int, "default": 100, "help": "flats (default %(default)s)"},
     "--players": {
         "nargs": "+",
-        "choices": (*PLAYERS, *MODELS),
         "default": list(PLAYERS),
-        "help": "who decide (%(default)s)",
+        "help": f"who decide: {', '.join((*PLAYERS, *MODELS))} or presets (%(default)s)",
     },
-    "--pair": {"type": Path, "default": EMBEDDED, "help": "folder of target and drafter"},
-    "--frames": {"type": int, "nargs": "+", "default": [8], "help": "that models remember"},
+    "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
+    "--frames": {"type": int, "nargs": "+", "default": [8], "help": "that they remember"},
     "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "flats side by side"},
 }
@@ -192,11 +227,13 @@ COLUMNS = {
 def run(args: argparse.Namespace) -> list[Row]:
     """Rows of each player: all flats, those whose thing is not in view at first, each family."""
     check_counts(args, "scenes", "processes")
+    for name in set(args.players) - {*PLAYERS, *MODELS}:
+        load_preset(name)
     seeds = [args.seed * 1_000_003 + number for number in range(args.scenes)]
     players = [
         (name, frames, args.order, args.pair)
         for name in args.players
-        for frames in (args.frames if name in MODELS else [None])
+        for frames in ([None] if name in PLAYERS else args.frames)
     ]
     jobs = [(*player, seed) for player in players for seed in seeds]
     with multiprocessing.get_context("spawn").Pool(min(args.processes, len(jobs))) as pool:
@@ -213,7 +250,10 @@ def work(player: str, frames: int | None, order: str, pair: Path, seed: int) -> 
     flat = make_flat(seed)
     if frames is None:
         return walk(flat, PLAYERS[player](flat))
-    return walk(flat, model(flat, _loaded(pair / player), frames, order))
+    if player in MODELS:
+        return walk(flat, model(flat, _loaded(pair / player), frames, order))
+    with decoded(flat, player, pair, frames, order) as say:
+        return walk(flat, say)
 
 
 @cache

@@ -1,6 +1,6 @@
 """``bench frames``: what a decision costs with the earlier frames of its mission in the prompt.
 
-The embedded pair decides over gRPC, frame after frame. Counted are the tokens that each model has
+The pair of flats decides over gRPC, frame after frame. Counted are the tokens that each model has
 to compute, without those that it finds in its kept prefixes, and the bytes that the robot sends.
 A peer that keeps nothing reads the whole prompt.
 Times of larger models are computed: a profile's time for a prompt of one frame, by the tokens read.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ...cloud.model_thread.worker import Worker
 from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...history import NO_HISTORY, HistorySpec
-from ...models import EMBEDDED
+from ...models import FLATS
 from ...models.load import load
 from ...models.vlm import Vlm
 from ...pilot.pilot import MissionMemory
@@ -40,6 +41,7 @@ OPTIONS: Options = {
     "--decisions": {"type": int, "default": 9, "help": "of each mission (%(default)s)"},
     "--frames": {"type": int, "default": 8, "help": "earlier ones in a prompt (%(default)s)"},
     "--preset": {"default": "dsd"},
+    "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
 }
 
 
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _row(args: argparse.Namespace, history: HistorySpec) -> Row:
-    target, drafter = (load(str(EMBEDDED / name), threads=1) for name in ("target", "drafter"))
+    target, drafter = (load(str(args.pair / name), threads=1) for name in ("target", "drafter"))
     spec = replace(target.spec(rules_text(), MAX_TOKENS), history=history)
     worker = Worker(target, spec, limits=WorkerLimits(lookup_suffixes=0))
     with (
