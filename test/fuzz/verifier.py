@@ -27,6 +27,7 @@ from helpers.cloud.grpc_cloud import Cloud
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.serving.logs import is_our_error
 from edge_cloud_spec.decoding.digest import PrefixDigest
 
 PEERS = 6  # hostile streams at a time
@@ -75,6 +76,7 @@ class _Alarm(logging.Handler):
 
     def __init__(self, failures: list[str]) -> None:
         super().__init__(logging.ERROR)
+        self.addFilter(is_our_error)
         self._failures = failures
 
     def emit(self, record: logging.LogRecord) -> None:

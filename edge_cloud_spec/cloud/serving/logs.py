@@ -84,9 +84,15 @@ class OncePerSecond(logging.Filter):
         return more is not None
 
 
+def is_our_error(record: logging.LogRecord) -> bool:
+    """False for the traceback that gRPC logs where a robot is gone as its stream is ended."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core")
+
+
 def set_up_logging(form: str, level: int = logging.INFO) -> None:
     """Write the log to standard error, in one of ``FORMATS``."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.addFilter(is_our_error)
     handler.addFilter(OncePerSecond())
     logging.basicConfig(level=level, handlers=[handler], force=True)

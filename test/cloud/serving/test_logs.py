@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.serving.logs import JsonLines, OncePerSecond, TextLines
+from edge_cloud_spec.cloud.serving.logs import JsonLines, OncePerSecond, TextLines, is_our_error
 
 
 def record(text: str, level: int = logging.INFO, **about: str) -> logging.LogRecord:
@@ -76,6 +76,15 @@ def test_a_client_that_makes_the_same_line_without_end_makes_one_a_second() -> N
     for _ in range(2):
         assert once.filter(record("failed", logging.ERROR, client="hostile"))
         assert once.filter(record("ready"))
+
+
+def test_a_robot_that_is_gone_as_its_stream_is_ended_leaves_no_traceback() -> None:
+    # what grpcio 1.85 logs
+    gone = (
+        "ExecuteBatchError raised in core by servicer method [/edge_cloud_spec.v2.Verifier/Decode]"
+    )
+    assert not is_our_error(record(gone, logging.ERROR))
+    assert is_our_error(record("Unexpected [KeyError] raised by servicer method", logging.ERROR))
 
 
 @pytest.mark.parametrize("form", [JsonLines(), TextLines()])

@@ -296,6 +296,7 @@ class ScriptedSession:
 
     def close(self) -> None:
         """The decode is over: nothing is kept of it."""
+        self.evict()
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> np.ndarray:
         """Logits float32 [V] after a node, or after the prefix (-1)."""
