@@ -45,12 +45,12 @@ class Turn:
 class HistorySpec:
     """Which earlier frames a prompt contains: at most ``frames``, before the newest one; 0: none.
 
-    ``choose``: a ``conversation`` keeps frames and answers in order. When it is full it drops the
-    older half, so that the prefix stays the same for many decisions. ``last`` takes the last
-    frames, ``uniform`` frames at equal distances with the first one (as NaVILA does), ``spread``
-    the same with the first and the newest one (as InternVLA-N1 does). ``text`` stands around the
-    frames, at ``{history}`` in the user's text, where there are frames. ``size``: WIDTHxHEIGHT in
-    pixels to which every picture is stretched; empty: none is. ValueError: a value is wrong.
+    ``choose``: a ``conversation`` keeps frames and answers in order. When it is full it begins
+    anew with its newest turn, the only one that is read twice. ``last`` takes the last frames,
+    ``uniform`` frames at equal distances with the first one (as NaVILA does), ``spread`` the same
+    with the first and the newest one (as InternVLA-N1 does). ``text`` stands around the frames, at
+    ``{history}`` in the user's text, where there are frames. ``size``: WIDTHxHEIGHT in pixels to
+    which every picture is stretched; empty: none is. ValueError: a value is wrong.
     """
 
     frames: int = 0
@@ -89,8 +89,7 @@ class HistorySpec:
             return turns if len(turns) <= MOST_KEPT else turns[::2]
         if len(turns) <= self.frames:
             return turns
-        size = self.frames if self.choose == LAST else self.frames - self.frames // 2
-        return turns[-size:]
+        return turns[-self.frames :] if self.choose == LAST else turns[-1:]
 
     def chosen(self, kept: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """Of the kept turns those that a prompt holds."""

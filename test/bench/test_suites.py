@@ -46,6 +46,14 @@ def test_lookup_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
         assert row["lookup"] and row["equal"] == row["prompts"] == 3
 
 
+def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> None:
+    one, conversation = rows("frames", tmp_path, "--missions", "1", "--decisions", "18")
+    assert conversation["prompt_tokens"] > 4 * one["prompt_tokens"]
+    for model in ("cloud", "robot"):
+        assert conversation[f"{model}_tokens"] < 1.15 * one[f"{model}_tokens"]
+    assert conversation["up_bytes"] < 1.02 * one["up_bytes"]
+
+
 def test_presets_drive_through_flats_as_their_target_does(tmp_path: Path) -> None:
     players = ("oracle", "target", "dsd", "auto")
     options = ("--scenes", "1", "--players", *players, "--frames", "3")

@@ -102,7 +102,7 @@ def expected(robot: Robot, spec: PromptSpec) -> tuple[int, ...]:
 def test_answers_are_the_targets_own_with_every_history(
     preset: str, rule: str, stack: ExitStack
 ) -> None:
-    """Over the frames of a conversation and the halves that it drops."""
+    """Over the frames of a conversation, and where it begins anew."""
     policy = GREEDY if rule == "greedy" else SamplingPolicy(0.7, seed=3)
     worker = verifier(4)
     robot = robot_at(stack, worker, policy=policy, rule=rule)
@@ -112,7 +112,7 @@ def test_answers_are_the_targets_own_with_every_history(
         assert outcome.tokens == expected(robot, spec_of(4))
         assert robot.request is not None
         held.append(len(robot.request.history))
-    assert held == [0, 1, 2, 3, 4, 2, 3]
+    assert held == [0, 1, 2, 3, 4, 1, 2]
 
 
 def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> None:

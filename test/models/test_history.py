@@ -230,16 +230,16 @@ def test_an_answer_with_control_tokens_adds_none() -> None:
     )
 
 
-def test_a_conversation_drops_the_older_half_at_once() -> None:
+def test_a_full_conversation_begins_anew_with_its_last_turn() -> None:
     spec, kept, lengths = HistorySpec(4), (), []
     prefixes_kept = 0
     for turn in turns(12):
         before, kept = kept, spec.kept((*kept, turn))
         prefixes_kept += kept[: len(before)] == before
         lengths.append(len(kept))
-    assert lengths == [1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 2, 3]
-    assert prefixes_kept == 9
-    assert kept == turns(12)[-3:]
+    assert lengths == [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]
+    assert prefixes_kept == 10
+    assert kept == turns(12)[-4:]
 
 
 def test_last_and_uniform_choose_among_all_that_is_kept() -> None:

@@ -38,7 +38,7 @@ PROFILES = ("today-7b", "today-32b", "today-72b")
 
 OPTIONS: Options = {
     "--missions": {"type": int, "default": 3, "help": "of each kind (%(default)s)"},
-    "--decisions": {"type": int, "default": 9, "help": "of each mission (%(default)s)"},
+    "--decisions": {"type": int, "default": 27, "help": "of each mission (%(default)s)"},
     "--frames": {"type": int, "default": 8, "help": "earlier ones in a prompt (%(default)s)"},
     "--preset": {"default": "dsd"},
     "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
