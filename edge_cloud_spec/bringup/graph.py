@@ -20,6 +20,7 @@ from ..dialects import load_dialect
 from ..errors import UserError, one_line
 from ..history import MOST_TURNS
 from ..models import EMBEDDED, FLATS, OPENAI
+from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM
 from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
@@ -120,7 +121,7 @@ class GraphSettings:
         "",
         ("", "room", FLAT),
         "what is simulated: one room, or a flat of several, for which a pair that remembers 8 "
-        "frames decides where no models are given; empty: the parameter file's, else room",
+        "frames decides, reason first, where no models are given; empty: the parameter file's, else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")
@@ -300,11 +301,12 @@ class NodeSpec:
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes for these settings, in the order of their start."""
-    in_flat = settings.simulated and settings.world == FLAT
+    in_flat, taught = settings.simulated and settings.world == FLAT, {}
     if in_flat and settings.starts_verifier and not settings.models_given:
         target, drafter = (str(FLATS / name) for name in ("target", "drafter"))
         frames = FLAT_FRAMES if settings.history < 0 else settings.history
         settings = replace(settings, target=target, drafter=drafter, history=frames)
+        taught = {"order": ORDERS[1]}
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))
@@ -332,7 +334,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         "model.tokenizer": settings.tokenizer,
         "model.name": settings.model,
     }
-    specs.append(_node("drafter", settings, **_given(drafting), **reading))
+    specs.append(_node("drafter", settings, **_given(drafting), **taught, **reading))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
     if settings.record:

@@ -144,7 +144,8 @@ def test_in_a_flat_a_pair_that_remembers_decides_where_no_models_are_given(tmp_p
     specs = specs_of(GraphSettings(world="flat"))
     arguments = dict(pairwise(specs["cloud_verifier"].arguments))
     assert arguments["--target"] == str(FLATS / "target") and arguments["--history"] == "8"
-    assert dict(specs["drafter"].parameters)["model.path"] == str(FLATS / "drafter")
+    drafting = dict(specs["drafter"].parameters)
+    assert drafting["model.path"] == str(FLATS / "drafter") and drafting["order"] == "reason first"
     own = tmp_path / "own.yaml"
     own.write_text("/**/drafter: {ros__parameters: {model: {path: bytes}}}")
     elsewhere: dict[str, Any]
@@ -158,6 +159,7 @@ def test_in_a_flat_a_pair_that_remembers_decides_where_no_models_are_given(tmp_p
     ):
         specs = specs_of(GraphSettings(**{"world": "flat"} | elsewhere))
         assert "model.path" not in dict(specs["drafter"].parameters) or "drafter" in elsewhere
+        assert "order" not in dict(specs["drafter"].parameters)
         if "cloud" not in elsewhere:
             assert "--history" not in specs["cloud_verifier"].arguments
 

@@ -202,7 +202,7 @@ OPTIONS: Options = {
     },
     "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
     "--frames": {"type": int, "nargs": "+", "default": [8], "help": "that they remember"},
-    "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer (%(default)s)"},
+    "--order": {"choices": ORDERS, "default": ORDERS[1], "help": "of an answer (%(default)s)"},
     "--processes": {"type": int, "default": 2, "help": "flats side by side"},
 }
 
