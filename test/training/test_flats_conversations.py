@@ -186,14 +186,14 @@ def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_w
 
 
 def test_the_pair_of_flats_decides_by_what_it_remembers(tmp_path: Path) -> None:
-    """On the expert's way through eight flats, with eight earlier frames and with none."""
-    write_episodes(tmp_path / "some.npz", 99, 8, "rays")
+    """Where the expert's ways through six flats begin, with eight earlier frames and with none."""
+    write_episodes(tmp_path / "some.npz", 99, 6, "rays")
     model = load(FLATS / "target", threads=1)
     right: dict[int, list[bool]] = {FRAMES: [], 0: []}
     for episode in read_episodes(tmp_path / "some.npz"):
         for frames, found in right.items():
             player = ModelPlayer(model, episode.instruction, ORDERS[0], frames)
-            for turn, jpeg in zip(episode.turns, episode.jpegs, strict=True):
+            for turn, jpeg in list(zip(episode.turns, episode.jpegs, strict=True))[:20]:
                 found.append(str(action_of(player.answer(jpeg)) or "") == turn.action)
                 said = "".join(piece.text for piece in turn.pieces(ORDERS[0]))
                 player.remember(jpeg, said)
