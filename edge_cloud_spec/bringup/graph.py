@@ -121,7 +121,8 @@ class GraphSettings:
         "",
         ("", "room", FLAT),
         "what is simulated: one room, or a flat of several, for which a pair that remembers 8 "
-        "frames decides, reason first, where no models are given; empty: the parameter file's, else room",
+        "frames decides, reason first, where no models are given; empty: the parameter file's, "
+        "else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")
