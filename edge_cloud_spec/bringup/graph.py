@@ -121,8 +121,8 @@ class GraphSettings:
         "",
         ("", "room", FLAT),
         "what is simulated: one room, or a flat of several, for which a pair that remembers 8 "
-        "frames decides, reason first, where no models are given; empty: the parameter file's, "
-        "else room",
+        "frames decides where no models are given, standing and reason first; empty: the parameter "
+        "file's, else room",
     )
     namespace: str = described("", "namespace of all nodes")
     rviz: bool = described(False, "open RViz")
@@ -215,9 +215,10 @@ class GraphSettings:
         return self.preset or self._in_file("drafter", "preset", "auto")
 
     @property
-    def models_given(self) -> bool:
-        """Whether a target or a draft model is chosen."""
-        return bool(self.target or self.drafter or self._in_file("drafter", "model.path", ""))
+    def flats_pair_decides(self) -> bool:
+        """Whether models are started here for a flat, and none is chosen."""
+        models = self.target or self.drafter or self._in_file("drafter", "model.path", "")
+        return self.simulated and self.world == FLAT and self.starts_verifier and not models
 
     @property
     def dialect_name(self) -> str:
@@ -235,6 +236,8 @@ class GraphSettings:
         """The navigator's ``drive``, and why; driving on needs a known age of pictures."""
         if given := self.drive or self._in_file("navigator", "drive", ""):
             return given, "as it was given"
+        if self.flats_pair_decides:
+            return STOP_AND_GO, "the pair of flats was trained on pictures of a robot that stands"
         if self.simulated:
             return CONTINUOUS, "the simulator's pictures are as old as their stamps say"
         if self._in_file("drafter", "camera_lag", "0") not in ("0", "0.0"):
@@ -302,8 +305,8 @@ class NodeSpec:
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes for these settings, in the order of their start."""
-    in_flat, taught = settings.simulated and settings.world == FLAT, {}
-    if in_flat and settings.starts_verifier and not settings.models_given:
+    driving, taught = settings.driving[0], {}
+    if settings.flats_pair_decides:
         target, drafter = (str(FLATS / name) for name in ("target", "drafter"))
         frames = FLAT_FRAMES if settings.history < 0 else settings.history
         settings = replace(settings, target=target, drafter=drafter, history=frames)
@@ -325,7 +328,6 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     guarded: dict[str, Value] = {"guarded": True}
     if "guarded" in settings.given("navigator"):
         guarded = {}
-    driving = settings.driving[0]
     navigator = _node("navigator", settings, drive=driving, **guarded, **reading, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     specs.append(_node("stop_guard", settings, **_output(settings)))

@@ -146,6 +146,10 @@ def test_in_a_flat_a_pair_that_remembers_decides_where_no_models_are_given(tmp_p
     assert arguments["--target"] == str(FLATS / "target") and arguments["--history"] == "8"
     drafting = dict(specs["drafter"].parameters)
     assert drafting["model.path"] == str(FLATS / "drafter") and drafting["order"] == "reason first"
+    assert dict(specs["navigator"].parameters)["drive"] == "stop_and_go"
+    given = specs_of(GraphSettings(world="flat", drive="continuous", history=4))
+    assert dict(given["navigator"].parameters)["drive"] == "continuous"
+    assert dict(pairwise(given["cloud_verifier"].arguments))["--history"] == "4"
     own = tmp_path / "own.yaml"
     own.write_text("/**/drafter: {ros__parameters: {model: {path: bytes}}}")
     elsewhere: dict[str, Any]
