@@ -4,68 +4,48 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.go2 import needs_go2
+from helpers.suites import rows
 
-from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.bench.mission.rows import (
-    RoomResult,
-    baseline_of,
-    driving_baseline_of,
-    rows_of,
-)
+from edge_cloud_spec.lab.bench.mission.rows import baseline_of, driving_baseline_of, rows_of
 from edge_cloud_spec.lab.harness.cost_profiles import load_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.mission.embedded_pair import loaded_pair
 from edge_cloud_spec.lab.harness.mission.virtual_base import CYCLE
 from edge_cloud_spec.lab.harness.mission.virtual_robot import (
+    DecisionRecord,
+    MissionRecord,
     SeenRoom,
     Variant,
     VirtualRobot,
 )
-from edge_cloud_spec.lab.sim.camera import Eye
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.nav.settings import Settings
 
-
-def measure(folder: Path, *options: str) -> list[dict[str, Any]]:
-    path = folder / "rows.json"
-    command = ["bench", "mission", "--json", str(path), "--renderer", "rays", "--processes", "1"]
-    assert main([*command, *options]) == 0
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return rows
-
-
 LINK = LinkProfile(20.0)
-SAID = ("explain=full", "drive=stop_and_go")
-STANDING = ("--explain", "full", "--drive", "stop_and_go")
+STOPPING = Variant("cloud_ar", explain="full", drive="stop_and_go")
+SPEED = Settings().limits.speed
 
 
-@pytest.fixture(scope="module")
-def two_rooms(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("mission")
-    return measure(folder, "--scenes", "2", "--presets", "cloud_ar,auto", *STANDING)
+def measure(folder: Path, *options: str, seed: int = 0) -> list[dict[str, Any]]:
+    return rows("mission", folder, "--renderer", "rays", "--processes", "1", *options, seed=seed)
 
 
-def test_every_room_is_decided_as_the_target_alone_decides(
-    two_rooms: list[dict[str, Any]],
+def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_it(
+    tmp_path: Path,
 ) -> None:
-    alone, auto = two_rooms
+    options = ("--scenes", "2", "--explain", "full", "--drive", "stop_and_go", "--presets")
+    alone, auto = measure(tmp_path, *options, "cloud_ar,auto")
     assert alone["preset"] == "cloud_ar" and auto["preset"] == "auto"
     assert alone["same_decisions_as_cloud_ar"] == auto["same_decisions_as_cloud_ar"] == 1.0
     assert alone["success"] == auto["success"] == 1.0
     assert alone["decisions"] == auto["decisions"] > 1
     assert auto["target_passes"] < alone["target_passes"]
     assert auto["mission_s_mean"] < alone["mission_s_mean"]
-
-
-def test_times_are_those_of_the_cost_profile(two_rooms: list[dict[str, Any]]) -> None:
-    alone, auto = two_rooms
     # fsd-go2: 240 ms of link, a prefill of 1.5 times 354 ms, then 354 ms a token
     assert 0.771 <= alone["first_word_s_mean"] <= 0.771 + CYCLE, "of a frame of the last cycle"
     passes = alone["target_passes"] / alone["decisions"]
@@ -73,34 +53,21 @@ def test_times_are_those_of_the_cost_profile(two_rooms: list[dict[str, Any]]) ->
     for row in (alone, auto):
         assert 0 < row["first_motion_s_p50"] < row["mission_s_p50"] <= row["mission_s_p90"]
         assert 0 < row["standing"] < 1
-
-
-def test_a_second_run_gives_the_same_rows_whoever_shares_it(
-    two_rooms: list[dict[str, Any]], tmp_path: Path
-) -> None:
     file = tmp_path / "speeds.json"
-    asked = ("--scenes", "2", *STANDING, "--speeds", str(file))
-    again = measure(tmp_path, *asked, "--presets", "auto,edge_only,cloud_ar")
-    by_preset = {row["preset"]: row for row in again}
-    unverified = by_preset["edge_only"]
-    assert unverified["standing"] < 1 and unverified["same_decisions_as_cloud_ar"] < 1
-    assert [by_preset["cloud_ar"], by_preset["auto"]] == two_rooms
-    speeds = json.loads(file.read_text())["auto " + " ".join(SAID)]
+    again = measure(tmp_path, *options, "auto,edge_only,cloud_ar", "--speeds", str(file))
+    assert [again[2], again[0]] == [alone, auto], "whoever shares it"
+    assert again[1]["standing"] < 1 and again[1]["same_decisions_as_cloud_ar"] < 1, "unverified"
+    speeds = json.loads(file.read_text())["auto explain=full drive=stop_and_go"]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
-    assert 0 < max(speeds["m_s"]) <= 1.1 * Settings().limits.speed
+    assert 0 < max(speeds["m_s"]) <= 1.1 * SPEED
 
 
-@pytest.fixture(scope="module")
-def driving(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """A room as shipped, at the costs of a model of 7 B, beside both ways of the target alone."""
-    folder = tmp_path_factory.mktemp("driving")
-    costs = ["--draft-ms", "14", "--verify-ms", "12", "--ar-ms", "12", "--exit-hit", "0"]
-    return measure(folder, "--scenes", "1", "--seed", "7", "--rtt", "40", *costs)
-
-
-def test_as_shipped_the_robot_drives_on_and_is_over_the_target_that_stops(
-    driving: list[dict[str, Any]],
+def test_as_shipped_the_robot_drives_on_by_young_frames_and_is_over_the_target_that_stops(
+    tmp_path: Path,
 ) -> None:
+    """A room at the costs of a model of 7 B, beside both ways of the target alone."""
+    costs = ["--draft-ms", "14", "--verify-ms", "12", "--ar-ms", "12", "--exit-hit", "0"]
+    driving = measure(tmp_path, "--scenes", "1", "--rtt", "40", *costs, seed=7)
     alone, other, auto = driving
     modes = [(row["preset"], row["explain"], row["drive"]) for row in driving]
     assert modes == [
@@ -115,21 +82,13 @@ def test_as_shipped_the_robot_drives_on_and_is_over_the_target_that_stops(
         assert row["mission_p50_over_cloud_ar"] == pytest.approx(over), "of a single room"
         over = row["mission_s_mean"] / other["mission_s_mean"]
         assert row["mission_over_driving_cloud_ar"] == pytest.approx(over)
+    assert alone["way_since_frame_m_worst"] == alone["turn_since_frame_rad_worst"] == 0
     for row in (other, auto):
         assert row["mission_over_cloud_ar"] < 1
         assert row["standing_after_first_motion"] < alone["standing_after_first_motion"]
         assert row["same_decisions_as_cloud_ar"] is None and row["passed"]
-
-
-def test_a_motions_frame_is_young_and_near_and_the_robot_that_stops_moved_none_since(
-    driving: list[dict[str, Any]],
-) -> None:
-    alone, other, auto = driving
-    assert alone["way_since_frame_m_worst"] == alone["turn_since_frame_rad_worst"] == 0
-    speed = Settings().limits.speed
-    for row in (other, auto):
         assert 0 < row["frame_age_s_p50"] <= row["frame_age_s_p99"] <= row["frame_age_s_worst"] < 1
-        assert 0 < row["way_since_frame_m_worst"] < speed * row["frame_age_s_worst"] + 0.01
+        assert 0 < row["way_since_frame_m_worst"] < SPEED * row["frame_age_s_worst"] + 0.01
 
 
 def test_a_decision_counts_from_its_frame_until_its_action_is_taken() -> None:
@@ -147,19 +106,12 @@ def test_a_decision_counts_from_its_frame_until_its_action_is_taken() -> None:
             assert decision.since == (decision.settled - decision.begun, 0.0, 0.0)
 
 
-def result(room: int, success: bool, seconds: float = 10.0, **others: Any) -> RoomResult:
-    plain: dict[str, Any] = {each.name: 0 for each in fields(RoomResult)}
-    some = {"first_motion_s": 1.0, "actions": ("stop",), "answers": ((1,),), "motions": ()}
-    named = {"room": room, "success": success, "mission_s": seconds}
-    return RoomResult(**(plain | some | named | others))
-
-
 def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("out.csv", "up.csv")]
-    for file, rows in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
-        file.write_text(rows)
-    options = "--scenes 1 --seed 7 --cost-profile today-7b --presets auto,edge_only --link"
-    out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files))
+    for file, text in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
+        file.write_text(text)
+    options = "--scenes 1 --cost-profile today-7b --presets auto,edge_only --link"
+    out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files), seed=7)
     assert [row["link"] for row in (out, up)] == ["out.csv", "up.csv"]
     assert out["rtt_ms"] == up["rtt_ms"] == 40.0
     assert out["longest_standing_s"] > 4.0 > 1.0 > up["longest_standing_s"]
@@ -168,25 +120,34 @@ def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_pat
     assert edge_only["not_own"] > 0, "what nobody verified is another answer"
 
 
+def record(
+    success: bool, seconds: float, moved: float, first_motion: float | None = 1.0
+) -> MissionRecord:
+    decided = [DecisionRecord(0.0, tokens=(1,), action="stop")]
+    return MissionRecord(
+        0,
+        0.0,
+        seconds,
+        success=success,
+        first_motion=first_motion,
+        moves=[(0.0, moved)],
+        decisions=decided,
+    )
+
+
 def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> None:
-    alone = [result(1, True, 8.0), result(2, True, 6.0), result(3, False, 12.0), result(4, False)]
-    ours = [
-        result(1, False, 2.0, moving_s=1.0),
-        result(2, False, 4.0, moving_s=1.5),
-        result(3, True, 6.0, moving_s=4.5),
-        result(4, False, 8.0, first_motion_s=None),
-    ]
-    rows = rows_of("r", {Variant("auto"): ours, STOPPING: alone, Variant("cloud_ar"): ours})
-    auto, stopping, _ = rows
+    times = ((True, 8.0), (True, 6.0), (False, 12.0), (False, 10.0))
+    alone = [record(success, seconds, 0.0) for success, seconds in times]
+    ours = [record(False, 2.0, 1.0), record(False, 4.0, 1.5), record(True, 6.0, 4.5)]
+    ours.append(record(False, 8.0, 0.0, None))
+    found = rows_of("r", {Variant("auto"): ours, STOPPING: alone, Variant("cloud_ar"): ours})
+    auto, stopping, _ = found
     assert (auto["net_lost_rooms"], stopping["net_lost_rooms"]) == (1, 0)
     assert auto["standing_after_first_motion"] == pytest.approx(1 - 7.0 / 9.0)
     assert auto["mission_over_cloud_ar"] == pytest.approx(20 / 36)
     assert auto["mission_p50_over_cloud_ar"] == pytest.approx(5 / 9), "of the medians"
     assert auto["frame_age_s_worst"] is None, "nothing began to move on a frame"
     assert "mission_over_driving_cloud_ar" not in auto, "the other one explains, too"
-
-
-STOPPING = Variant("cloud_ar", explain="full", drive="stop_and_go")
 
 
 def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
@@ -202,23 +163,6 @@ def test_rows_are_over_the_target_that_stops_on_the_same_link() -> None:
     assert baseline_of(auto, [auto, stopping[0]]) is None
     assert driving_baseline_of(auto, [*stopping, *driving]) == driving[1]
     assert driving_baseline_of(auto, [*stopping, driving[0]]) is None
-
-
-def test_rows_of_a_tree_computed_together_are_those_of_rows_by_themselves() -> None:
-    pair, eye = loaded_pair(), Eye(0.5, 0.5, 0.3, 0.0)
-    with closing(SeenRoom(3, "rays")) as seen:
-        request = Request(seen.room.instruction, seen.frame(eye))
-    model = pair.target
-    prompt = model.prompt(request, pair.spec)
-    states = [(prompt, *tokens) for tokens in ((5, 6), (5, 6, 7, 8), (5, 6, 9), (5, 6, 7))]
-    together = model.rows(states)
-    for of in (states, [(prompt,), (prompt, 5), *reversed(states)]):
-        pair.forget()
-        alone = {state: model.row(state) for state in of}
-        again = model.rows(states)
-        assert all((alone[state] == row).all() for state, row in zip(states, again, strict=True))
-        assert np.abs(again - together).max() < 1e-3
-    pair.forget()
 
 
 @pytest.mark.parametrize("way", ["pillar", pytest.param("person", marks=needs_go2)])
@@ -237,21 +181,3 @@ def test_what_is_in_the_way_is_in_the_pictures_where_that_is_asked_for(way: str)
         assert pictures(room, way=way) == unseen != seen
         assert pictures(room, seen="on") == pictures(room), "nothing is there to be seen"
     pair.forget()
-
-
-@pytest.mark.parametrize(
-    "presets",
-    [
-        "auto:explain=loudly",
-        "auto:speed=1",
-        "auto:drive=off",
-        "auto:grammar=all",
-        "auto:way=person:seen=perhaps",
-        "auto:look=0",
-        "auto:explain",
-        "auto:",
-        "nobody",
-    ],
-)
-def test_what_a_variant_cannot_be_is_said(presets: str) -> None:
-    assert main(["bench", "mission", "--presets", presets]) == 2

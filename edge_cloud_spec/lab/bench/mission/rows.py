@@ -1,9 +1,9 @@
-"""The results of missions, and the rows of ``bench mission``: figures per variant."""
+"""The rows of ``bench mission``: figures per variant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -13,63 +13,7 @@ from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import MissionRecord, Variant
 from ..command import Row
 
-
-@dataclass(frozen=True)
-class RoomResult:
-    """One room under one variant; times in seconds, those of decisions summed.
-
-    ``first_motion_s``: None if the robot never moved. ``answers``: the tokens of each decision;
-    ``actions``: their actions. ``not_own``: how many answers differ from the target's. ``motions``:
-    at each begin, the age of its frame (s), and way (m) and turn (rad) since.
-    """
-
-    room: int
-    success: bool
-    mission_s: float
-    first_motion_s: float | None
-    moving_s: float
-    longest_standing_s: float
-    first_word_s: float
-    action_s: float
-    answer_s: float
-    target_passes: int
-    not_own: int
-    up_bytes: int
-    down_bytes: int
-    collisions: int
-    not_arrived: int
-    actions: tuple[str, ...]
-    answers: tuple[tuple[int, ...], ...]
-    motions: tuple[tuple[float, float, float], ...]
-
-    @classmethod
-    def of(cls, record: MissionRecord) -> RoomResult:
-        """The result of a finished mission."""
-        first, decisions = record.first_motion, record.decisions
-        return cls(
-            room=record.room,
-            success=record.success,
-            mission_s=record.seconds,
-            first_motion_s=None if first is None else first - record.begun,
-            moving_s=record.moving_s,
-            longest_standing_s=record.longest_standing_s,
-            first_word_s=sum(d.first_word - d.begun for d in decisions),
-            action_s=sum((d.settled or d.ended) - d.begun for d in decisions),
-            answer_s=sum(d.ended - d.begun for d in decisions),
-            target_passes=record.target_passes,
-            not_own=sum(d.own is False for d in decisions),
-            up_bytes=record.up_bytes,
-            down_bytes=record.down_bytes,
-            collisions=record.contacts,
-            not_arrived=record.not_arrived,
-            actions=tuple(d.action for d in decisions),
-            answers=tuple(d.tokens for d in decisions),
-            motions=tuple(d.since for d in decisions if d.since is not None),
-        )
-
-
-Results = Mapping[Variant, Sequence[RoomResult]]
-
+Results = Mapping[Variant, Sequence[MissionRecord]]
 
 BASELINE = "cloud_ar"
 
@@ -94,33 +38,17 @@ def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Varian
 
 def rows_of(cost_profile: str, results: Results) -> list[Row]:
     """A row per variant."""
-    return [
-        {
-            **_row(cost_profile, variant, rooms, baseline_of(variant, results), results),
-            **_over_driving(rooms, driving_baseline_of(variant, results), results),
-        }
-        for variant, rooms in results.items()
-    ]
+    return [_row(cost_profile, variant, results) for variant in results]
 
 
-def _row(
-    cost_profile: str,
-    variant: Variant,
-    rooms: Sequence[RoomResult],
-    baseline: Variant | None,
-    results: Results,
-) -> Row:
-    alone = results[baseline] if baseline is not None else None
-    same = None
-    if baseline is not None and alone is not None and variant.stops and baseline.stops:
-        same = same_decisions(rooms, alone)
-    decisions = sum(len(room.actions) for room in rooms)
-    tokens = sum(len(answer) for room in rooms for answer in room.answers)
+def _row(cost_profile: str, variant: Variant, results: Results) -> Row:
+    rooms = results[variant]
+    decisions = [decision for room in rooms for decision in room.decisions]
+    tokens = sum(len(decision.tokens) for decision in decisions)
     passes = sum(room.target_passes for room in rooms)
-    seconds = [room.mission_s for room in rooms]
-    not_own = sum(room.not_own for room in rooms)
-    repeats = baseline is not None and variant.repeats(baseline)
-    return {
+    seconds = [room.seconds for room in rooms]
+    not_own = sum(decision.own is False for decision in decisions)
+    row = {
         "preset": variant.preset,
         "cost_profile": cost_profile,
         **_link(variant.link),
@@ -143,24 +71,33 @@ def _row(
         "standing_after_first_motion": standing_after_first_motion(rooms),
         "standing": 1 - sum(room.moving_s for room in rooms) / sum(seconds),
         "longest_standing_s": max(room.longest_standing_s for room in rooms),
-        "decisions": decisions / len(rooms),
+        "decisions": len(decisions) / len(rooms),
         "target_passes": passes / len(rooms),
         "not_own": not_own,
         "tokens_per_pass": tokens / passes if passes else None,
         "up_bytes": mean(room.up_bytes for room in rooms),
         "down_bytes": mean(room.down_bytes for room in rooms),
-        "collisions": mean(room.collisions for room in rooms),
+        "collisions": mean(room.contacts for room in rooms),
         "not_arrived": mean(room.not_arrived for room in rooms),
-        "first_word_s_mean": sum(room.first_word_s for room in rooms) / decisions,
-        "action_s_mean": sum(room.action_s for room in rooms) / decisions,
-        "answer_s_mean": sum(room.answer_s for room in rooms) / decisions,
-        **_spreads(rooms),
-        "baseline": None if baseline is None else baseline.label,
-        "same_decisions_as_cloud_ar": same,
-        **({} if alone is None else _ratios(rooms, alone)),
-        "passed": (same in (None, 1.0) or not repeats)
-        and not (not_own and variant.loaded_preset.exact),
+        "first_word_s_mean": mean(d.first_word - d.begun for d in decisions),
+        "action_s_mean": mean((d.settled or d.ended) - d.begun for d in decisions),
+        "answer_s_mean": mean(d.ended - d.begun for d in decisions),
+        **_spreads([d.since for d in decisions if d.since is not None]),
+        "baseline": None,
+        "same_decisions_as_cloud_ar": None,
+        "passed": not (not_own and variant.loaded_preset.exact),
     }
+    if (baseline := baseline_of(variant, results)) is not None:
+        row |= {"baseline": baseline.label, **_ratios(rooms, results[baseline])}
+        if variant.stops and baseline.stops:
+            same = same_decisions(rooms, results[baseline])
+            row["same_decisions_as_cloud_ar"] = same
+            row["passed"] &= same == 1.0 or not variant.repeats(baseline)
+    if (driving := driving_baseline_of(variant, results)) is not None:
+        mean_over, p50_over = _over(rooms, results[driving])
+        row["mission_over_driving_cloud_ar"] = mean_over
+        row["mission_p50_over_driving_cloud_ar"] = p50_over
+    return row
 
 
 def _link(link: LinkProfile) -> Row:
@@ -172,35 +109,35 @@ def _link(link: LinkProfile) -> Row:
     }
 
 
-def same_decisions(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> float:
+def same_decisions(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> float:
     """The share of rooms with the same decisions as the target alone; answers that were cut off are
     compared as far as both go."""
     return mean(
-        len(room.answers) == len(other.answers)
-        and room.actions == other.actions
+        [d.action for d in room.decisions] == [d.action for d in other.decisions]
         and all(
-            a[: len(b)] == b[: len(a)] for a, b in zip(room.answers, other.answers, strict=True)
+            a.tokens[: len(b.tokens)] == b.tokens[: len(a.tokens)]
+            for a, b in zip(room.decisions, other.decisions, strict=True)
         )
         for room, other in zip(rooms, alone, strict=True)
     )
 
 
-def first_motion(rooms: Iterable[RoomResult]) -> float | None:
+def first_motion(rooms: Iterable[MissionRecord]) -> float | None:
     """The median time of the first motion, s, over robots that moved."""
-    moved = [room.first_motion_s for room in rooms if room.first_motion_s is not None]
+    moved = [room.first_motion - room.begun for room in rooms if room.first_motion is not None]
     return _percentile(moved, 50) if moved else None
 
 
-def standing_after_first_motion(rooms: Iterable[RoomResult]) -> float | None:
+def standing_after_first_motion(rooms: Iterable[MissionRecord]) -> float | None:
     """The share of time standing, from the first motion on; None: no motion."""
-    moved = [room for room in rooms if room.first_motion_s is not None]
-    seconds = sum(room.mission_s - (room.first_motion_s or 0.0) for room in moved)
+    moved = [room for room in rooms if room.first_motion is not None]
+    seconds = sum(room.ended - (room.first_motion or 0.0) for room in moved)
     return 1 - sum(room.moving_s for room in moved) / seconds if seconds else None
 
 
-def _spreads(rooms: Iterable[RoomResult]) -> Row:
-    """p50, p99 and maximum of each figure in ``motions``."""
-    begun = np.array([motion for room in rooms for motion in room.motions]).reshape(-1, 3)
+def _spreads(since: Sequence[tuple[float, float, float]]) -> Row:
+    """p50, p99 and maximum of what had passed since its frame when each motion began."""
+    begun = np.array(since).reshape(-1, 3)
     names = "frame_age_s", "way_since_frame_m", "turn_since_frame_rad"
     parts = {"p50": 50, "p99": 99, "worst": 100}
     return {
@@ -210,35 +147,22 @@ def _spreads(rooms: Iterable[RoomResult]) -> Row:
     }
 
 
-def net_lost(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> int:
-    """The number of rooms that only the target alone succeeds in, minus those that only this one
-    does."""
-    return sum(b.success - a.success for a, b in zip(rooms, alone, strict=True))
-
-
-def _over_driving(rooms: Sequence[RoomResult], baseline: Variant | None, results: Results) -> Row:
-    if baseline is None:
-        return {}
-    mean_over, p50_over = _over(rooms, results[baseline])
-    return {
-        "mission_over_driving_cloud_ar": mean_over,
-        "mission_p50_over_driving_cloud_ar": p50_over,
-    }
-
-
-def _over(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> tuple[float, float]:
+def _over(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> tuple[float, float]:
     """The ratio of mean mission times, and of medians."""
-    ours, theirs = ([room.mission_s for room in each] for each in (rooms, alone))
+    ours, theirs = ([room.seconds for room in each] for each in (rooms, alone))
     return sum(ours) / sum(theirs), _percentile(ours, 50) / _percentile(theirs, 50)
 
 
-def _ratios(rooms: Sequence[RoomResult], alone: Sequence[RoomResult]) -> Row:
+def _ratios(rooms: Sequence[MissionRecord], alone: Sequence[MissionRecord]) -> Row:
+    """``net_lost_rooms``: those that only the target alone succeeds in, minus those that only this
+    one does."""
     ours, theirs = first_motion(rooms), first_motion(alone)
     mean_over, p50_over = _over(rooms, alone)
+    pairs = zip(rooms, alone, strict=True)
     return {
         "mission_over_cloud_ar": mean_over,
         "mission_p50_over_cloud_ar": p50_over,
-        "net_lost_rooms": net_lost(rooms, alone),
+        "net_lost_rooms": sum(other.success - room.success for room, other in pairs),
         "first_motion_over_cloud_ar": ours / theirs if ours and theirs else None,
         "passes_over_cloud_ar": sum(r.target_passes for r in rooms)
         / max(1, sum(r.target_passes for r in alone)),

@@ -23,10 +23,10 @@ from ....pilot.decision_loop import EXPLAIN
 from ...harness.cost_profiles import CostProfile
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
-from ...harness.mission.virtual_robot import SeenRoom, Variant, VirtualRobot
+from ...harness.mission.virtual_robot import MissionRecord, SeenRoom, Variant, VirtualRobot
 from ..command import Options, Row
 from ..options import COST_OPTIONS, check_counts, cost_profiles_of, finite, profile_of, take_link
-from .rows import RoomResult, rows_of
+from .rows import rows_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Shift:
     renderer: str
 
 
-Done = dict[Variant, list[RoomResult]]
+Done = dict[Variant, list[MissionRecord]]
 
 
 def work(shift: Shift) -> Done:
@@ -51,7 +51,12 @@ def work(shift: Shift) -> Done:
     for number in shift.rooms:
         with closing(SeenRoom(number, shift.renderer)) as seen:
             for variant, robot in robots.items():
-                results[variant].append(RoomResult.of(robot.carry_out(seen)))
+                record = robot.carry_out(seen)
+                for decision in record.decisions:
+                    decision.jpeg = b""  # too large to be sent, and in no row
+                if number != shift.rooms[-1]:
+                    record.speeds.clear()
+                results[variant].append(record)
         pair.forget()
     return results
 
@@ -138,34 +143,24 @@ def run(args: argparse.Namespace) -> list[Row]:
         check_writable(args.speeds)
     cost_profiles = [cost_profile.with_assumed() for cost_profile in cost_profiles_of(args, None)]
     rooms = [args.seed * 1_000_003 + number for number in range(args.scenes)]
-    rows: list[Row] = []
-    for cost_profile in cost_profiles:
-        rows += rows_of(cost_profile.name, measure(args, cost_profile, rooms))
+    measured = [measure(args, cost_profile, rooms) for cost_profile in cost_profiles]
     if args.speeds is not None:
-        write_json(args.speeds, speeds_in(args, cost_profiles[0], rooms))
-    return rows
-
-
-def speeds_in(
-    args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence[int]
-) -> dict[str, Any]:
-    """Each variant's speed (m/s) and turning speed (rad/s) over time, in the last of the rooms.
-
-    The rooms before it are driven too, because the robot uses what it measured in them.
-    """
-    pair = loaded_pair()
-    robots = [
-        VirtualRobot(pair, variant, cost_profile) for variant in variants_of(args, cost_profile)
+        write_json(args.speeds, last_speeds(measured[0]))
+    return [
+        row
+        for cost_profile, results in zip(cost_profiles, measured, strict=True)
+        for row in rows_of(cost_profile.name, results)
     ]
-    for number in rooms:
-        with closing(SeenRoom(number, args.renderer)) as seen:
-            records = [robot.carry_out(seen) for robot in robots]
-        pair.forget()
+
+
+def last_speeds(results: Done) -> dict[str, Any]:
+    """Each variant's speed (m/s) and turning speed (rad/s) over time, in the last of the rooms."""
     speeds: dict[str, Any] = {}
-    for robot, record in zip(robots, records, strict=True):
-        rows = [(at - record.begun, *each) for at, *each in record.speeds if at <= record.ended]
+    for variant, records in results.items():
+        last = records[-1]
+        rows = [(at - last.begun, *each) for at, *each in last.speeds if at <= last.ended]
         columns = ([round(value, 4) for value in column] for column in zip(*rows, strict=True))
-        speeds[robot.variant.label] = dict(zip(("s", "m_s", "rad_s"), columns, strict=True))
+        speeds[variant.label] = dict(zip(("s", "m_s", "rad_s"), columns, strict=True))
     return speeds
 
 
