@@ -21,6 +21,13 @@ def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
         parser.add_argument(flag, **given)
 
 
+def seed(text: str) -> int:
+    """Parse a seed; raises ArgumentTypeError."""
+    if not (text.isdecimal() and int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {2**31 - 1}")
+    return int(text)
+
+
 def print_table(rows: Sequence[Row], columns: Mapping[str, str] | None = None) -> None:
     """Print rows as a table; columns: the headings of the fields to print."""
     present = {name: name for row in rows for name in row}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, check_writable
-from ..rows import Options, Row, add_options, print_table, write
+from ..rows import Options, Row, add_options, print_table, seed, write
 
 __all__ = ["Options", "Row", "add_options", "write"]  # which every suite takes from here
 
@@ -40,7 +40,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser, chosen: Sequence[str]) 
     suites = parser.add_subparsers(required=True, metavar="SUITE", dest="suite")
     for name, about in SUITES.items():
         suite = suites.add_parser(name, help=about, description=about)
-        suite.add_argument("--seed", type=_seed, default=0, help="other data (default %(default)s)")
+        suite.add_argument("--seed", type=seed, default=0, help="other data (default %(default)s)")
         suite.add_argument("--json", type=Path, help="write the rows there")
         if name in chosen:
             add_options(suite, _module(name).OPTIONS)
@@ -66,12 +66,6 @@ def _module(suite: str) -> Any:
     module = importlib.import_module(f".{suite}", __package__)
     is_folder = hasattr(module, "__path__")
     return importlib.import_module(f".{suite}.suite", __package__) if is_folder else module
-
-
-def _seed(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
-    return int(text)
 
 
 def earlier_rows(path: Path | None, key: str) -> dict[str, Row]:

@@ -26,7 +26,7 @@ from ...models.vlm import Vlm
 from ...pilot.pilot import MissionMemory
 from ...presets import load_preset, preset_names
 from ...share import rules_text
-from ..harness.grpc_robot import GrpcRobot, engine_options
+from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Options, Row
@@ -35,7 +35,6 @@ from .options import check_counts
 from .reference import generate, load_reference, sample
 from .requests import sample_requests
 
-MAX_TOKENS = 48
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
 SAMPLED_PROMPTS = 2
 MISSION = 12  # decisions of a mission, with --history
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
     drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
-    options = engine_options(MAX_TOKENS, args.target, in_cloud, args.engine)
+    options = verifier_options(args.target, in_cloud, args.engine)
     options += ["--history", str(args.history)]
     with (
         VerifierProcess(options) as cloud,

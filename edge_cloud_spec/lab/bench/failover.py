@@ -67,11 +67,7 @@ class BusyRobot(threading.Thread):
         self._request, self._answer = answers.next(0)
         drafts: Any = answers.draft_model  # a fake model
         self._runner = DecodeRunner(drafts, answers.spec)
-        self._link = VerifierClient(ClientSettings(address))
-
-    def ask_router(self) -> None:
-        """Let the router place the next decode, instead of staying at the last replica."""
-        self._link.forget_replica()
+        self.link = VerifierClient(ClientSettings(address))
 
     def run(self) -> None:
         log, chosen = self.log, DecodeSettings(load_preset("dsd"), reply_timeout=60.0)
@@ -89,7 +85,7 @@ class BusyRobot(threading.Thread):
             log.decodes += 1
             if not done.completed or tuple(said) != self._answer:
                 log.wrong.append(done.text or done.reason or "another answer")
-        self._link.close()
+        self.link.close()
 
     def _connect(self, on_receive: Callable[[Any], None]) -> Any:
         def note(item: Any) -> None:
@@ -97,7 +93,7 @@ class BusyRobot(threading.Thread):
                 self.log.connected.append(time.perf_counter())
             on_receive(item)
 
-        return self._link.connect(note)
+        return self.link.connect(note)
 
 
 KILL, DRAIN = "kill -9", "drain"
@@ -176,7 +172,7 @@ class Events:
         """Kill or drain the replica with the most robots; returns how long each robot waited, s."""
         _until(self._is_whole, "the fleet is not whole again")
         for robot in self._robots:
-            robot.ask_router()  # or all of them stay where the last event has sent them
+            robot.link.forget_replica()  # or all stay where the last event has sent them
         spread = time.perf_counter()
         _until(partial(self._are_past, spread), "a robot does not decode")
         loads = self._fleet.registry.loads

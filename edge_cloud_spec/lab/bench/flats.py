@@ -17,9 +17,6 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from ...cloud.model_thread.worker import Worker
-from ...edge.runner import DecodeSettings
-from ...errors import UserError
 from ...history import HistorySpec
 from ...models import FLATS
 from ...models.load import load
@@ -29,18 +26,16 @@ from ...nav.answer import action_of
 from ...nav.events import Words
 from ...nav.pose import wrap
 from ...nav.settings import STOP_AND_GO, Settings
-from ...pilot.pilot import MissionMemory
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.grpc_robot import GrpcRobot
+from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
-from ..harness.server import InProcessServer
 from ..harness.virtual_time import Timeline
 from ..sim.camera import Camera, encode_jpeg
 from ..sim.flat import FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
-from ..training.flats.episodes import MAX_TOKENS, ModelPlayer
+from ..training.flats.episodes import ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
 from .options import check_counts
@@ -71,16 +66,11 @@ Say = Callable[[Sight, Callable[[], bytes]], str]
 def walk(flat: Flat, say: Say) -> FlatResult:
     """A mission of the flat in which ``say`` decides each action."""
     timeline = Timeline()
-    base: VirtualBase
     poses = [flat.room.start]
-
-    def on_cycle() -> None:
-        poses.append(world.pose)
-
     scene = Scene(flat.room)
     world = World(scene)
     settings = Settings(drive=STOP_AND_GO)
-    base = VirtualBase(timeline, world, settings, lambda _: None, on_cycle)
+    base = VirtualBase(timeline, world, settings, lambda _: None, lambda: poses.append(world.pose))
     caster, camera = Camera(scene, "rays", _SEGMENTED), Camera(scene)
 
     def frame() -> bytes:
@@ -169,22 +159,10 @@ def decoded(flat: Flat, preset: str, pair: Path, frames: int, order: str) -> Ite
     """Says what robot and verifier decode by a preset, which remember so many frames."""
     target, drafter = (_loaded(pair / name) for name in MODELS)
     spec = replace(target.spec(rules_text(), MAX_TOKENS), history=HistorySpec(frames))
-    settings, memory = DecodeSettings(load_preset(preset)), MissionMemory()
-    mission = ("", spec.history)
-    with (
-        InProcessServer(Worker(target, spec)) as cloud,
-        GrpcRobot(cloud.address, drafter, spec) as robot,
-    ):
-        robot.runner.remember(spec.to_bytes())
+    with remembering_robot(target, drafter, spec, preset) as decide:
 
         def say(_: Sight, frame: Callable[[], bytes]) -> str:
-            jpeg = frame()
-            request = Request(flat.room.instruction, jpeg, order, memory.turns(mission))
-            outcome = robot.decode(request, settings)
-            if not outcome.completed:
-                raise UserError(f"a decision has failed: {outcome.text}")
-            text = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-            memory.add(mission, jpeg, text)
+            text = decide("", Request(flat.room.instruction, frame(), order))[2]
             return str(action_of(text) or "")
 
         yield say

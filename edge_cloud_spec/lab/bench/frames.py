@@ -9,31 +9,22 @@ Times of larger models are computed: a profile's time for a prompt of one frame,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ...cloud.model_thread.sessions import WorkerLimits
-from ...cloud.model_thread.worker import Worker
-from ...edge.runner import DecodeSettings
 from ...errors import UserError
 from ...history import NO_HISTORY, HistorySpec
 from ...models import FLATS
 from ...models.load import load
-from ...models.vlm import Vlm
-from ...pilot.pilot import MissionMemory
-from ...presets import load_preset
 from ...share import rules_text
 from ..harness.cost_profiles import load_cost_profile
-from ..harness.grpc_robot import GrpcRobot
-from ..harness.server import InProcessServer
+from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
 from .command import Options, Row
 from .options import check_counts
 from .requests import sample_requests
 
-MAX_TOKENS = 48
 PROFILES = ("today-7b", "today-32b", "today-72b")
 
 OPTIONS: Options = {
@@ -69,39 +60,20 @@ def run(args: argparse.Namespace) -> list[Row]:
 def _row(args: argparse.Namespace, history: HistorySpec) -> Row:
     target, drafter = (load(str(args.pair / name), threads=1) for name in ("target", "drafter"))
     spec = replace(target.spec(rules_text(), MAX_TOKENS), history=history)
-    worker = Worker(target, spec, limits=WorkerLimits(lookup_suffixes=0))
-    with (
-        InProcessServer(worker) as cloud,
-        GrpcRobot(cloud.address, drafter, spec) as robot,
-    ):
-        robot.runner.remember(spec.to_bytes())
-        figures = np.array(list(_decisions(args, target, drafter, robot, history)), float)
+    figures = []
+    with remembering_robot(target, drafter, spec, args.preset) as decide:
+        for number in range(args.missions):
+            requests = sample_requests(args.seed + number, args.decisions)
+            for each in requests:
+                before = [model.memory.prefix_rows for model in (target, drafter)]
+                request, outcome, _ = decide(str(number), replace(requests[0], jpeg=each.jpeg))
+                rows = len(target.prompt(request, spec).input_ids)
+                cloud, robot = (
+                    rows - (model.memory.prefix_rows - known)
+                    for model, known in zip((target, drafter), before, strict=True)
+                )
+                stats = outcome.stats
+                figures.append((rows, cloud, robot if stats.drafted else 0, stats.up_bytes))
     names = ("prompt_tokens", "cloud_tokens", "robot_tokens", "up_bytes")
-    means = dict(zip(names, figures.mean(axis=0).tolist(), strict=True))
+    means = dict(zip(names, np.mean(figures, axis=0).tolist(), strict=True))
     return {"frames": history.frames, "decisions": len(figures), **means}
-
-
-def _decisions(
-    args: argparse.Namespace, target: Vlm, drafter: Vlm, robot: GrpcRobot, history: HistorySpec
-) -> Iterator[tuple[int, int, int, int]]:
-    """Of each decision: tokens of its prompt, those that cloud and robot read, and bytes sent."""
-    settings = DecodeSettings(load_preset(args.preset))
-    for number in range(args.missions):
-        requests = sample_requests(args.seed + number, args.decisions)
-        memory, mission = MissionMemory(), (str(number), history)
-        for each in requests:
-            turns = memory.turns(mission)
-            request = replace(requests[0], jpeg=each.jpeg, history=turns)
-            before = [model.memory.prefix_rows for model in (target, drafter)]
-            outcome = robot.decode(request, settings)
-            if not outcome.completed:
-                raise UserError(f"a decision has failed: {outcome.text}")
-            rows = len(target.prompt(request, robot.runner.spec_of(b"")).input_ids)
-            found = [
-                model.memory.prefix_rows - known
-                for model, known in zip((target, drafter), before, strict=True)
-            ]
-            drafter_rows = rows - found[1] if outcome.stats.drafted else 0
-            yield rows, rows - found[0], drafter_rows, outcome.stats.up_bytes
-            words = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-            memory.add(mission, each.jpeg, words)

@@ -52,8 +52,6 @@ from .judge import (
 
 STARTUP_TIMEOUT = 240.0  # s; on two busy cores, starting takes long
 LOOK = 0.02  # s between two looks at what is waited for
-# Parameters of a drafter whose mission never ends.
-ENDLESS: dict[str, Value] = {"mission__failed_after": 10_000, "mission__max_decisions": 100_000}
 
 
 class LiveRig:

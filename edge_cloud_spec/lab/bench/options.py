@@ -34,6 +34,14 @@ def finite(text: str) -> float:
     return number
 
 
+def counts(text: str) -> list[int]:
+    """Parse an option's numbers; raises ArgumentTypeError unless they are whole and at least 1."""
+    numbers = text.split(",")
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise argparse.ArgumentTypeError("give whole numbers of 1 or more, such as 1,2,4")
+    return [int(number) for number in numbers]
+
+
 def _outage(text: str) -> tuple[float, float]:
     every, _, lasts = text.partition(",")
     try:

@@ -29,6 +29,7 @@ from ...models.load import DTYPES, choose
 from ...models.passes.transformer import Transformer
 from ...models.session import PassRequest, Session, forward_together
 from .command import Options, Row
+from .options import check_counts, counts
 
 
 @dataclass(frozen=True)
@@ -93,18 +94,9 @@ class RandomTarget:
         """Build our transformer from its layers; transformers' forward no longer works then."""
         model, self.model = self.model, None
         text = model.model.language_model
+        read = [*text.layers.parameters(), *model.lm_head.parameters()]
+        self.weight_bytes = sum(each.nbytes for each in read)  # by a pass: all but the embedding's
         self.transformer = Transformer(text, model.lm_head)
-
-    @property
-    def weight_bytes(self) -> int:
-        """The bytes of weights that a pass reads: all but the embedding, of which it reads a few
-        rows."""
-        shape, size = self.shape, self.dtype.itemsize
-        attention = shape.hidden * (
-            shape.hidden * 2 + 2 * shape.hidden * shape.kv_heads // shape.heads
-        )
-        layer = attention + 3 * shape.hidden * shape.mlp
-        return size * (shape.layers * layer + shape.hidden * shape.vocabulary)
 
     def cache_bytes(self, rows: int) -> int:
         """The bytes of ``rows`` tokens of a session's keys and values."""
@@ -122,7 +114,6 @@ class RandomTarget:
 
 
 T = TypeVar("T")
-NODES = (1, 4, 8, 16)
 COPIED = 2**28  # bytes of the copy that the bandwidth is measured with; on a CPU a quarter
 EXIT_DEPTHS = (0.25, 0.5)  # shares of the layers, after which the exits look on
 SHORTLIST = 4096  # tokens of an exit's head
@@ -133,8 +124,8 @@ OPTIONS: Options = {
     "--shape": {"choices": SHAPES, "default": "tiny", "help": "(%(default)s)"},
     "--device": {"default": "cpu", "help": "cpu or cuda (%(default)s)"},
     "--dtype": {"default": "auto", "help": "auto: bfloat16; on a CPU float32"},
-    "--nodes": {"default": ",".join(map(str, NODES)), "help": "(%(default)s)"},
-    "--robots": {"default": "1,4,16,64", "help": "sessions (%(default)s)"},
+    "--nodes": {"type": counts, "default": "1,4,8,16", "help": "(%(default)s)"},
+    "--robots": {"type": counts, "default": "1,4,16,64", "help": "sessions (%(default)s)"},
     "--prompt": {"type": int, "default": 512, "help": "rows before (%(default)s)"},
     "--trials": {"type": int, "default": 20, "help": "of each (%(default)s)"},
 }
@@ -142,12 +133,7 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per number of sessions and of nodes."""
-    try:
-        nodes, robots = ([int(n) for n in text.split(",")] for text in (args.nodes, args.robots))
-    except ValueError:
-        raise UserError("--nodes and --robots are whole numbers with commas") from None
-    if min(*nodes, *robots, args.prompt, args.trials) < 1:
-        raise UserError("--nodes, --robots, --prompt and --trials are at least 1")
+    check_counts(args, "prompt", "trials")
     args.device, dtype = choose(args.device, args.dtype)
     target = RandomTarget(SHAPES[args.shape], args.device, dtype)
     theirs = _transformers_ms(target, args)
@@ -155,7 +141,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     bandwidth = _bandwidth(target)
     print(f"{bandwidth / 1e9:.0f} GB/s, transformers' step {theirs:.2f} ms", file=sys.stderr)
     peer = {"dtype": dtype, "transformers_ms": theirs}
-    return [_row(target, args, count, size, bandwidth) | peer for count in robots for size in nodes]
+    return [
+        _row(target, args, count, size, bandwidth) | peer
+        for count in args.robots
+        for size in args.nodes
+    ]
 
 
 def _row(

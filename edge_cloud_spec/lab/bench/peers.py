@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from functools import partial
 from typing import Any
 
@@ -21,15 +20,16 @@ from ...models.load import load
 from ...models.prompt import Request
 from ...presets import load_preset
 from ...share import rules_text
-from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .command import Options, Row
-from .decodes import Decode, in_turn, sample_cases
+from .decodes import in_turn, sample_cases
 from .options import check_counts
+from .passes import timed
 from .reference import generate, load_reference
 
+Timed = tuple[tuple[int, ...], float]  # an answer, and its time in s
 PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
-MAX_TOKENS = 48
 OPTIONS: Options = {
     "--requests": {"type": int, "default": 24, "help": "(default %(default)s)"},
     "--target": {"default": str(EMBEDDED / "target")},
@@ -50,16 +50,17 @@ def run(args: argparse.Namespace) -> list[Row]:
         "transformers prompt lookup": {"prompt_lookup_num_tokens": 10},
     }
 
-    def theirs(name: str, request: Request, policy: SamplingPolicy) -> tuple[int, ...]:
-        return generate(model, ours.prompt(request, spec), spec, policy, **options[name])
+    def theirs(chosen: dict[str, Any], request: Request, policy: SamplingPolicy) -> Timed:
+        return timed(lambda: generate(model, ours.prompt(request, spec), spec, policy, **chosen))
 
-    def over_grpc(name: str, request: Request, policy: SamplingPolicy) -> tuple[int, ...]:
-        return robot.decode(request, DecodeSettings(load_preset(name), policy=policy)).tokens
+    def over_grpc(name: str, request: Request, policy: SamplingPolicy) -> Timed:
+        settings = DecodeSettings(load_preset(name), policy=policy)
+        return timed(lambda: robot.decode(request, settings).tokens)
 
-    served = verifier_options(MAX_TOKENS, args.target, args.drafter)
+    served = verifier_options(args.target, args.drafter)
     with VerifierProcess(served) as cloud, GrpcRobot(cloud.address, draft_model, spec) as robot:
-        decodes = {name: partial(_timed, partial(theirs, name)) for name in options}
-        decodes |= {name: partial(_timed, partial(over_grpc, name)) for name in PRESETS}
+        decodes = {name: partial(theirs, chosen) for name, chosen in options.items()}
+        decodes |= {name: partial(over_grpc, name) for name in PRESETS}
         found = in_turn(decodes, sample_cases(args.seed, args.requests + 1))
     speeds = {
         name: statistics.median(len(answer) / seconds for answer, seconds in answers)
@@ -75,14 +76,6 @@ def run(args: argparse.Namespace) -> list[Row]:
         }
         for name, answers in found.items()
     ]
-
-
-def _timed(
-    decode: Decode[tuple[int, ...]], request: Request, policy: SamplingPolicy
-) -> tuple[tuple[int, ...], float]:
-    """The answer, and its time in seconds."""
-    started = time.perf_counter()
-    return decode(request, policy), time.perf_counter() - started
 
 
 def _prepare(assistant: Any, model: Any) -> None:

@@ -26,7 +26,7 @@ from ...presets import load_preset
 from ...share import rules_text
 from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
-from ..harness.grpc_robot import GrpcRobot, verifier_options
+from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
 from ..harness.virtual import REPLY_TIMEOUT, VirtualHarness, seeded_rule
@@ -117,7 +117,6 @@ def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
 
 
 EMBEDDED_ANSWERS = 10
-MAX_TOKENS = 48
 BASELINE = "cloud_ar"
 
 
@@ -131,14 +130,14 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
     cases = sample_cases(args.seed, args.answers + 1, args.temperature)
     drafter = load(EMBEDDED / "drafter", threads=1)
     rows: list[Row] = []
-    with VerifierProcess(verifier_options(MAX_TOKENS)) as cloud:
+    with VerifierProcess(verifier_options()) as cloud:
         for profile in links:
             with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
                 found = _embedded_answers(proxy.address, profile, presets, drafter, cases)
             for name, done in found.items():
                 row = _embedded_row(name, done, found[BASELINE])
                 rows.append({**row, "rtt_ms": profile.rtt_ms})
-                print(_progress(rows[-1]), file=sys.stderr)
+                _print_progress(rows[-1])
     return rows
 
 
@@ -244,23 +243,13 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.answers = ANSWERS if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
-        row
+        _row(cost_profile, preset, args)
         for cost_profiles in zip(
             *(cost_profiles_of(args, rtt) for rtt in args.rtt or [None]), strict=True
         )
         for cost_profile in cost_profiles
-        for row in _rows(cost_profile, presets, args)
+        for preset in presets
     ]
-
-
-def _rows(
-    cost_profile: CostProfile, presets: Sequence[Preset], args: argparse.Namespace
-) -> list[Row]:
-    rows = []
-    for preset in presets:
-        rows.append(_row(cost_profile, preset, args))
-        print(_progress(rows[-1]), file=sys.stderr)
-    return rows
 
 
 def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
@@ -272,7 +261,7 @@ def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) ->
         policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
         answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
     done = MeasuredAnswers([each.outcome for each in answers], sum(each.equal for each in answers))
-    return {
+    row = {
         "cost_profile": cost_profile.name,
         "preset": preset.name,
         "rule": seeded_rule(args.temperature),
@@ -284,7 +273,10 @@ def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) ->
         "formula_speedup": formula_speedup(cost_profile, preset.name),
         "published": published_speedup(cost_profile, preset.name),
     }
+    _print_progress(row)
+    return row
 
 
-def _progress(row: Row) -> str:
-    return f"{row['cost_profile']} {row['preset']} at {row['rtt_ms']:g} ms: {row['speedup']:.2f}"
+def _print_progress(row: Row) -> None:
+    name = f"{row['cost_profile']} {row['preset']} at {row['rtt_ms']:g} ms"
+    print(f"{name}: {row['speedup']:.2f}", file=sys.stderr)

@@ -58,13 +58,6 @@ class Schedule:
     turns: int = 0  # of the mission before the decision
     known: bool = False  # whether the first verifier has answered them
 
-    def __str__(self) -> str:
-        return (
-            f"{self.preset} {self.rule} seed {self.seed} tokens {self.tokens} "
-            f"vocabulary {self.vocabulary} tiny {self.tiny} ahead {self.ahead} "
-            f"faults {self.faults} {self.conditions} turns {self.turns} known {self.known}"
-        )
-
 
 @dataclass(frozen=True)
 class ScheduleResult:
@@ -117,6 +110,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     ]
 
 
+_preset = cache(load_preset)
 Case = tuple[str, str]  # preset and rule
 Batch = list[tuple[Case, Counter[str], list[str]]]
 
@@ -239,9 +233,8 @@ def decode_of(schedule: Schedule) -> Decode:
     random = Random(schedule.seed)
     preset = _preset(schedule.preset)
     if preset.speculation.ahead:  # drafts for unlikely predictions as well
-        speculation = replace(preset.speculation, least=0.0)
-        speculation = replace(speculation, ahead=schedule.ahead or speculation.ahead)
-        preset = replace(preset, speculation=speculation)
+        ahead = schedule.ahead or preset.speculation.ahead
+        preset = replace(preset, speculation=replace(preset.speculation, least=0.0, ahead=ahead))
     rule = schedule.rule
     temperature = {"greedy": 0.0, "coupled": 0.9, "rejection": 1.0}[rule]
     policy = SamplingPolicy(temperature, seed=schedule.seed) if temperature else GREEDY
@@ -259,11 +252,6 @@ def decode_of(schedule: Schedule) -> Decode:
         turns=schedule.turns,
         known=schedule.known,
     )
-
-
-@cache
-def _preset(name: str) -> Preset:
-    return load_preset(name)
 
 
 def tiny(preset: Preset) -> Preset:

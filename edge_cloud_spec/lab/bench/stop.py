@@ -29,7 +29,7 @@ from ...nodes.runtime.qos import DECODE
 from ..harness.random_checkpoint import TINY, make_pair
 from . import bare
 from .command import Options, Row
-from .live import ENDLESS, LiveRig, Watch
+from .live import LiveRig, Watch
 from .options import check_counts
 
 INSTRUCTION = "find the silver bottle"
@@ -81,7 +81,13 @@ def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
         rig.start_verifier(target=str(target), max_tokens=str(TOKENS))
         for node in ("simulator", "cloud_bridge", "stop_guard", "navigator"):
             rig.start(node, rig.node_command(node))
-        argv = rig.node_command("drafter", retry=0.1, max_tokens=TOKENS, **ENDLESS)
+        argv = rig.node_command(
+            "drafter",
+            retry=0.1,
+            max_tokens=TOKENS,
+            mission__failed_after=10_000,
+            mission__max_decisions=100_000,
+        )
         remapped = ["-r", "verified_tokens:=endless_tokens", "-r", "nav_status:=no_status"]
         rig.start("drafter", [*argv, *remapped])
         rig.start("bare_echo", [sys.executable, "-m", bare.__name__])

@@ -21,7 +21,7 @@ from ...observe.console_view import ConsoleView
 from ...observe.observer import Observer
 from ...presets import load_preset, preset_names
 from ...signals import signals_as_interrupt
-from ..rows import Options, add_options
+from ..rows import Options, add_options, seed
 from ..sim.bases import BASES, IDEAL
 from ..sim.camera import RENDERERS
 from ..sim.go2_sim import check_go2
@@ -33,15 +33,8 @@ TIMEOUT = 90.0  # s
 HEARING = 5.0  # s at most until the navigator has heard that nobody stops it
 
 
-def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 2**31:
-        raise argparse.ArgumentTypeError(f"a seed is from 0 to {2**31 - 1}, not {seed}")
-    return seed
-
-
 OPTIONS: Options = {
-    "--seed": {"type": _seed, "default": 0, "help": "room, and seed of the sampling"},
+    "--seed": {"type": seed, "default": 0, "help": "room, and seed of the sampling"},
     "--instruction": {"help": "say this instead of the room's own instruction"},
     "--preset": {"default": "auto", "help": f"one of {', '.join(preset_names())}"},
     "--rule": {"choices": RULES, "default": "greedy", "help": "acceptance rule"},

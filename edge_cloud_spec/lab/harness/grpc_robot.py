@@ -1,14 +1,27 @@
-"""A robot for a gRPC verifier: a draft model's runner, and a channel."""
+"""A robot for a gRPC verifier: a draft model's runner, and a channel; and what it decides."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from ...cloud.model_thread.worker import Worker
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ...errors import UserError
 from ...models import EMBEDDED
 from ...models.prompt import PromptSpec, Request
+from ...pilot.pilot import MissionMemory
+from ...presets import load_preset
+from .server import InProcessServer
+
+if TYPE_CHECKING:
+    from ...models.vlm import Vlm
+
+MAX_TOKENS = 48  # of an answer
 
 
 class GrpcRobot:
@@ -34,19 +47,43 @@ class GrpcRobot:
         self.close()
 
 
+Decide = Callable[[str, Request], tuple[Request, Outcome, str]]
+"""Decides on a frame of a mission, after the earlier ones; returns the request with its history,
+the outcome, and the answer."""
+
+
+@contextmanager
+def remembering_robot(target: Vlm, drafter: Vlm, spec: PromptSpec, preset: str) -> Iterator[Decide]:
+    """A context with the decisions of a robot and a verifier in this process, which remember as
+    ``spec`` says. UserError: a decision has failed."""
+    settings, memory = DecodeSettings(load_preset(preset)), MissionMemory()
+
+    def decide(name: str, request: Request) -> tuple[Request, Outcome, str]:
+        mission = (name, spec.history)
+        request = replace(request, history=memory.turns(mission))
+        outcome = robot.decode(request, settings)
+        if not outcome.completed:
+            raise UserError(f"a decision has failed: {outcome.text}")
+        text = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+        memory.add(mission, request.jpeg, text)
+        return request, outcome, text
+
+    with (
+        InProcessServer(Worker(target, spec)) as cloud,
+        GrpcRobot(cloud.address, drafter, spec) as robot,
+    ):
+        robot.runner.remember(spec.to_bytes())
+        yield decide
+
+
 def verifier_options(
-    max_tokens: int,
     target: str = str(EMBEDDED / "target"),
     drafter: str = str(EMBEDDED / "drafter"),
+    engine: str = "",
 ) -> list[str]:
-    """Options of ``serve`` for this pair, with one torch thread; an empty ``drafter``: none."""
-    options = ["--target", target, "--threads", "1", "--max-tokens", str(max_tokens)]
+    """Options of ``serve`` for this pair, with one torch thread, or with ``engine`` for a vLLM
+    server of this target, which has no draft model; an empty ``drafter``: none."""
+    options = ["--target", engine or target, "--threads", "1", "--max-tokens", str(MAX_TOKENS)]
+    if engine:
+        return [*options, "--checkpoint", target]
     return [*options, "--drafter", drafter] if drafter else options
-
-
-def engine_options(max_tokens: int, target: str, drafter: str, engine: str = "") -> list[str]:
-    """Options of ``serve`` for our own engine or, with ``engine``, for a vLLM server of this
-    target, which has no draft model."""
-    if not engine:
-        return verifier_options(max_tokens, target, drafter)
-    return [*verifier_options(max_tokens, engine, ""), "--checkpoint", target]

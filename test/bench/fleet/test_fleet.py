@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 import pytest
+from helpers.suites import rows
 
-from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
@@ -143,32 +142,14 @@ def test_the_baseline_makes_the_published_tokens_and_times() -> None:
     assert row["equal"] and row["tokens_per_verify"] == pytest.approx(expected, rel=0.4)
 
 
-def test_a_bench_of_fleets_writes_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+def test_a_bench_of_fleets_has_a_row_for_each_server_and_size(tmp_path: Path) -> None:
     options = "--robots 1,4 --seeds 2 --seconds 0.6 --tokens 8 --server batched,server_only"
-    assert main(["bench", "fleet", *options.split(), "--preset", "dsd", "--json", str(path)]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert [(row["server"], row["robots"]) for row in rows] == [
+    found = rows("fleet", tmp_path, *options.split(), "--preset", "dsd")
+    assert [(row["server"], row["robots"]) for row in found] == [
         (server, robots) for robots in (1, 4) for server in ("batched", "server_only")
     ]
-    for row in rows:
+    for row in found:
         assert row["equal"] and row["passed"] and row["tokens_per_s_spread"] >= 0
         assert row["harness"] == "scripted" and row["round_ms_p99"] >= row["round_ms_p50"] > 0
         assert row["fairness"] > 0.8
-    assert rows[1]["throughput_ratio"] == rows[1]["token_ratio"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--server", "three"], "--server is one of"),
-        (["--robots", "0"], "at least 1"),
-        (["--think", "-1"], "0 or more"),
-        (["--cost-profile", "fsd-go2"], "specedge-32b"),
-    ],
-)
-def test_a_fleet_that_makes_no_sense_is_refused(
-    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "fleet", *options]) == 2
-    assert why in capsys.readouterr().err
+    assert found[1]["throughput_ratio"] == found[1]["token_ratio"] == 1.0

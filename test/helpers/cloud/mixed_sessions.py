@@ -20,8 +20,8 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.lab.bench.chi_square import compare
 from edge_cloud_spec.lab.bench.command import Row
-from edge_cloud_spec.lab.bench.fleet.embedded import MAX_TOKENS
 from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.harness.grpc_robot import MAX_TOKENS
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Exits
 from edge_cloud_spec.models.kv_memory import KvMemory

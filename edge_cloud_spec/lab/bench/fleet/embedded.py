@@ -29,17 +29,16 @@ from ....share import rules_text
 from ...harness.emulated_link import LinkProfile
 from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.grpc_robot import engine_options
+from ...harness.grpc_robot import MAX_TOKENS, verifier_options
 from ...harness.scripted.model import FakeVlm
 from ...harness.server import ServerProcess, VerifierProcess
 from ..command import Row
 from ..requests import sample_requests
-from .figures import figures, mean_of
+from .figures import figures, row_of
 
 if TYPE_CHECKING:
     from ....models.vlm import Vlm
 
-MAX_TOKENS = 48
 LIKELY = 8.0  # the logit of what the draft model says; the others have 0
 
 
@@ -144,20 +143,16 @@ def record_robots(requests: Sequence[Request]) -> RecordedRobots:
 
 
 class RecordedAnswers:
-    """One robot's draft model, and ``count`` recorded requests from ``first`` on."""
+    """One robot's draft model, and its recorded request, which it repeats."""
 
-    def __init__(self, robots: RecordedRobots, first: int, count: int = 0) -> None:
-        """count: how many requests the robot repeats; 0: all."""
+    def __init__(self, robots: RecordedRobots, robot: int) -> None:
         self.spec = PromptSpec.from_bytes(robots.spec)
-        self._recordings, self._first = robots.recordings, first
-        self._count = count or len(robots.recordings)
+        self._recording = robots.recordings[robot]
         self.draft_model: Any = RecordedDrafter(robots)
 
     def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """The ``number``-th request, and the target's answer to it."""
-        place = self._first + number % self._count
-        recording = self._recordings[place % len(self._recordings)]
-        return recording.request, recording.own
+        """The request, and the target's answer to it."""
+        return self._recording.request, self._recording.own
 
 
 def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
@@ -170,7 +165,6 @@ def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
 
 
 WARM_UP = 0.15  # share of the time that is not counted
-ROBOTS_PRESET = "dsd"
 LINK_MS = (2.0, 8.0)  # a robot's delay each way is between these
 
 
@@ -192,7 +186,10 @@ def embedded_rows(args: argparse.Namespace) -> list[Row]:
         for seed in range(args.seed, args.seed + args.seeds):
             for name in servers:
                 by_server[name].append(_run(args, name, robots, recorded, seed))
-        means = {name: _row(args, name, robots, each) for name, each in by_server.items()}
+        means = {
+            name: row_of("embedded", name, robots, _preset_of(name), each)
+            for name, each in by_server.items()
+        }
         base = means.get("one_at_a_time")
         for name, row in means.items():
             pairs = zip(by_server[name], by_server.get("one_at_a_time", ()), strict=False)
@@ -204,16 +201,8 @@ def embedded_rows(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _row(args: argparse.Namespace, name: str, robots: int, rows: Sequence[Row]) -> Row:
-    row = {
-        "harness": "embedded",
-        "server": name,
-        "robots": robots,
-        "preset": "cloud_sd" if name == "server_only" else ROBOTS_PRESET,
-        **mean_of(rows),
-        "seeds": args.seeds,
-    }
-    return row | {"passed": row["equal"]}
+def _preset_of(server: str) -> str:
+    return "cloud_sd" if server == "server_only" else "dsd"
 
 
 REQUEST_TIMES = {  # of vLLM's metrics, s summed over requests
@@ -236,17 +225,16 @@ def _run(
     args: argparse.Namespace, name: str, robots: int, recorded: RecordedRobots, seed: int
 ) -> Row:
     load = FleetLoad(0, args.think, args.seconds, args.jitter, seed)
-    preset = load_preset("cloud_sd" if name == "server_only" else ROBOTS_PRESET)
+    preset = load_preset(_preset_of(name))
     plans = []
     for number in range(robots):
         delay = load.random(number).uniform(*LINK_MS)
-        answers = partial(RecordedAnswers, recorded, number, 1)
+        answers = partial(RecordedAnswers, recorded, number)
         link = LinkProfile(delay, args.jitter)
         plans.append(RobotPlan(number, answers, preset, load, link))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if name == "vllm":
-        target = str(EMBEDDED / "target")
-        started: ServerProcess = VerifierProcess(engine_options(48, target, "", args.engine))
+        started: ServerProcess = VerifierProcess(verifier_options(engine=args.engine))
     else:
         limits = WorkerLimits(sessions=max(64, 2 * robots))
         if name == "one_at_a_time":

@@ -65,5 +65,18 @@ def mean_of(rows: Sequence[Row]) -> Row:
     return merged
 
 
+def row_of(harness: str, server: str, robots: int, preset: str, rows: Sequence[Row]) -> Row:
+    """The row of a server and a fleet size, from a row of each seed."""
+    row = {
+        "harness": harness,
+        "server": server,
+        "robots": robots,
+        "preset": preset,
+        **mean_of(rows),
+        "seeds": len(rows),
+    }
+    return row | {"passed": row["equal"]}
+
+
 def _percentile(values: Sequence[float], share: float) -> float | None:
     return float(np.percentile(values, share)) if values else None

@@ -15,7 +15,7 @@ from ...harness.cost_profiles import ServerCostProfile, load_server_cost_profile
 from ...harness.fleet.load import FleetLoad, RobotActivity
 from ...harness.fleet.virtual_fleet import VirtualFleet
 from ..command import Row
-from .figures import figures, mean_of
+from .figures import figures, row_of
 from .server_only import ServerOnly
 
 WARM_UP = 0.1  # share of the time that is not counted
@@ -65,20 +65,10 @@ def _mean(
         _run(args, name, robots, server, preset, seed)
         for seed in range(args.seed, args.seed + args.seeds)
     ]
-    row = {
-        "harness": "scripted",
-        "server": name,
-        "robots": robots,
-        "preset": "tree" if name == "server_only" else preset.name,
-        **mean_of(rows),
-        "seeds": args.seeds,
-    }
-    row["passed"] = row["equal"]
-    between = row["token_ms_mean"]
-    print(
-        f"{name}, {robots} robots: {row['tokens_per_s']:.1f} tokens/s, {between:.1f} ms a token",
-        file=sys.stderr,
-    )
+    drafts = "tree" if name == "server_only" else preset.name
+    row = row_of("scripted", name, robots, drafts, rows)
+    speed = f"{row['tokens_per_s']:.1f} tokens/s, {row['token_ms_mean']:.1f} ms a token"
+    print(f"{name}, {robots} robots: {speed}", file=sys.stderr)
     return row
 
 

@@ -13,6 +13,7 @@ import argparse
 from ....errors import UserError
 from ....models import VLLM
 from ..command import Options, Row
+from ..options import check_counts, counts
 
 SERVERS = ("batched", "one_at_a_time", "server_only")
 # The fields that a terminal shows, with their headings; --json has all.
@@ -37,13 +38,6 @@ COLUMNS = {
 }
 
 
-def _counts(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError("give whole numbers with commas, such as 1,2,4") from None
-
-
 OPTIONS: Options = {
     "--harness": {
         "choices": ["scripted", "embedded"],
@@ -51,7 +45,7 @@ OPTIONS: Options = {
         "help": "published costs in virtual time, or the embedded target and real clients whose "
         "drafts are recorded (%(default)s)",
     },
-    "--robots": {"type": _counts, "default": [1, 2, 4, 8], "help": "with commas"},
+    "--robots": {"type": counts, "default": [1, 2, 4, 8], "help": "with commas"},
     "--server": {"default": ",".join(SERVERS), "help": "with commas (%(default)s)"},
     "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of the embedded target, too"},
     "--seeds": {"type": int, "default": 3, "help": "runs of each row (%(default)s)"},
@@ -69,8 +63,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     args.server = args.server.split(",")
     if unknown := set(args.server) - set(SERVERS):
         raise UserError(f"--server is one of {', '.join(SERVERS)}, not {', '.join(unknown)}")
-    if min(args.robots) < 1 or min(args.seeds, args.tokens) < 1:
-        raise UserError("--robots, --seeds and --tokens are at least 1")
+    check_counts(args, "seeds", "tokens")
     if args.seconds <= 0 or min(args.think, args.jitter) < 0:
         raise UserError("--seconds is above 0, --think and --jitter are 0 or more")
     if args.engine and args.harness != "embedded":
