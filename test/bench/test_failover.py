@@ -12,14 +12,13 @@ import pytest
 from edge_cloud_spec.lab.bench.failover import KILL, MOST_S, Events, RobotLog, disturb
 
 
-def test_a_token_that_was_under_way_is_not_decoding_again() -> None:
-    log = RobotLog(begun=[0.0, 10.5, 10.9], emitted=[9.9, 10.1, 10.6, 10.7], connected=[10.5])
-    assert log.waited(10.0) == pytest.approx(0.6)
-
-
-def test_a_robot_that_kept_its_link_waits_for_its_next_token() -> None:
-    log = RobotLog(begun=[0.0], emitted=[9.9, 10.1], connected=[4.0])
-    assert log.waited(10.0) == pytest.approx(0.1)
+@pytest.mark.parametrize(("connected", "waited"), [(10.5, 0.6), (4.0, 0.1)], ids=["lost", "kept"])
+def test_a_robot_waits_for_the_first_token_of_its_last_link(
+    connected: float, waited: float
+) -> None:
+    """A token that was under way when its replica died is not decoding again."""
+    log = RobotLog(begun=[0.0], emitted=[9.9, 10.1, 10.6, 10.7], connected=[connected])
+    assert log.waited(10.0) == pytest.approx(waited)
 
 
 def test_a_robot_is_past_a_kill_after_a_whole_decode() -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.suites import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cli import main
-from edge_cloud_spec.decoding.cost_model import Costs, profile, rate
+from edge_cloud_spec.decoding.cost_model import Costs
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
-from edge_cloud_spec.decoding.shape import BestFirst, chain
-from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.formulas import promised
 from edge_cloud_spec.lab.bench.pipelines import formula_speedup
 from edge_cloud_spec.lab.harness.cost_profiles import (
@@ -182,34 +178,6 @@ def test_auto_is_no_worse_than_the_target_alone_or_any_fixed_preset(name: str, r
     assert auto > 0.97 * max(1.0, *fixed)
 
 
-def test_a_profile_says_what_a_shape_yields() -> None:
-    told = profile(chain(2), 0.5, 1.0)
-    assert (told.rows, told.nodes) == ((1, 1), 2)
-    assert told.tokens == pytest.approx(1.75, abs=1e-3)
-    assert told.leaves == pytest.approx((0.25,), abs=1e-3)
-    assert told.recoveries[:2] == pytest.approx((0.5, 0.25), abs=1e-3)
-    wide = profile(BestFirst(2, 1, 2), 0.5, 1.0)
-    assert wide.tokens == pytest.approx(2.0, abs=1e-3)
-
-
-def test_the_cost_model_of_stop_and_wait_is_the_papers() -> None:
-    cost_profile = load_cost_profile("fsd-go2")
-    costs = Costs(
-        lambda nodes: cost_profile.draft_ms / 1e3,
-        lambda nodes: cost_profile.verify_ms / 1e3,
-        cost_profile.ar_ms / 1e3,
-        cost_profile.one_way_ms / 1e3,
-        0.725,
-        0.5,
-    )
-    expected = formula_speedup(cost_profile, "dsd")
-    assert expected is not None
-    modelled = rate(chain(4), STOP_AND_WAIT, costs) * cost_profile.ar_ms / 1e3
-    assert modelled == pytest.approx(expected, rel=0.01)
-    pushed = Speculation(all_accepted=True, runners_up=True, push=True, ahead=1, width=8)
-    assert rate(chain(4), pushed, costs) > 1.3 * rate(chain(4), STOP_AND_WAIT, costs)
-
-
 @pytest.mark.parametrize("preset", ["cloud_ar", "cloud_sd", "dsd", "fsd", "picospec"])
 @pytest.mark.parametrize("rtt", [20.0, 240.0])
 def test_what_the_cost_model_promises_of_a_fixed_pipeline_is_measured(
@@ -231,18 +199,10 @@ def test_what_the_cost_model_promises_of_a_fixed_pipeline_is_measured(
     )
 
 
-def test_the_suite_writes_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+def test_the_suite_has_a_row_for_each_preset_and_round_trip(tmp_path: Path) -> None:
     options = "--cost-profile fsd-go2 --presets dsd,auto --tokens 60 --rtt 0 100"
-    assert main(["bench", "pipelines", *options.split(), "--json", str(path)]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert [(row["preset"], row["rtt_ms"]) for row in rows] == [
+    found = rows("pipelines", tmp_path, *options.split())
+    assert [(row["preset"], row["rtt_ms"]) for row in found] == [
         (preset, rtt) for rtt in (0.0, 100.0) for preset in ("dsd", "auto")
     ]
-    assert all(row["equal"] == 3 for row in rows)
-
-
-def test_an_unknown_cost_profile_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"no cost profile 'mars'.*fsd-go2"):
-        load_cost_profile("mars")
-    assert len(cost_profile_names()) == 16
+    assert all(row["equal"] == 3 for row in found)

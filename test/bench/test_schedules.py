@@ -131,20 +131,18 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Effect]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "presets", "seed", "why"),
+    ("wrong", "presets", "seed"),
     [
         pytest.param(
             {(Drafts, "pause"): draft_on},
             VERIFIED,
             0,
-            "",
             id="drafts that are sent while all of P is awaited",
         ),
         pytest.param(
             {(CloudSession, "stands_at"): lambda self, here: self._answer.was_at(here)},
             ["cloud_sd"],
             1,
-            "",
             id="a session, found by its tokens alone, whose verdicts go across where its robot is",
         ),
         pytest.param(
@@ -156,14 +154,12 @@ def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Effect]:
             },
             ["picospec"],
             1,
-            "",
             id="a session that has no row for another's rejection",
         ),
         pytest.param(
             {(EdgeDecoder, "_reopen"): remembers, (EdgeDecoder, "_on_opened"): drops},
             ["cloud_ar"],
             1,
-            "",
             id="a session that is taken for the one before the last",
         ),
     ],
@@ -172,13 +168,11 @@ def test_schedules_notice(
     wrong: dict[tuple[Any, str], Any],
     presets: list[str],
     seed: int,
-    why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for (owner, name), method in wrong.items():
         monkeypatch.setattr(owner, name, method)
-    failed = (end for _, end in fates(presets, seed) if end.verdict == "failed")
-    assert why in next(failed).why
+    assert any(end.verdict == "failed" for _, end in fates(presets, seed))
 
 
 DOZEN_CUTS = Conditions(0.4, 0.5, duplicated=0.3, cuts=0.5, outage=1.0, cloud_job=0.0)

@@ -175,18 +175,13 @@ def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:
         assert only(replace(whole, said={**hangs, drafter: ill})) == ill
 
 
-def test_it_is_shown_whether_the_robot_decides_while_it_drives() -> None:
-    said = Health(Level.OK, "idle", values={"drive": "stop_and_go", "refused": "0"})
-    found = [
-        finding.message for finding in check_graph(replace(robot(), said={"/navigator": said}))
-    ]
-    assert "drive: stop_and_go" in found and "refused: 0" not in found
-
-
-def test_clock_offsets_are_shown() -> None:
-    said = Health(Level.OK, "fine", values={"cloud_clock_offset_s": "0.013"})
-    findings = check_graph(replace(robot(), said={**robot().said, "/cloud_bridge": said}))
-    assert any("cloud_clock_offset_s: 0.013" in finding.message for finding in findings)
+def test_clock_offsets_and_whether_it_decides_while_it_drives_are_shown() -> None:
+    navigator = Health(Level.OK, "idle", values={"drive": "stop_and_go", "refused": "0"})
+    bridge = Health(Level.OK, "fine", values={"cloud_clock_offset_s": "0.013"})
+    said = {**robot().said, "/navigator": navigator, "/cloud_bridge": bridge}
+    told = "\n".join(finding.message for finding in check_graph(replace(robot(), said=said)))
+    assert "drive: stop_and_go" in told and "cloud_clock_offset_s: 0.013" in told
+    assert "refused: 0" not in told
 
 
 def test_two_robots_do_not_mix() -> None:
