@@ -26,76 +26,74 @@ from edge_cloud_spec.observe.run_log import STATS, RunLog
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Verdict
 
-
-@pytest.mark.parametrize("words_first", [True, False])
-def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(words_first: bool) -> None:
-    run_log = RunLog()
-    assert run_log.on_message("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0) == []
-    answers = [
-        ("verified_tokens", settled(0, "turn left small", [1, 2, 3])),
-        ("verdict", verdict(0, 0, 1)),
-    ]
-    news = [
-        item
-        for topic, answer in (answers if words_first else answers[::-1])
-        for item in run_log.on_message(topic, answer, 2.0)
-    ]
-    [item] = news
-    assert isinstance(item, RoundSettled)
-    assert item.round.kept == ("turn", "left")
-    assert item.round.branches == (("medium", ";"),) and item.round.others == 0
-    assert item.round.own == "small"
-    assert (item.round.drafting, item.round.sent, item.round.answered) == (0.75, 1.0, 2.0)
-    assert words_of(item.round).plain == "turn left [-medium;-] {+small+}"
-    assert item.decision.stamp == 5_000_000_007
+Heard = tuple[str, SimpleNamespace, float]
 
 
-def settle(
-    run_log: RunLog, draft: SimpleNamespace, verdict: SimpleNamespace, text: str
-) -> ShownRound:
-    run_log.on_message("draft", draft, 1.0)
-    run_log.on_message("verdict", verdict, 2.0)
-    [news] = run_log.on_message("verified_tokens", settled(0, text, [1]), 2.0)
-    assert isinstance(news, RoundSettled)
+def settle(run_log: RunLog, *messages: Heard) -> ShownRound:
+    """The one round that these messages settle."""
+    [news] = [item for message in messages for item in run_log.on_message(*message)]
+    assert isinstance(news, RoundSettled) and news.decision.stamp == 5_000_000_007
     return news.round
 
 
-def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain() -> None:
+def answered(verdict: SimpleNamespace, text: str, *tokens: int) -> list[Heard]:
+    return [("verdict", verdict, 2.0), ("verified_tokens", settled(0, text, list(tokens)), 2.0)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(order: int) -> None:
+    drafted = ("draft", draft(0, ["turn", "left", "medium", ";"]), 1.0)
+    answers = answered(verdict(0, 0, 1), "turn left small", 1, 2, 3)
+    round_ = settle(RunLog(), drafted, *answers[::order])
+    assert round_.kept == ("turn", "left")
+    assert round_.branches == (("medium", ";"),) and round_.others == 0
+    assert round_.own == "small"
+    assert (round_.drafting, round_.sent, round_.answered) == (0.75, 1.0, 2.0)
+    assert words_of(round_).plain == "turn left [-medium;-] {+small+}"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "shown"),
+    [
+        ((0, 3), "turn right medium", "turn right [-large-] (+3) {+medium+}"),
+        ((0,), "turn around", "turn [-left small | right large-] (+1) {+around+}"),
+        ((), "stop", "[-turn left small | move-] (+2) {+stop+}"),
+    ],
+)
+def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain(
+    path: tuple[int, ...], text: str, shown: str
+) -> None:
     words = ["turn", "move", "left", "right", "small", "large"]
-    tree = draft(0, words, (-1, -1, 0, 0, 2, 3))
-    round_ = settle(RunLog(), tree, verdict(0, 0, 3), "turn right medium")
-    assert words_of(round_).plain == "turn right [-large-] (+3) {+medium+}"
-    round_ = settle(RunLog(), tree, verdict(0, 0), "turn around")
-    assert words_of(round_).plain == "turn [-left small | right large-] (+1) {+around+}"
-    round_ = settle(RunLog(), tree, verdict(0), "stop")
-    assert words_of(round_).plain == "[-turn left small | move-] (+2) {+stop+}"
+    tree = ("draft", draft(0, words, (-1, -1, 0, 0, 2, 3)), 1.0)
+    round_ = settle(RunLog(), tree, *answered(verdict(0, *path), text, 1))
+    assert words_of(round_).plain == shown
 
 
 def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
     run_log = RunLog()
-    run_log.on_message("draft", draft(0, ["turn", ";"], hash=8), 0.5)
-    round_ = settle(run_log, draft(0, ["stop", ";"], hash=9), verdict(0, 0, hash=9), "stop.")
+    pushed = ("draft", draft(0, ["turn", ";"], hash=8), 0.5)
+    drafted = ("draft", draft(0, ["stop", ";"], hash=9), 1.0)
+    round_ = settle(run_log, pushed, drafted, *answered(verdict(0, 0, hash=9), "stop.", 1))
     assert words_of(round_).plain == "stop [-;-] {+.+}"
     run_log.on_message("draft", draft(3, ["left"], hash=8), 1.5)
     assert [r.base for r in run_log.decisions["r"].rounds.values()] == [0]
 
 
 @pytest.mark.parametrize(
-    ("sent", "shown"),
-    [(0.5, "turn [-left;-] {+right small+}"), (1.5, "turn right small")],
+    ("place", "sent", "shown"),
+    [(0, 1.0, "turn [-left;-] {+right small+}"), (1, 2.5, "turn right small")],
     ids=["before", "after"],
 )
-def test_what_a_cloud_alone_says_is_no_node_of_the_robots_draft(sent: float, shown: str) -> None:
+def test_what_a_cloud_alone_says_is_no_node_of_the_robots_draft(
+    place: int, sent: float, shown: str
+) -> None:
     """The path is one of the cloud's own nodes, though the robot drafted for that prefix, too."""
-    run_log, hint = RunLog(), draft(0, ["turn", "left", ";"])
     answer = verdict(0, 1, 3)
     said = Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, generated=True)
     answer.payload = encode_server(said)
-    for at, topic, what in sorted(((sent, "draft", hint), (1.0, "verdict", answer))):
-        run_log.on_message(topic, what, at)
-    [news] = run_log.on_message("verified_tokens", settled(0, "turn right small", [0, 8, 9]), 2.0)
-    assert isinstance(news, RoundSettled)
-    assert words_of(news.round).plain == shown
+    messages = answered(answer, "turn right small", 0, 8, 9)
+    messages.insert(place, ("draft", draft(0, ["turn", "left", ";"]), sent))
+    assert words_of(settle(RunLog(), *messages)).plain == shown
 
 
 @given(st.data())
@@ -108,7 +106,8 @@ def test_every_drafted_word_is_kept_told_or_counted(data: st.DataObject) -> None
             break
         path.append(data.draw(st.sampled_from(children)))
     words = [f"w{node}" for node in range(size)]
-    round_ = settle(RunLog(), draft(0, words, parents), verdict(0, *path), "x")
+    drafted = ("draft", draft(0, words, parents), 1.0)
+    round_ = settle(RunLog(), drafted, *answered(verdict(0, *path), "x", 1))
     told = [word for branch in round_.branches for word in branch]
     assert round_.kept == tuple(words[node] for node in path)
     assert len({*told, *round_.kept}) + round_.others == size and round_.others >= 0

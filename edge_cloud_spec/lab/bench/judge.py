@@ -169,7 +169,9 @@ def judge(
     decodes = _decodes(ordered)
     said = [event for event in ordered if isinstance(event, Instructed)]
     commands = [event for event in ordered if isinstance(event, Command)]
-    driving = _driving(ordered)
+    own = [event for event in ordered if isinstance(event, BaseCommand) and not event.foreign]
+    # each interval, until the next command, in which the base was commanded to move
+    driving = [(velocity.at, after.at) for velocity, after in pairwise(own) if velocity.moves]
     judgement = Judgement()
     valid: list[Command] = []
     for command in commands:
@@ -183,7 +185,7 @@ def judge(
             judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
         else:
             valid.append(command)
-    _follow(ordered, valid, judgement, since)
+    _follow(ordered, [velocity for velocity in own if velocity.at >= since], valid, judgement)
     return judgement
 
 
@@ -255,12 +257,6 @@ def _problem(
     return ""
 
 
-def _driving(events: Sequence[Event]) -> list[tuple[float, float]]:
-    """Each interval, until the next command, in which the base was commanded to move."""
-    own = [event for event in events if isinstance(event, BaseCommand) and not event.foreign]
-    return [(command.at, after.at) for command, after in pairwise(own) if command.moves]
-
-
 def _drove(driving: Sequence[tuple[float, float]], taken: float | None, now: float) -> str:
     """Why the base was commanded to move for too long since a frame; empty if not."""
     times = [
@@ -280,14 +276,15 @@ class _Burst:
 
 
 def _follow(
-    events: Sequence[Event], valid: Sequence[Command], judgement: Judgement, since: float
+    events: Sequence[Event],
+    velocities: Sequence[BaseCommand],
+    valid: Sequence[Command],
+    judgement: Judgement,
 ) -> None:
     """Check each velocity against the valid action in force, and measure how fast the robot
     stops."""
     starts = [command.at - SLACK for command in valid]
     ends = [_end(command, events) for command in valid]
-    own = (e for e in events if isinstance(e, BaseCommand) and not e.foreign)
-    velocities = [velocity for velocity in own if velocity.at >= since]
     stray = False
     burst: _Burst | None = None
     bursts: list[_Burst] = []
