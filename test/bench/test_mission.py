@@ -56,7 +56,9 @@ def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_
     file = tmp_path / "speeds.json"
     again = measure(tmp_path, *options, "auto,edge_only,cloud_ar", "--speeds", str(file))
     assert [again[2], again[0]] == [alone, auto], "whoever shares it"
-    assert again[1]["standing"] < 1 and again[1]["same_decisions_as_cloud_ar"] < 1, "unverified"
+    unverified = again[1]
+    assert unverified["standing"] < 1 and unverified["same_decisions_as_cloud_ar"] < 1
+    assert unverified["not_own"] > 0 == alone["not_own"] == auto["not_own"]
     speeds = json.loads(file.read_text())["auto explain=full drive=stop_and_go"]
     assert len(speeds["s"]) == len(speeds["m_s"]) == len(speeds["rad_s"])
     assert 0 < max(speeds["m_s"]) <= 1.1 * SPEED
@@ -110,14 +112,13 @@ def test_on_a_link_with_outages_it_stands_and_says_the_targets_own_words(tmp_pat
     files = [tmp_path / name for name in ("out.csv", "up.csv")]
     for file, text in zip(files, ("0,40\n1,40\n2,40\n3,\n9,40\n", "0,40\n1,40\n"), strict=True):
         file.write_text(text)
-    options = "--scenes 1 --cost-profile today-7b --presets auto,edge_only --link"
-    out, _, up, edge_only = measure(tmp_path, *options.split(), *map(str, files), seed=7)
+    options = "--scenes 1 --cost-profile today-7b --presets auto --link"
+    out, up = measure(tmp_path, *options.split(), *map(str, files), seed=7)
     assert [row["link"] for row in (out, up)] == ["out.csv", "up.csv"]
     assert out["rtt_ms"] == up["rtt_ms"] == 40.0
     assert out["longest_standing_s"] > 4.0 > 1.0 > up["longest_standing_s"]
     assert out["standing"] > up["standing"] and out["success"] == 1.0
     assert out["not_own"] == up["not_own"] == 0 and out["passed"]
-    assert edge_only["not_own"] > 0, "what nobody verified is another answer"
 
 
 def record(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from edge_cloud_spec.cloud.session import session
-from edge_cloud_spec.cloud.session.events import Effect as CloudEffect
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.propose import FinishedDraft
-from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import Effect, Work
 from edge_cloud_spec.edge.rounds import Rounds
@@ -29,7 +27,7 @@ from edge_cloud_spec.lab.bench.schedules import (
 )
 from edge_cloud_spec.lab.harness.virtual_decode import FAULTS, Conditions
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.wire.messages import DraftMessage, Opened, RowRequest
+from edge_cloud_spec.wire.messages import DraftMessage
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
@@ -53,13 +51,6 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
     assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 50  # the rare is there
     failed = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert failed == [], "the verifier's own errors, which a robot's retry would hide"
-
-
-def test_a_robot_that_a_verdict_of_an_earlier_session_took_further_opens_another() -> None:
-    faults = ((3, "moved"), (7, "moved"), (9, "repeated"))
-    conditions = Conditions(jitter=0.5, cuts=0.5, outage=0.0, draft_pass=0.3)
-    schedule = Schedule("dssd_dense", "rejection", 471930041, faults, 4, 3, True, 1, conditions)
-    assert run_schedule(schedule).verdict == ""
 
 
 @pytest.mark.parametrize("preset", ["picospec", "dssd"])
@@ -92,8 +83,9 @@ def test_a_verdict_read_against_another_draft_is_noticed_and_nothing_of_it_emitt
     monkeypatch.setattr(Rounds, "_send", misremembered)
     with monkeypatch.context() as blind:
         blind.setattr(PrefixDigest, "short", property(lambda self: 0))
-        wrong = [schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong"]
-    assert wrong
+        found = (schedule for schedule, end in fates(["picospec"], 1) if end.verdict == "wrong")
+        wrong = list(islice(found, 20))
+    assert len(wrong) == 20
     for end in map(run_schedule, wrong):
         assert end.counts["diverged"] and end.verdict not in ("wrong", "hung")
 
@@ -104,77 +96,30 @@ def draft_on(self: Drafts) -> list[Work]:
     return []
 
 
-ROW = CloudSession._on_row_request
-REOPEN, OPENED = EdgeDecoder._reopen, EdgeDecoder._on_opened
-LEFT: dict[EdgeDecoder, str] = {}
-
-
-def own_row_alone(self: CloudSession, message: RowRequest) -> list[CloudEffect]:
-    """It was found again, and knew the place of a row by its own draft alone."""
-    last = self._history.last
-    return ROW(self, message) if last is None or message.base == last else []
-
-
-def hears(kind: type, handler: Any) -> dict[tuple[Any, str], Any]:
-    """Sessions that handle this message so."""
-    return {(session, "_HANDLERS"): {**session._HANDLERS, kind: handler}}
-
-
-def remembers(self: EdgeDecoder, now: float) -> list[Effect]:
-    LEFT[self] = self._rounds.session or LEFT.get(self, "")
-    return REOPEN(self, now)
-
-
-def drops(self: EdgeDecoder, message: Opened, now: float) -> list[Effect]:
-    """As once: what the first verifier says after the second did not answer is dropped."""
-    return [] if message.session == LEFT.get(self) else OPENED(self, message, now)
-
-
 @pytest.mark.parametrize(
-    ("wrong", "presets", "seed"),
+    ("owner", "name", "wrong", "presets"),
     [
         pytest.param(
-            {(Drafts, "pause"): draft_on},
-            VERIFIED,
-            0,
-            id="drafts that are sent while all of P is awaited",
+            Drafts, "pause", draft_on, VERIFIED, id="drafts that are sent while all of P is awaited"
         ),
         pytest.param(
-            {(CloudSession, "stands_at"): lambda self, here: self._answer.was_at(here)},
+            CloudSession,
+            "stands_at",
+            lambda self, here: self._answer.was_at(here),
             ["cloud_sd"],
-            1,
             id="a session, found by its tokens alone, whose verdicts go across where its robot is",
-        ),
-        pytest.param(
-            hears(RowRequest, own_row_alone)
-            | {
-                (CloudSession, "stands_at"): lambda self, here: (
-                    here == self.digest or here in self._history
-                ),
-            },
-            ["picospec"],
-            1,
-            id="a session that has no row for another's rejection",
-        ),
-        pytest.param(
-            {(EdgeDecoder, "_reopen"): remembers, (EdgeDecoder, "_on_opened"): drops},
-            ["cloud_ar"],
-            1,
-            id="a session that is taken for the one before the last",
         ),
     ],
 )
 def test_schedules_notice(
-    wrong: dict[tuple[Any, str], Any],
-    presets: list[str],
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+    owner: type, name: str, wrong: Any, presets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for (owner, name), method in wrong.items():
-        monkeypatch.setattr(owner, name, method)
-    assert any(end.verdict == "failed" for _, end in fates(presets, seed))
+    monkeypatch.setattr(owner, name, wrong)
+    assert any(end.verdict == "failed" for _, end in fates(presets, 1))
 
 
+EARLIER = ((3, "moved"), (7, "moved"), (9, "repeated"))
+ONE_CUT = Conditions(jitter=0.5, cuts=0.5, outage=0.0, draft_pass=0.3)
 DOZEN_CUTS = Conditions(0.4, 0.5, duplicated=0.3, cuts=0.5, outage=1.0, cloud_job=0.0)
 HAND_OVERS = Conditions(0.05, 0.0, 0.0, True, 3.0, 12, 0.0, 0.8, cloud_job=0.0, draft_pass=0.3)
 CUTS_AND_MOVES = Conditions(0.05, 0.1, 0.3, False, 3.0, 12, 0.3, 0.8, cloud_job=0.2, draft_pass=0.1)
@@ -189,6 +134,10 @@ LATE = ((0, "lost"), (7, "cut"), (8, "lost"), (9, "late"))
 @pytest.mark.parametrize(
     "schedule",
     [
+        pytest.param(
+            Schedule("dssd_dense", "rejection", 471930041, EARLIER, 4, 3, True, 1, ONE_CUT),
+            id="a robot that a verdict of an earlier session took further opens another",
+        ),
         pytest.param(
             Schedule("picospec", "rejection", 2972700308, (), 8, 7, True, 1, DOZEN_CUTS),
             id="a row that is awaited comes though the session was opened again",
@@ -216,4 +165,4 @@ LATE = ((0, "lost"), (7, "cut"), (8, "lost"), (9, "late"))
 def test_what_once_failed(schedule: Schedule) -> None:
     end = run_schedule(schedule)
     assert end.verdict == ""
-    assert end.counts["fallbacks"] or schedule.rule != "rejection"
+    assert end.counts["fallbacks"] or schedule.preset in ("dssd_dense", "cloud_sd")

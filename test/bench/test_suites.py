@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
-    measured = rows("equality", tmp_path, "--prompts", "3", "--samples", "20")
+    measured = rows("equality", tmp_path, "--prompts", "3", "--samples", "10")
     verified = [name for name in preset_names() if load_preset(name).verified]
     assert len(measured) == 3 * len(verified) >= 24
     assert {(row["preset"], row["rule"]) for row in measured} == {
@@ -38,12 +38,6 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
             assert row["equal"] == row["prompts"] == 3
         elif row["exact"]:
             assert row["p_value"] > 1e-4
-
-
-def test_lookup_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
-    options = "--prompts 3 --samples 0 --lookup --presets cloud_ar,dsd,dssd,specedge"
-    for row in rows("equality", tmp_path, *options.split()):
-        assert row["lookup"] and row["equal"] == row["prompts"] == 3
 
 
 def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> None:
@@ -95,7 +89,7 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
 
 
 def test_peers_decode_the_same_tokens(tmp_path: Path) -> None:
-    measured = rows("peers", tmp_path, "--requests", "2")
+    measured = rows("peers", tmp_path, "--requests", "1")
     assert len(measured) == 7
     assert all(row["tokens_equal"] == 1.0 and row["tokens_per_s"] > 0 for row in measured)
 

@@ -32,40 +32,51 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
+
+
+@pytest.fixture(scope="module")
 def guarded(authority: Authority) -> Iterator[Cloud]:
     """A verifier with TLS and a token."""
     with Cloud(toy_worker(), token="secret", **authority.certificate("verifier")) as running:
         yield running
 
 
-def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[Level, str]:
-    """Level, and all that is said."""
+def expect(settings: ClientSettings, level: Level, *said: str, timeout: float = TIMEOUT_S) -> None:
+    """It is found to be so, and all of this is said."""
     finding = check_cloud(settings, timeout)
-    return finding.level, f"{finding.message} {finding.advice}"
+    text = f"{finding.message} {finding.advice}"
+    assert finding.level == level and all(words in text for words in said), text
 
 
 @pytest.mark.parametrize(
-    ("token", "state", "said"),
+    ("trusts", "token", "state", "said"),
     [
-        ("secret", OK, ["serves over TLS", "takes the token", "ms"]),
-        ("", ERROR, ["asks for a token", "--token-file"]),
-        ("wrong", ERROR, ["the token is refused", "--token-file"]),
+        ("authority", "secret", OK, ["serves over TLS", "takes the token", "ms"]),
+        ("authority", "", ERROR, ["asks for a token", "--token-file"]),
+        ("authority", "wrong", ERROR, ["the token is refused", "--token-file"]),
+        ("stranger", "secret", ERROR, ["not signed by", "stranger", "--authority"]),
+        ("", "secret", ERROR, ["speaks TLS, the robot not"]),
     ],
 )
-def test_a_verifier_is_ok_that_takes_the_token_and_keeps_no_session(
-    guarded: Cloud, authority: Authority, token: str, state: Level, said: list[str]
+def test_a_verifier_is_ok_that_is_trusted_and_takes_the_token_and_keeps_no_session(
+    guarded: Cloud,
+    trusts: str,
+    token: str,
+    state: Level,
+    said: list[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    found_state, text = found(ClientSettings(guarded.address, authority.path, token))
-    assert found_state == state and all(words in text for words in said), text
+    path = request.getfixturevalue(trusts).path if trusts else ""
+    expect(ClientSettings(guarded.address, path, token), state, *said)
     assert guarded.worker.sessions == 0
 
 
 def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Authority) -> None:
     with Cloud(toy_worker()) as plain:
-        state, text = found(ClientSettings(plain.address))
-        assert state == OK and "without TLS" in text and "asks for no token" in text
-        state, text = found(ClientSettings(plain.address, authority.path))
-    assert state == ERROR and "speaks no TLS" in text
+        expect(ClientSettings(plain.address), OK, "without TLS", "asks for no token")
+        expect(ClientSettings(plain.address, authority.path), ERROR, "speaks no TLS")
 
 
 @pytest.mark.parametrize(
@@ -81,46 +92,32 @@ def test_a_certificate_that_cannot_be_accepted_is_told_apart(
 ) -> None:
     files = authority.certificate("wrong", **wrong)  # type: ignore[arg-type]
     with Cloud(toy_worker(), token="secret", **files) as running:
-        state, text = found(ClientSettings(running.address, authority.path, "secret"))
-    assert state == ERROR and said in text and "(tls)" in text and advice in text
-
-
-def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
-    guarded: Cloud, tmp_path: Path
-) -> None:
-    stranger = Authority(tmp_path, "stranger").path
-    state, text = found(ClientSettings(guarded.address, stranger, "secret"))
-    assert state == ERROR and f"not signed by {stranger}" in text and "--authority" in text
-    state, text = found(ClientSettings(guarded.address, "", "secret"))
-    assert state == ERROR and "speaks TLS, the robot not" in text
+        robot = ClientSettings(running.address, authority.path, "secret")
+        expect(robot, ERROR, said, "(tls)", advice)
 
 
 def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(
-    authority: Authority, tmp_path: Path
+    authority: Authority, stranger: Authority
 ) -> None:
     files, mutual = authority.certificate("verifier"), {"client_authority": authority.path}
-    known = authority.certificate("robot")
-    stranger = Authority(tmp_path, "stranger").certificate("robot")
     with Cloud(toy_worker(), token="secret", **files, **mutual) as running:
         for robot, state, said in (
             ({}, ERROR, ["asks for a client certificate", "--certificate"]),
-            (known, OK, []),
-            (stranger, ERROR, ["refuses the robot's certificate"]),
+            (authority.certificate("robot"), OK, []),
+            (stranger.certificate("robot"), ERROR, ["refuses the robot's certificate"]),
         ):
             where = (running.address, authority.path, "secret")
-            found_state, text = found(ClientSettings(*where, **robot))
-            assert found_state == state and all(words in text for words in said), text
+            expect(ClientSettings(*where, **robot), state, *said)
 
 
 def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        for address, said in (
-            (f"127.0.0.1:{free_port()}", ["nothing listens", "edge-cloud-spec serve"]),
-            (f"127.0.0.1:{deaf.getsockname()[1]}", ["does not answer gRPC"]),
-            ("verifier.invalid:50151", ["verifier.invalid is not known"]),
-        ):
-            state, text = found(ClientSettings(address), 0.5 if "gRPC" in said[0] else TIMEOUT_S)
-            assert state == ERROR and all(words in text for words in said), text
+        silent = ClientSettings(f"127.0.0.1:{deaf.getsockname()[1]}")
+        expect(silent, ERROR, "does not answer gRPC", timeout=0.5)
+    nobody = ClientSettings(f"127.0.0.1:{free_port()}")
+    expect(nobody, ERROR, "nothing listens", "edge-cloud-spec serve")
+    unknown = ClientSettings("verifier.invalid:50151")
+    expect(unknown, ERROR, "verifier.invalid is not known")
 
 
 Status = health_pb2.HealthCheckResponse
@@ -146,10 +143,9 @@ def test_another_grpc_server_and_one_that_does_not_serve_are_told_apart(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        state, text = found(ClientSettings(f"127.0.0.1:{port}"))
+        expect(ClientSettings(f"127.0.0.1:{port}"), ERROR, *said)
     finally:
         server.stop(0).wait(60)
-    assert state == ERROR and all(words in text for words in said), text
 
 
 def test_a_link_that_is_cut_again_and_again_fails_and_does_not_hang() -> None:

@@ -202,11 +202,10 @@ def decode_all(
 
     Raises UserError.
     """
-    serve = ["--target", args.target, "--threads", str(args.threads), "--device", args.device]
-    serve += ["--dtype", args.dtype, "--max-tokens", str(args.max_tokens)]
-    serve += ["--dialect", args.dialect]
+    names = ["target", "threads", "device", "dtype", "max_tokens", "dialect"]
     if preset.drafter == "cloud":
-        serve += ["--drafter", args.drafter]
+        names.append("drafter")
+    serve = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in names]
     spec = _spec(drafter, args)
     settings = DecodeSettings(preset, "greedy", GREEDY, args.max_tokens, reply_timeout=120.0)
     link = LinkProfile(args.rtt / 2, rate_mbit=args.up_mbps)
@@ -302,9 +301,11 @@ def crop_alike(drafter: Drafter, target: Vlm) -> None:
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per picture limit. Raises UserError."""
     _check(args)
-    limits = [PictureLimits()]
-    limits += [PictureLimits(max_pixels=pixels) for pixels in args.max_pixels]
-    limits += [PictureLimits(max_image_tokens=tokens) for tokens in args.max_image_tokens]
+    limits = [
+        PictureLimits(),
+        *(PictureLimits(max_pixels=pixels) for pixels in args.max_pixels),
+        *(PictureLimits(max_image_tokens=tokens) for tokens in args.max_image_tokens),
+    ]
     requests = _requests(args)
     options = {"device": args.device, "dtype": args.dtype, "threads": args.threads}
     before = held_mb()
@@ -336,13 +337,15 @@ def run(args: argparse.Namespace) -> list[Row]:
     ranked = promises(costs[0])
     for name, speed in ranked.items():
         print(f"  {name:12} {speed:8.1f} tokens/s promised")
-    # auto makes this choice while it decodes, and has to learn the costs first
-    others = [name for name in ranked if name != "auto"]
-    if isinstance(drafter, LlamaDrafter):  # a verifier has no such drafter
-        others = [name for name in others if load_preset(name).drafter != "cloud"]
-    best = others[0]
+    # auto makes this choice while it decodes, and has to learn the costs first; a verifier has no
+    # drafter in llama.cpp
+    best = next(
+        name
+        for name in ranked
+        if name != "auto"
+        and not (isinstance(drafter, LlamaDrafter) and load_preset(name).drafter == "cloud")
+    )
     chosen = load_preset(args.preset or best)
-    memory = {"memory_mb": round(after - before, 1), "target_memory_mb": round(middle - before, 1)}
     rows: list[Row] = [
         {
             "target": target.identity,
@@ -353,7 +356,8 @@ def run(args: argparse.Namespace) -> list[Row]:
             "max_pixels": limit.max_pixels,
             "max_image_tokens": limit.max_image_tokens,
             **_row(into, cost),
-            **memory,
+            "memory_mb": round(after - before, 1),
+            "target_memory_mb": round(middle - before, 1),
             "rtt_ms": args.rtt,
             "up_mbps": args.up_mbps,
             "preset": chosen.name,
@@ -374,8 +378,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _spec(model: Drafter, args: argparse.Namespace) -> PromptSpec:
     dialect = load_dialect(args.dialect)
-    texts = dialect.system_text, dialect.user_text
-    return model.spec(texts[0], args.max_tokens, texts[1], dialect.identity)
+    return model.spec(dialect.system_text, args.max_tokens, dialect.user_text, dialect.identity)
 
 
 def _row(measured: PairMeasures, costs: Costs) -> Row:

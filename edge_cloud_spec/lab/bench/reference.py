@@ -5,6 +5,7 @@ Only the prompt is shared with this package; forward, cache and ``generate`` are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,22 +62,11 @@ def generate(
     model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
 ) -> tuple[int, ...]:
     """The answer's tokens by transformers' ``generate``; greedy, or coupled above temperature 0."""
-    inputs = generation_inputs(model, prompt)
-    length = inputs["input_ids"].shape[1]
-    processors = LogitsProcessorList([CropVocabulary(spec.vocabulary)])
-    if policy.temperature > 0:
-        processors.append(GumbelMax(policy, spec.vocabulary, length))
-    with torch.inference_mode():
-        out = model.generate(
-            **inputs,
-            do_sample=False,
-            max_new_tokens=spec.max_tokens,
-            eos_token_id=list(spec.end_ids),
-            pad_token_id=spec.end_ids[0],
-            logits_processor=processors,
-            **options,
-        )
-    return tuple(out[0, length:].tolist())
+    noise = GumbelMax(policy, spec.vocabulary, len(prompt.input_ids))
+    processors = [noise] if policy.temperature > 0 else []
+    options |= {"do_sample": False, "max_new_tokens": spec.max_tokens}
+    (answer,) = _generated(model, prompt, spec, processors, **options)
+    return tuple(answer)
 
 
 def sample(
@@ -88,25 +78,38 @@ def sample(
     max_tokens: int,
 ) -> list[tuple[int, ...]]:
     """``count`` answers of at most ``max_tokens`` tokens, sampled with torch's own RNG."""
-    inputs = generation_inputs(model, prompt)
-    length = inputs["input_ids"].shape[1]
     torch.manual_seed(policy.seed)
-    with torch.inference_mode():
-        out = model.generate(
-            **inputs,
-            do_sample=True,
-            temperature=policy.temperature,
-            top_k=0,
-            num_return_sequences=count,
-            max_new_tokens=max_tokens,
-            eos_token_id=list(spec.end_ids),
-            pad_token_id=spec.end_ids[0],
-            logits_processor=LogitsProcessorList([CropVocabulary(spec.vocabulary)]),
-        )
+    options = {
+        "do_sample": True,
+        "temperature": policy.temperature,
+        "top_k": 0,
+        "num_return_sequences": count,
+        "max_new_tokens": max_tokens,
+    }
     answers = []
-    for row in out[:, length:].tolist():
+    for row in _generated(model, prompt, spec, [], **options):
         end = next((i + 1 for i, token in enumerate(row) if token in spec.end_ids), len(row))
         answers.append(tuple(row[:end]))
+    return answers
+
+
+def _generated(
+    model: Any,
+    prompt: Prompt,
+    spec: PromptSpec,
+    processors: Sequence[LogitsProcessor],
+    **options: Any,
+) -> list[list[int]]:
+    """The tokens after the prompt, of each answer; where one is shorter, it is padded."""
+    with torch.inference_mode():
+        out = model.generate(
+            **generation_inputs(model, prompt),
+            eos_token_id=list(spec.end_ids),
+            pad_token_id=spec.end_ids[0],
+            logits_processor=LogitsProcessorList([CropVocabulary(spec.vocabulary), *processors]),
+            **options,
+        )
+    answers: list[list[int]] = out[:, len(prompt.input_ids) :].tolist()
     return answers
 
 

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from ....cloud.model_thread.sessions import WorkerLimits
 from ....decoding.preset import Preset
@@ -28,19 +29,23 @@ def scripted_rows(args: argparse.Namespace) -> list[Row]:
     ``throughput_ratio_same``: with as many."""
     server = load_server_cost_profile(args.cost_profile)
     preset = with_published_tree(args.preset, server)
-    baselines: dict[int, Row] = {}
 
-    def baseline(robots: int) -> Row:
-        if robots not in baselines:
-            baselines[robots] = _mean(args, "server_only", robots, server, preset)
-        return baselines[robots]
+    @cache
+    def mean(name: str, robots: int) -> Row:
+        seeds = range(args.seed, args.seed + args.seeds)
+        rows = [_run(args, name, robots, server, preset, seed) for seed in seeds]
+        row = row_of(
+            "scripted", name, robots, "tree" if name == "server_only" else preset.name, rows
+        )
+        speed = f"{row['tokens_per_s']:.1f} tokens/s, {row['token_ms_mean']:.1f} ms a token"
+        print(f"{name}, {robots} robots: {speed}", file=sys.stderr)
+        return row
 
     rows = []
     for robots in args.robots:
+        half, same = mean("server_only", max(1, robots // 2)), mean("server_only", robots)
         for name in args.server:
-            row = baseline(robots) if name == "server_only" else None
-            row = dict(row or _mean(args, name, robots, server, preset))
-            half, same = baseline(max(1, robots // 2)), baseline(robots)
+            row = dict(mean(name, robots))
             row["throughput_ratio"] = row["tokens_per_s"] / half["tokens_per_s"]
             row["token_ratio"] = row["token_ms_mean"] / half["token_ms_mean"]
             row["throughput_ratio_same"] = row["tokens_per_s"] / same["tokens_per_s"]
@@ -56,20 +61,6 @@ def with_published_tree(name: str, server: ServerCostProfile) -> Preset:
     depth = max(preset.best_first.depth, server.server_only_depth)
     tree = replace(preset.best_first, nodes=server.nodes, width=server.width, depth=depth)
     return replace(preset, best_first=tree)
-
-
-def _mean(
-    args: argparse.Namespace, name: str, robots: int, server: ServerCostProfile, preset: Preset
-) -> Row:
-    rows = [
-        _run(args, name, robots, server, preset, seed)
-        for seed in range(args.seed, args.seed + args.seeds)
-    ]
-    drafts = "tree" if name == "server_only" else preset.name
-    row = row_of("scripted", name, robots, drafts, rows)
-    speed = f"{row['tokens_per_s']:.1f} tokens/s, {row['token_ms_mean']:.1f} ms a token"
-    print(f"{name}, {robots} robots: {speed}", file=sys.stderr)
-    return row
 
 
 def _run(
