@@ -95,11 +95,29 @@ def run_demo(args: argparse.Namespace) -> int:
         "renderer": args.renderer,
         "base": args.base,
     }
-    parameters = node_parameters(args, target)
     view.print_line(
         f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim"
     )
-    config = LaunchConfig(graph_settings(args), parameters)
+    settings = GraphSettings(
+        cloud=args.cloud,
+        preset=args.preset,
+        target=args.target,
+        drafter=args.drafter,
+        base=args.base,
+        seed=args.seed,
+        local_address=free_address(),
+    )
+    parameters: dict[str, dict[str, Value]] = {
+        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
+        "navigator": {"allow_unverified": args.allow_unverified},
+        "drafter": {
+            "rule": args.rule,
+            "temperature": temperature or 0.8,
+            "seed": args.seed,
+            "order": args.order,
+        },
+    }
+    config = LaunchConfig(settings, parameters)
     began = time.monotonic()
     with (
         signals_as_interrupt(),
@@ -152,33 +170,6 @@ def _status(observer: Observer) -> Status:
     status = observer.read(lambda run_log: run_log.nav_status)
     assert status is not None
     return status
-
-
-def graph_settings(args: argparse.Namespace) -> GraphSettings:
-    """The graph's settings from the options."""
-    return GraphSettings(
-        cloud=args.cloud,
-        preset=args.preset,
-        target=args.target,
-        drafter=args.drafter,
-        base=args.base,
-        seed=args.seed,
-        local_address=free_address(),
-    )
-
-
-def node_parameters(args: argparse.Namespace, target: str) -> dict[str, dict[str, Value]]:
-    """Parameters of this run's nodes besides the graph's."""
-    return {
-        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
-        "navigator": {"allow_unverified": args.allow_unverified},
-        "drafter": {
-            "rule": args.rule,
-            "temperature": _temperature(args) or 0.8,
-            "seed": args.seed,
-            "order": args.order,
-        },
-    }
 
 
 def _temperature(args: argparse.Namespace) -> float:
