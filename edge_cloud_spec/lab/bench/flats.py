@@ -50,7 +50,6 @@ _SEGMENTED = 64  # pixels a side
 class FlatResult:
     """One flat and player; ``hidden``: the first thing to find was not in view at the start."""
 
-    seed: int
     family: str
     hidden: bool
     judgement: FlatJudgement
@@ -95,7 +94,6 @@ def walk(flat: Flat, say: Say) -> FlatResult:
     camera.close()
     caster.close()
     return FlatResult(
-        flat.room.seed,
         flat.family,
         hidden,
         judge(flat, poses, action == "stop"),

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,8 @@ class Watch:
         self._instruction = rig.node.create_publisher(String, "instruction", RELIABLE)
         takes: dict[str, Callable[[float, Any], None]] = {
             "decode_request": self._on_request,
-            "draft": self._on_draft,
-            "verdict": self._on_verdict,
+            "draft": partial(self._on_wire, decode_client, (DraftMessage,)),
+            "verdict": partial(self._on_wire, decode_server, (Opened, Verdict)),
             "nav_command": self._on_command,
             "nav_status": self._on_nav_status,
             "cmd_vel": self._on_twist,
@@ -269,17 +270,11 @@ class Watch:
             self.begun.setdefault(message.request_id, at)
             self.note(Asked(at, message.request_id, message.instruction, stamp_of(message)))
 
-    def _on_draft(self, at: float, message: Any) -> None:
+    def _on_wire(self, read: Callable[[bytes], Any], kinds: Any, at: float, message: Any) -> None:
         with contextlib.suppress(ValueError):
-            draft = decode_client(message.payload.tobytes())
-            if isinstance(draft, DraftMessage):
-                self.note(OnWire(at, message.request_id, draft))
-
-    def _on_verdict(self, at: float, message: Any) -> None:
-        with contextlib.suppress(ValueError):
-            answer = decode_server(message.payload.tobytes())
-            if isinstance(answer, (Opened, Verdict)):
-                self.note(OnWire(at, message.request_id, answer))
+            found = read(message.payload.tobytes())
+            if isinstance(found, kinds):
+                self.note(OnWire(at, message.request_id, found))
 
     def _on_stats(self, at: float, message: Any) -> None:
         self.stats[message.request_id] = message

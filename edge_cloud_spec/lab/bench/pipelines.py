@@ -91,16 +91,17 @@ def formula_speedup(cost_profile: CostProfile, preset: str) -> float | None:
         cost_profile.verify_ms,
         cost_profile.rtt_ms,
     )
-    tokens = formulas.expected_tokens(cost_profile.alpha, length)
-    if preset == "dsd":
-        return tokens * cost_profile.ar_ms / formulas.stop_and_wait_time(length, draft, rtt, verify)
-    if preset == "fsd" and cost_profile.exit_hit:
+    times = {
+        "dsd": formulas.stop_and_wait_time(length, draft, rtt, verify),
+        "picospec": formulas.picospec_time(length, draft, rtt, verify, cost_profile.alpha),
+    }
+    if cost_profile.exit_hit:
         miss = 1 - cost_profile.exit_hit
-        return tokens * cost_profile.ar_ms / formulas.fsd_time(length, draft, rtt, verify, miss)
-    if preset == "picospec":
-        time = formulas.picospec_time(length, draft, rtt, verify, cost_profile.alpha)
-        return tokens * cost_profile.ar_ms / time
-    return None
+        times["fsd"] = formulas.fsd_time(length, draft, rtt, verify, miss)
+    if preset not in times:
+        return None
+    tokens = formulas.expected_tokens(cost_profile.alpha, length)
+    return tokens * cost_profile.ar_ms / times[preset]
 
 
 def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
@@ -196,7 +197,6 @@ def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) ->
     }
 
 
-EMBEDDED_PAIR = "embedded"  # in place of a cost profile's name
 PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
 TOKENS, ANSWERS = 1_000, 3  # of an answer; of each preset
 # The fields that a terminal shows, with their headings; --json has all.
@@ -237,7 +237,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     presets = [load_preset(name) for name in args.presets.split(",")]
     if unverified := [preset.name for preset in presets if not preset.verified]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
-    if args.cost_profile and EMBEDDED_PAIR in args.cost_profile.split(","):
+    if "embedded" in (args.cost_profile or "").split(","):
         return embedded_rows(args, presets)
     args.tokens = TOKENS if args.tokens is None else args.tokens
     args.answers = ANSWERS if args.answers is None else args.answers

@@ -11,7 +11,7 @@ from helpers.suites import rows
 from edge_cloud_spec.decoding.cost_model import profile
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.lab.bench.fleet.figures import figures, jain, mean_of
-from edge_cloud_spec.lab.bench.fleet.server_only import ServerOnly
+from edge_cloud_spec.lab.bench.fleet.server_only import run_server_only
 from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_server_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
@@ -85,7 +85,7 @@ def test_the_baseline_makes_the_published_tokens_and_times() -> None:
     )
     assert expected == pytest.approx(4.02, rel=0.01)
     assert robots == pytest.approx(server.cost_profile.published["tokens_per_verify"], rel=0.01)
-    row = figures(ServerOnly(server, 1, FleetLoad(64, seconds=4.0)).run(), 0.0, 4.0)
+    row = figures(run_server_only(server, 1, FleetLoad(64, seconds=4.0)), 0.0, 4.0)
     assert row["round_ms_p50"] == pytest.approx(42.36 * 4.02, rel=0.01)  # SpecEdge 5.3
     assert row["equal"] and row["tokens_per_verify"] == pytest.approx(expected, rel=0.4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -13,11 +12,11 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....decoding.preset import Preset
 from ....presets import load_preset
 from ...harness.cost_profiles import ServerCostProfile, load_server_cost_profile
-from ...harness.fleet.load import FleetLoad, RobotActivity
+from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.virtual_fleet import VirtualFleet
 from ..command import Row
 from .figures import figures, row_of
-from .server_only import ServerOnly
+from .server_only import run_server_only
 
 WARM_UP = 0.1  # share of the time that is not counted
 LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
@@ -72,9 +71,8 @@ def _run(
     seed: int,
 ) -> Row:
     load = FleetLoad(args.tokens, args.think, args.seconds, args.jitter, seed)
-    run: Callable[[], Sequence[RobotActivity]]
     if name == "server_only":
-        run = ServerOnly(server, robots, load).run
+        activities = run_server_only(server, robots, load)
     else:
-        run = VirtualFleet(server.cost_profile, robots, preset, load, LIMITS[name]).run
-    return figures(run(), WARM_UP * args.seconds, args.seconds)
+        activities = VirtualFleet(server.cost_profile, robots, preset, load, LIMITS[name]).run()
+    return figures(activities, WARM_UP * args.seconds, args.seconds)

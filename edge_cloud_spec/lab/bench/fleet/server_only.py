@@ -16,34 +16,23 @@ from ...harness.scripted.model import SPEC, CalibratedVlm, own_answer, request_o
 from ..decodes import local_rounds
 
 
-class ServerOnly:
-    """Decodes for all robots; ``run`` returns each one's activity."""
-
-    def __init__(self, server: ServerCostProfile, robots: int, load: FleetLoad) -> None:
-        self._server, self._load = server, load
-        self._now = 0.0
-        self._answers = [_Answer(server, load, number) for number in range(robots)]
-
-    def run(self) -> list[RobotActivity]:
-        """Run until each robot has the answer that was in progress at the end of the time."""
-        while busy := [answer for answer in self._answers if not answer.ended]:
-            batch = [answer for answer in busy if answer.begins <= self._now]
-            if batch:
-                self._cycle(batch)
-            else:
-                self._now = min(answer.begins for answer in busy)
-        return [answer.activity for answer in self._answers]
-
-    def _cycle(self, batch: list[_Answer]) -> None:
-        server, cost_profile = self._server, self._server.cost_profile
-        drafted = [answer.draft() for answer in batch]
-        verify_ms = cost_profile.batch_pass_ms(drafted)
-        # A batch's drafts are taken to cost no more than one's: the baseline at its best.
-        drafting_ms = server.server_only_depth * cost_profile.draft_pass_ms(server.width)
+def run_server_only(server: ServerCostProfile, robots: int, load: FleetLoad) -> list[RobotActivity]:
+    """Decode for all robots, until each has the answer that was in progress at the end of the
+    time."""
+    cost_profile = server.cost_profile
+    # A batch's drafts are taken to cost no more than one's: the baseline at its best.
+    drafting_ms = server.server_only_depth * cost_profile.draft_pass_ms(server.width)
+    answers = [_Answer(server, load, number) for number in range(robots)]
+    now = 0.0
+    while busy := [answer for answer in answers if not answer.ended]:
+        now = max(now, min(answer.begins for answer in busy))
+        batch = [answer for answer in busy if answer.begins <= now]
+        verify_ms = cost_profile.batch_pass_ms([answer.draft() for answer in batch])
         seconds = (drafting_ms + verify_ms) / 1e3
-        self._now += seconds
+        now += seconds
         for answer in batch:
-            answer.verify(self._now, seconds)
+            answer.verify(now, seconds)
+    return [answer.activity for answer in answers]
 
 
 class _Answer:
