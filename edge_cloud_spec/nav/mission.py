@@ -88,13 +88,9 @@ class Mission:
         if request != self._deciding:
             return
         self._deciding = None
-        if action is None and problem:
-            self.trouble = problem
-            self._failed += not by_link
-            return
         if action is None:
-            self.trouble = "the answer holds no action"
-            self._failed += 1
+            self.trouble = problem or "the answer holds no action"
+            self._failed += not by_link
             return
         self.trouble, self._failed = "", 0
         self._found = action.verb == "stop"

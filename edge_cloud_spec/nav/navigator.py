@@ -160,7 +160,6 @@ class Navigator:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._given = Drive(STILL, 0.0)  # the latest command
         self._resting = ("", -math.inf)  # the detail to publish once the base rests, and since when
-        self._unseen = ""  # why a lidar cannot be used; empty if all can
         self._drifts = False  # whether it was reported that the base moves by itself
         self._set_off = -math.inf  # when the robot last started from standing
         self._here = Pose()  # the pose at the last tick
@@ -472,11 +471,10 @@ class Navigator:
         """Publish that a configured lidar is missing; no decision is made, as none could move."""
         if self.stop_latch.why:
             return []
-        before, missing = self._unseen, self.obstacles.missing(now)
-        self._unseen = missing and (before or missing)  # keep the text from when it went missing
-        if missing:
-            return [] if self.status.state == "stopped" else self._show("stopped", self._unseen)
-        return self._show("idle", "what is in the way is seen again") if before else []
+        unseen, missing = self.status.state == "stopped", self.obstacles.missing(now)
+        if missing:  # the text from when it went missing stays
+            return [] if unseen else self._show("stopped", missing)
+        return self._show("idle", "what is in the way is seen again") if unseen else []
 
     def _go_on(self, run: Run, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
