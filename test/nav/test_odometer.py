@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
 from edge_cloud_spec.nav.events import Odometry, Words
 from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
-from edge_cloud_spec.nav.pose import FARTHEST, Pose
+from edge_cloud_spec.nav.pose import FARTHEST, Pose, between, wrap
 from edge_cloud_spec.nav.settings import Settings
 
 TIMEOUT = 0.5  # s
@@ -51,6 +51,11 @@ def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_secon
             near = int(place), -int(-place // 1)
             wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME // MS
             assert found.x == pytest.approx(float(np.argmin(away)) if wide else place)
+
+
+def test_between_two_poses_the_shorter_turn_counts() -> None:
+    found = between(Pose(yaw=3.1), Pose(yaw=-3.1), 0.5)
+    assert abs(wrap(found.yaw - math.pi)) < 1e-9
 
 
 @pytest.mark.parametrize("every", [0.02, 0.05, 0.1, 0.3])

@@ -236,6 +236,20 @@ def test_what_cannot_begin_at_this_speed_has_the_robot_stand_first(
         assert drill.status.startswith("idle r2 0 refused: the robot has moved away")
 
 
+@pytest.mark.parametrize(("driven", "begins"), [(0.9, True), (1.1, False)])
+def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
+    driven: float, begins: bool
+) -> None:
+    drill = moving(FORWARD, settings=Settings(limits=Limits(speed=0.3)))
+    taken, ticks = stamp(drill), round(driven / PERIOD)
+    for _ in range(ticks):
+        step(drill)
+    late = words(f"action: {FORWARD};", "r2", age=ticks * PERIOD, stamp=taken)
+    effects = drill.on(late)
+    assert any(isinstance(effect, Announce) for effect in effects) == begins
+    assert drill.navigator.moving and ("of driving ago" in reports(effects)) != begins
+
+
 def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() -> None:
     base, commanded = Base(lag=0.1, now=0.0), CommandedMotion()
     for begin, end, velocity in (
