@@ -76,14 +76,6 @@ class NotAnAction(ValueError):
     """The text cannot become an answer with an action; nothing may move."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer, maybe incomplete: its fields are None until they are complete."""
-
-    action: Action | None
-    reason: str | None = None
-
-
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
@@ -143,27 +135,27 @@ class Dialect:
 
     # Parsing
 
-    def read(self, text: str, ended: bool = False) -> Answer:
-        """Parse ``text``, the verified words so far; ``ended``: the model ended the answer there.
+    def read(self, text: str, ended: bool = False) -> Action | None:
+        """The action of ``text``, the verified words so far; None until it is complete.
 
-        Everything up to the action must match, so that an error message that contains an action has
-        none. Of clauses the first complete one of each key counts, and more text never changes a
-        complete action. In other dialects an answer is parsed once it has ended, and never if it
+        ``ended``: the model ended the answer there. Everything up to the action must match, so that
+        an error message that contains an action has none. More text never changes a complete
+        action. In other dialects than ours an answer is parsed once it has ended, and never if it
         was cut off. Raises NotAnAction if no action can follow any more.
         """
         if self.thinks_until:
             _, marker, text = text.partition(self.thinks_until)
             if not marker:
-                return Answer(None)
+                return None
             text = text.lstrip(" \n")
         if self.form == CLAUSES_FORM:
             return self._read_clauses(text)
-        return Answer(self._read_whole(text) if ended else None)
+        return self._read_whole(text) if ended else None
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
         """The action of a complete answer; None if it has none."""
         try:
-            return self.read(text, ended).action
+            return self.read(text, ended)
         except NotAnAction:
             return None
 
@@ -173,19 +165,14 @@ class Dialect:
         end = next((end for end in ends if self.action_of(text[:end]) is not None), len(text))
         return text[:end]
 
-    def _read_clauses(self, text: str) -> Answer:
-        action: Action | None = None
-        reason: str | None = None
+    def _read_clauses(self, text: str) -> Action | None:
         for clause in text.split(DELIMITER)[:-1]:
             match = _CLAUSE.fullmatch(clause)
             if match is None:
-                if action is None:
-                    raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
-            elif match[1] == "reason":
-                reason = reason or match[2]
-            elif action is None:
-                action = self._meaning(match[2])
-        return Answer(action, reason)
+                raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
+            if match[1] == "action":
+                return self._meaning(match[2])
+        return None
 
     def _read_whole(self, text: str) -> Action:
         if not re.fullmatch(self.pattern, text):

@@ -86,7 +86,7 @@ class AnswerAssembler:
             return None
         answer.text += words.text
         try:
-            action = self.dialect.read(answer.text, words.finish_reason == ENDED).action
+            action = self.dialect.read(answer.text, words.finish_reason == ENDED)
         except NotAnAction as problem:
             return _settle(answer, None, str(problem))
         if action is not None:

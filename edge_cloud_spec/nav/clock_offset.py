@@ -34,10 +34,9 @@ class SourceClock:
         """Add a message that arrived at ``now`` (monotonic s) with a stamp ``ahead`` s of our
         clock.
 
-        Call it for new stamps only: a repeated one says nothing about the clock.
+        Call it for new stamps only, as a repeated one says nothing about the clock, and at most
+        ``FARTHEST_CLOCK`` ahead.
         """
-        if not abs(ahead) <= FARTHEST_CLOCK:
-            return
         number = math.floor(now / BIN)
         if self._bins and self._bins[-1][0] == number:
             ahead = max(ahead, self._bins.pop()[1])

@@ -88,13 +88,9 @@ class Mission:
         if request != self._deciding:
             return
         self._deciding = None
-        if action is None and problem:
-            self.trouble = problem
-            self._failed += not by_link
-            return
         if action is None:
-            self.trouble = "the answer holds no action"
-            self._failed += 1
+            self.trouble = problem or "the answer holds no action"
+            self._failed += not by_link
             return
         self.trouble, self._failed = "", 0
         self._found = action.verb == "stop"
@@ -111,41 +107,34 @@ class Mission:
             self._running, self._refused = status, 0
             # Arrived, or got as far as its replacement let it.
             if status.detail.startswith(ARRIVED):
-                self._settle(status.request, status.detail[len(ARRIVED) :])
+                self._settle(status)
             if before is not None and before.request != status.request:
                 # A replaced motion has neither arrived nor failed.
                 self._unsettled.discard(before.request)
                 self._decisions += before.detail != status.detail  # but counts as carried out
         elif status.state == "stopped":
             self._searched = self._blocked = 0  # after a stop the robot may have been carried away
-        elif status.detail.startswith(ARRIVED):
-            self._settle(status.request, status.detail[len(ARRIVED) :])
-        elif before is not None and before.request == status.request:
-            self._settle(status.request, "", status.detail)
+        elif status.detail.startswith(ARRIVED) or (before and before.request == status.request):
+            self._settle(status)
         elif status.detail.startswith(REFUSED) and status.request in self._unsettled:
             self._unsettled.remove(status.request)
             self._refused += 1
             self._detail = status.detail[len(REFUSED) :]
 
-    def _settle(self, request: str, arrived: str, problem: str = "") -> None:
-        """Count a motion that is over: whether it ``arrived``, else its problem."""
-        if request not in self._unsettled:
+    def _settle(self, status: Status) -> None:
+        """Count a motion that is over."""
+        if status.request not in self._unsettled:
             return
-        self._unsettled.remove(request)
-        if problem == "stop":  # no motion; the decision itself ends the mission
+        self._unsettled.remove(status.request)
+        if status.detail == "stop":  # no motion; the decision itself ends the mission
             return
         self._decisions += 1
-        self._detail = problem
-        if arrived:
+        self._detail = status.detail
+        if self._detail.startswith(ARRIVED):
             self._blocked = 0
-        elif (
-            problem.endswith(HELD) or IN_THE_WAY in problem
-        ):  # otherwise the motion was given up, for example because odometry is missing
-            self._blocked += 1
-        if arrived == "search":
-            self._searched += 1
-        elif arrived:
-            self._searched = 0
+            self._searched = self._searched + 1 if self._detail == f"{ARRIVED}search" else 0
+        elif self._detail.endswith(HELD) or IN_THE_WAY in self._detail:
+            self._blocked += 1  # else the motion was given up, as without odometry
 
     def status(self, state: str, detail: str = "") -> GoalStatus:
         """A status message with this state for the current instruction."""

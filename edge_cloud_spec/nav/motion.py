@@ -151,16 +151,15 @@ def goal_of(action: Action, steps: Steps) -> Goal:
 
 @dataclass(frozen=True)
 class Step:
-    """The command of this tick. ``done`` ends the motion; ``arrived``: it is at its goal.
+    """The command of this tick. ``done`` ends the motion.
 
     ``lasts``: seconds after which the base must be stopped if no other command comes. ``problem``:
-    why a motion ends without arriving.
+    why a motion ends without arriving at its goal.
     """
 
     velocity: Velocity
     lasts: float = math.inf
     done: bool = False
-    arrived: bool = False
     problem: str = ""
 
 
@@ -194,6 +193,8 @@ class Motion:
         self.goal, self._limits, self._begin, self._now = goal, limits, now, now
         self._turns = goal.angle != 0.0
         self._axis = limits.turn if self._turns else limits.move
+        # The m or rad that may remain: the base would not follow a shorter command.
+        self._tolerance = max(self.TOLERANCE[self._turns], PULSE * self._axis.slowest)
         self._turned = self._offset = 0.0
         # Time, and distance along the step.
         self._made: deque[tuple[float, float]] = deque(maxlen=RATES)
@@ -221,25 +222,9 @@ class Motion:
         self._budget = Budget(goal.distance, goal.angle, used, driven, now)
 
     @property
-    def duration(self) -> float:
-        """The planned duration, s, without the base's lag."""
-        return self._profile.duration
-
-    @property
     def ends(self) -> float:
         """When the base is planned to be at rest, monotonic s."""
         return self._begin + self._profile.duration + self._axis.response
-
-    @property
-    def tolerance(self) -> float:
-        """The remaining m or rad that count as arrived: the base would not follow a shorter
-        command."""
-        return max(self.TOLERANCE[self._turns], PULSE * self._axis.slowest)
-
-    @property
-    def deadline(self) -> float:
-        """The latest time at which the motion ends, arrived or not."""
-        return self._begin + 1.5 * self._profile.duration + GRACE
 
     @property
     def in_reach(self) -> bool:
@@ -276,8 +261,8 @@ class Motion:
         if pose is None or self._last is None:
             if over or self._budget.used_up:
                 made = self._budget.turn if self._turns else self._budget.path
-                problem = self._shortfall(made)  # of the way commanded, if something slowed it down
-                return Step(STILL, done=True, arrived=not problem, problem=problem)
+                # Of the way commanded, if something slowed it down.
+                return Step(STILL, done=True, problem=self._shortfall(made))
             speed = self._profile.at(time + HALF)[1]
             return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
         problem = self._contradiction(pose)
@@ -291,19 +276,19 @@ class Motion:
         rate = self._sign * self._rate(now)
         rolls = rate * self._axis.braking
         left = self._sign * (self._size - progress) - rolls  # what remains after rolling out
-        near = over and left <= self.tolerance
+        near = over and left <= self._tolerance
         if near and abs(rate) <= self.AT_REST[self._turns]:
-            return Step(STILL, done=True, arrived=True)
-        if now >= self.deadline or self._budget.used_up:
+            return Step(STILL, done=True)
+        if time >= 1.5 * self._profile.duration + GRACE or self._budget.used_up:
             problem = "" if near else self._shortfall(self._sign * progress)
-            return Step(STILL, done=True, arrived=not problem, problem=problem)
+            return Step(STILL, done=True, problem=problem)
         # A base that overshoots cannot go back, so the lag of one that follows half as fast is
         # made up for only if it does not catch up by itself.
         behind = min(max(0.0, error), max(0.0, rolls))
         speed = self._profile.at(time + HALF)[1] + GAIN * (error - behind)
         speed = min(speed, NEARING * max(0.0, left))
         if over and speed < self._axis.slowest:  # the base would not follow
-            speed = self._axis.slowest if error - rolls > self.tolerance else 0.0
+            speed = self._axis.slowest if error - rolls > self._tolerance else 0.0
         wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
         return self._command(wanted, now, slower)
 
@@ -311,7 +296,7 @@ class Motion:
         """Why the step ended too far from its goal; empty if it got about as far as it should: a
         short rest does not mean that something is in the way."""
         should = min(abs(self._size), self._followed)
-        if made >= abs(self._size) - max(self.tolerance, REST * abs(self._size)):
+        if made >= abs(self._size) - max(self._tolerance, REST * abs(self._size)):
             return ""
         return BLOCKED if made < PROGRESS * should else SHORT
 
@@ -562,11 +547,6 @@ class CommandedMotion:
     def driven(self) -> Velocity:
         """The latest commanded velocity."""
         return self._given[-1][1]
-
-    @property
-    def changed(self) -> float:
-        """Since when the latest velocity has been commanded, monotonic s."""
-        return self._given[-1][0]
 
     def command(self, velocity: Velocity, now: float) -> None:
         """Record that this velocity is commanded from ``now`` on."""

@@ -68,12 +68,10 @@ HELD_S = 1.0  # s for which a motion waits for an obstacle to go
 YOUNG = 1.0  # s of driving since a frame, after which no action begins on it
 QUICK = 0.45  # s; if decisions take longer, they begin only shortly before a motion's end:
 LAST = (0.15, 0.1)  # so many s before the end of a move, of a turn
-REMEMBERED = 8  # decisions for DecisionTime
-SHARE = 0.75  # the quantile of their times
+REMEMBERED = 8  # decisions; if SHARE of them were quick, the next is taken to be
+SHARE = 0.75
 RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_S = 0.5  # s that a decision made standing waits for rest, at most
-STANDS_S = 2.0  # s after a stop in which a base comes to rest; later it moves by itself
-DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
 
 
 @dataclass(frozen=True)
@@ -90,15 +88,6 @@ class FrameTime:
     at: int
     taken: float
     ahead: float
-
-    @classmethod
-    def of(cls, settled: Settled, base_offset: float | None) -> FrameTime:
-        """The time of a decision's frame; ``base_offset``: of odometry's clock, s, None if
-        unknown."""
-        ahead = camera_clock(settled.words.camera_offset, base_offset)
-        return cls(
-            settled.words.stamp - round(ahead * 1e9), settled.frame_time - max(0.0, ahead), ahead
-        )
 
     def problem(self, settings: Settings, now: float) -> str:
         """Why the frame must not be used at ``now``; empty if it may."""
@@ -124,27 +113,6 @@ class Run:
     expiry: float
     closed_loop: bool
     look_at: float
-
-
-class DecisionTime:
-    """The time from a decision's frame to its verified action: a high quantile of recent ones."""
-
-    def __init__(self) -> None:
-        self._took: deque[float] = deque(maxlen=REMEMBERED)
-
-    def took(self, seconds: float) -> None:
-        """Record a decision whose action was known ``seconds`` after its frame was taken."""
-        if math.isfinite(seconds):
-            self._took.append(max(0.0, seconds))
-
-    @property
-    def seconds(self) -> float:
-        """The time of a decision, s; infinite before the first, which is therefore made
-        standing."""
-        if not self._took:
-            return math.inf
-        ordered = sorted(self._took)
-        return ordered[math.ceil(SHARE * len(ordered)) - 1]
 
 
 class Navigator:
@@ -186,11 +154,10 @@ class Navigator:
         self.obstacles.settings = self.settings
         self._free_at = -math.inf  # when no obstacle last held the robot
         self._in_way = ""  # the obstacle in the way of the current motion
-        self._decision_time = DecisionTime()
+        # Of the last decisions, s from the frame to the verified action.
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._given = Drive(STILL, 0.0)  # the latest command
         self._resting = ("", -math.inf)  # the detail to publish once the base rests, and since when
-        self._unseen = ""  # why a lidar cannot be used; empty if all can
-        self._drifts = False  # whether it was reported that the base moves by itself
         self._set_off = -math.inf  # when the robot last started from standing
         self._here = Pose()  # the pose at the last tick
         self._made = 0.0  # m or rad made by a repeated action since it was last counted
@@ -237,49 +204,50 @@ class Navigator:
 
     def _noted(self, effects: list[Effect], now: float) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, Drive):
-                self._given = effect
-                self._commanded.command(effect.velocity, now)
-            elif isinstance(effect, Halt):
-                self._commanded.command(STILL, now)
+            match effect:
+                case Drive(velocity):
+                    self._given = effect
+                    self._commanded.command(velocity, now)
+                case Halt():
+                    self._commanded.command(STILL, now)
         return effects
 
     def _on(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Tick):
-            return self._tick(now)
-        if isinstance(event, Odometry):
-            problem = self.odometer.add(event, now)
-            return [Report(problem)] if problem else []
-        if isinstance(event, Scan):
-            problem = self.obstacles.hear(event, now)
-            return [Report(problem)] if problem else []
-        if isinstance(event, Words):
-            return self._hear(event, now)
-        if isinstance(event, EStop):
-            return self._latch(E_STOP, "e_stop is on" if event.on else "", now)
-        if isinstance(event, Hold):
-            return self._latch(event.cause, event.why, now)
-        if isinstance(event, GoalStatus):  # an end needs no reaction
-            if event.state == FOLLOWING:
+        problem = ""
+        match event:
+            case Tick():
+                return self._tick(now)
+            case Words():
+                return self._hear(event, now)
+            case EStop(on):
+                return self._latch(E_STOP, "e_stop is on" if on else "", now)
+            case Hold(why, cause):
+                return self._latch(cause, why, now)
+            case Instruction(text):
+                return self._instruct(text, now)
+            case Odometry():
+                problem = self.odometer.add(event, now)
+            case Scan():
+                problem = self.obstacles.hear(event, now)
+            case GoalStatus() if event.state == FOLLOWING:  # an end needs no reaction
                 self._followed = event.goal_id, event.instruction
-            return []
-        return self._instruct(event, now)
+        return [Report(problem)] if problem else []
 
     # Stopping
 
-    def _instruct(self, event: Instruction, now: float) -> list[Effect]:
-        if is_stop(event.text):
+    def _instruct(self, text: str, now: float) -> list[Effect]:
+        if is_stop(text):
             return self._latch(INSTRUCTION, TOLD_TO_STOP, now)
         if self.stop_latch.refusal:
             return [Report(f"an instruction was not taken: {self.stop_latch.refusal}")]
-        before, self._instruction = self._instruction, normalized(event.text)
+        before, self._instruction = self._instruction, normalized(text)
         followed = self._instruction == before and self._completed is None
         self._completed = None
         effects: list[Effect] = []
         if self._run is not None and not followed:
             effects = self._end("", "another instruction came")
         try:
-            check_instruction(event.text)
+            check_instruction(text)
         except UserError:
             # The drafter reports why it does not follow it, so the waiting continues.
             return effects
@@ -317,7 +285,7 @@ class Navigator:
         if (settled := self._assembler.hear(words, now)) is None:
             return []
         if settled.action is not None:
-            self._decision_time.took(now - self._frame_time(settled).taken)
+            self._took.append(now - self._frame_time(settled).taken)
         return self._decide(settled, now)
 
     def _decide(self, settled: Settled, now: float) -> list[Effect]:
@@ -356,7 +324,10 @@ class Navigator:
         return self._instruction is None or self._followed == (goal_id, self._instruction)
 
     def _frame_time(self, settled: Settled) -> FrameTime:
-        return FrameTime.of(settled, self.odometer.clock_offset)
+        words = settled.words
+        ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
+        taken = settled.frame_time - max(0.0, ahead)
+        return FrameTime(words.stamp - round(ahead * 1e9), taken, ahead)
 
     def _objection(self, settled: Settled, now: float) -> str:
         if self.stop_latch.why:
@@ -407,9 +378,10 @@ class Navigator:
         expiry = now + settings.command_lifetime
         look_at = math.inf
         if settings.drive == CONTINUOUS and anchor is not None and settled.verified:
-            late = self._decision_time.seconds > QUICK
-            last = motion.ends - LAST[bool(goal.angle)] if late else -math.inf
-            look_at = max(frame.taken + settings.look_period, last)
+            quick = [seconds for seconds in self._took if seconds <= QUICK]
+            look_at = frame.taken + settings.look_period
+            if len(quick) < SHARE * len(self._took):
+                look_at = max(look_at, motion.ends - LAST[bool(goal.angle)])
         before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
         self._in_way = ""
         if before is None or before.action != action:
@@ -471,36 +443,22 @@ class Navigator:
 
     def _stand(self, now: float) -> list[Effect]:
         """While nothing is commanded, check whether the base rests, which a decision made standing
-        waits for; report a base that moves by itself."""
+        waits for."""
         effects: list[Effect] = []
         detail, ended = self._resting
         waits = self.status.state not in ("idle", "stopped")
         if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
             effects = self._show("idle", detail)
-        effects += self._say_what_is_unseen(now)
-        stands = now - self._commanded.changed >= 2 * STANDS_S and self.odometer.locates(now)
-        made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
-        drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
-        if drifts and not self._drifts:
-            metres, degrees = made[0] / STANDS_S, math.degrees(made[1]) / STANDS_S
-            effects.append(
-                Report(
-                    f"the base moves though nothing is commanded: {metres:.2f} m/s, {degrees:.1f} "
-                    "degrees/s; commission it, or find who else commands it"
-                )
-            )
-        self._drifts = drifts
-        return effects
+        return effects + self._say_what_is_unseen(now)
 
     def _say_what_is_unseen(self, now: float) -> list[Effect]:
         """Publish that a configured lidar is missing; no decision is made, as none could move."""
         if self.stop_latch.why:
             return []
-        before, missing = self._unseen, self.obstacles.missing(now)
-        self._unseen = missing and (before or missing)  # keep the text from when it went missing
-        if missing:
-            return [] if self.status.state == "stopped" else self._show("stopped", self._unseen)
-        return self._show("idle", "what is in the way is seen again") if before else []
+        unseen, missing = self.status.state == "stopped", self.obstacles.missing(now)
+        if missing:  # the text from when it went missing stays
+            return [] if unseen else self._show("stopped", missing)
+        return self._show("idle", "what is in the way is seen again") if unseen else []
 
     def _go_on(self, run: Run, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
@@ -511,9 +469,7 @@ class Navigator:
             pose = self.odometer.track.newest if run.closed_loop else None
             step = run.motion.step(now, pose, lambda wanted: self.obstacles.slowed(wanted, now))
         if step.done:
-            if not step.arrived:
-                return self._not_arrived(run, step.problem, now)
-            return self._finish(run, "", now)
+            return self._finish(run, step.problem, now)
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
@@ -521,23 +477,16 @@ class Navigator:
         if not (self.obstacles.why and step.velocity == STILL):
             self._free_at = now
         elif now - self._free_at >= HELD_S:
-            return self._not_arrived(run, BLOCKED, now)
+            return self._finish(run, BLOCKED, now)
         drive = Drive(step.velocity, min(run.expiry, now + PERIOD), now + step.lasts)
         if run.look_at == math.inf:
             return [drive]
         if now - self._set_off >= PROGRESS_S and self._is_blocked(now):
-            return self._not_arrived(run, BLOCKED, now)
+            return self._finish(run, BLOCKED, now)
         effects = [drive, *self._count_steps(run)]
         if now >= run.look_at - PERIOD / 2:
             effects += self._show("ready", str(run.action))
         return effects
-
-    def _not_arrived(self, run: Run, problem: str, now: float) -> list[Effect]:
-        """End the motion as not arrived, with the obstacle as the reason if there is one."""
-        self._refused["not_arrived"] += 1
-        if self._in_way and problem in (BLOCKED, SHORT):
-            return self._finish(run, f"{run.action}: {self._in_way}", now)
-        return self._finish(run, f"{run.action} {problem}", now)
 
     def _is_blocked(self, now: float) -> bool:
         """Whether the base makes little of its commands; checked across motions, since those that
@@ -550,8 +499,15 @@ class Navigator:
         )
 
     def _finish(self, run: Run, problem: str, now: float) -> list[Effect]:
-        """End a motion; the next decision made standing starts once the base rests."""
-        detail = problem or f"done: {run.action}"
+        """End a motion: it has arrived, or there is a ``problem``, of which an obstacle may be the
+        reason. The next decision made standing starts once the base rests."""
+        detail = f"done: {run.action}"
+        if problem:
+            self._refused["not_arrived"] += 1
+            held = self._in_way and problem in (BLOCKED, SHORT)
+            problem = detail = (
+                f"{run.action}: {self._in_way}" if held else f"{run.action} {problem}"
+            )
         if not run.closed_loop or self.settings.drive == CONTINUOUS:
             return self._end(problem, detail)
         self._run, self._resting = None, (detail, now)

@@ -57,7 +57,7 @@ class Odometer:
 
     def problem(self, now: float) -> str:
         """Why odometry is missing although it is required; empty if nothing is wrong."""
-        needed = {"off": False, "required": True, "auto": self.track.begun}
+        needed = {"off": False, "required": True, "auto": self.track.silence(now) < math.inf}
         is_missed = needed[self.settings.odometry] and not self.locates(now)
         return self.missing(now) if is_missed else ""
 
@@ -112,11 +112,6 @@ class Track:
         self._period = 0.0
 
     @property
-    def begun(self) -> bool:
-        """Whether odometry was ever received."""
-        return bool(self._poses)
-
-    @property
     def newest(self) -> Pose:
         """The newest pose; there must be one."""
         return self._poses[-1][1]
@@ -143,7 +138,7 @@ class Track:
         return True
 
     def silence(self, now: float) -> float:
-        """Seconds since the last new stamp."""
+        """Seconds since the last new stamp; infinite before the first."""
         return now - self._went_on
 
     def falters(self, now: float) -> bool:

@@ -199,27 +199,33 @@ class DecisionLoop:
 
     def on(self, event: Event, now: float) -> list[Effect]:
         """Handle an event at ``now``; returns its effects in order."""
-        if isinstance(event, Frame):
-            while self._counted and now >= self._counted[0][0]:
-                self._stops = self._counted.popleft()[1]
-            if now >= self._frames_from:  # otherwise it was taken before
-                self._frame = event, self._stops
-            return self._cut_short(now)
-        if isinstance(event, Answered):
-            self._acted = self._acted or self.settings.dialect.action_of(event.words) is not None
-            return self._cut_short(now)
-        if isinstance(event, Ended):
-            return self._end(event, now)
-        if isinstance(event, Status):
-            return self._on_status(event, now)
-        if isinstance(event, Instruction):
-            return self._instruct(event.text, now)
-        if isinstance(event, EStop):
-            return self._on_e_stop(event.on, now)
-        if isinstance(event, Paused):
-            self._early = None
-            return [*self._drop(event.why, now), self._publish(event.state, event.why)]
-        return self._tick(now)
+        match event:
+            case Frame():
+                return self._see(event, now)
+            case Answered(words):
+                acted = self.settings.dialect.action_of(words) is not None
+                self._acted = self._acted or acted
+                return self._cut_short(now)
+            case Ended():
+                return self._end(event, now)
+            case Status():
+                return self._on_status(event, now)
+            case Instruction(text):
+                return self._instruct(text, now)
+            case EStop(on):
+                return self._on_e_stop(on, now)
+            case Paused(why, state):
+                self._early = None
+                return [*self._drop(why, now), self._publish(state, why)]
+            case Tick():
+                return self._tick(now)
+
+    def _see(self, frame: Frame, now: float) -> list[Effect]:
+        while self._counted and now >= self._counted[0][0]:
+            self._stops = self._counted.popleft()[1]
+        if now >= self._frames_from:  # otherwise it was taken before
+            self._frame = frame, self._stops
+        return self._cut_short(now)
 
     # Instructions
 

@@ -24,13 +24,26 @@ from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
-from ..nav.answer import Action
+from ..nav.answer import Action, Dialect
 from ..nav.clock_offset import SourceClock
-from ..nav.events import ENDED, Instruction, Odometry, Report, Tick, Words
+from ..nav.events import (
+    ENDED,
+    Drive,
+    Halt,
+    Instruction,
+    Odometry,
+    Report,
+    Show,
+    Tick,
+    Words,
+)
+from ..nav.events import Event as NavEvent
 from ..nav.motion import PERIOD
+from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import Settings
 from ..nav.status import ENDS, INACTIVE, GoalStatus
+from ..nav.watchdog import Watchdog
 from .decision_loop import (
     FULL,
     UNTIL_NEXT,
@@ -45,7 +58,6 @@ from .decision_loop import (
     Paused,
     StopAnswering,
 )
-from .own_base import OnVelocity, OwnBase
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.2  # s; longest delay of a decision that is due by time
@@ -114,6 +126,52 @@ class MissionMemory:
         before = self._turns if mission == self._mission else ()
         self._mission = mission
         self._turns = mission[1].kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
+
+
+OnVelocity = Callable[[float, float, float], None]
+"""Commands m/s ahead, m/s to the left and rad/s to the left."""
+
+
+class OwnBase:
+    """A base driven by a user's function: the navigator, and a watchdog beside it.
+
+    Call ``hear`` for events from one thread; if that hangs, the watchdog's thread stops the base.
+    A context manager, which stops the base at its end.
+    """
+
+    def __init__(
+        self,
+        drive: OnVelocity,
+        on_status: Callable[[Event], object],
+        settings: Settings | None,
+        dialect: Dialect,
+    ) -> None:
+        self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
+        self._navigator.read_in(dialect)
+        self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
+
+    def __enter__(self) -> OwnBase:
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._drive(0.0, 0.0, 0.0)
+        finally:
+            self._watchdog.close()
+
+    def hear(self, event: NavEvent) -> None:
+        """Pass an event to the navigator and perform its effects."""
+        for effect in self._navigator.on(event, time.monotonic()):
+            match effect:
+                case Drive(velocity):
+                    self._watchdog.feed(effect.until, effect.stop_by)
+                    self._drive(velocity.vx, velocity.vy, velocity.wz)
+                case Halt():
+                    self._drive(0.0, 0.0, 0.0)
+                    self._watchdog.calm()
+                case Show(status):
+                    self._on_status(status)
 
 
 class Pilot:
@@ -190,13 +248,14 @@ class Pilot:
         """Handle an Instruction, EStop, Status, Frame or Tick, and perform the loop's effects."""
         with self._changed:
             self._loop.settings = self.settings.loop
-            for action in self._loop.on(event, self._clock()):
-                if isinstance(action, Abandon):
-                    self._tell_decode(Abort(action.reason))
-                elif isinstance(action, StopAnswering):
-                    self._tell_decode(Cut())
-                else:
-                    self._publish(action)
+            for effect in self._loop.on(event, self._clock()):
+                match effect:
+                    case Abandon(reason):
+                        self._tell_decode(Abort(reason))
+                    case StopAnswering():
+                        self._tell_decode(Cut())
+                    case _:
+                        self._publish(effect)
             self._changed.notify()
 
     def see(self, stamp: int, jpeg: bytes | None) -> None:
@@ -309,15 +368,16 @@ class Pilot:
                     if odometry is not None:
                         base.hear(Odometry(Pose(*odometry()), now))
                     while not outputs.empty():
-                        output = outputs.get()
-                        if isinstance(output, Words):
-                            base.hear(replace(output, age=(time.time_ns() - output.stamp) / 1e9))
-                        elif isinstance(output, Report):
-                            report(output.problem)
-                        elif isinstance(output, GoalStatus):
-                            if output.state in ENDS:
+                        match output := outputs.get():
+                            case Words():
+                                age = (time.time_ns() - output.stamp) / 1e9
+                                base.hear(replace(output, age=age))
+                            case Report(problem):
+                                report(problem)
+                            case GoalStatus() if output.state in ENDS:
                                 return output
-                            base.hear(output)
+                            case GoalStatus():
+                                base.hear(output)
                     base.hear(Tick())
                     self.tick()
                     time.sleep(PERIOD)

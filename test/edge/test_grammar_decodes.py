@@ -68,26 +68,26 @@ def test_every_answer_is_an_action_and_the_targets_own(
         request = Request("find the silver bottle", jpeg(1), order)
         policy = replace(POLICIES[rule], grammar=answer_grammar("action", order))
         assert outcome.tokens == own_tokens(there.alone, request, there.spec, policy)
-        assert read_answer(words(there, outcome)).action is not None
+        assert read_answer(words(there, outcome)) is not None
 
 
 @pytest.mark.parametrize("preset", ["dsd", "dssd", "mc_dsd", "cloud_sd"])
 def test_what_is_sampled_is_an_action_too(there: SimpleNamespace, preset: str) -> None:
     outcome = decode(there, preset, "rejection", ORDERS[1])
     assert outcome.completed, outcome.text
-    assert read_answer(words(there, outcome)).action is not None
+    assert read_answer(words(there, outcome)) is not None
 
 
 def test_without_the_grammar_it_is_none(there: SimpleNamespace) -> None:
     """The negative control."""
     outcome = decode(there, "dsd", "greedy", ORDERS[0], grammar="")
     with contextlib.suppress(NotAnAction):
-        assert read_answer(words(there, outcome)).action is None
+        assert read_answer(words(there, outcome)) is None
 
 
 def test_the_robot_alone_keeps_to_it_as_well(there: SimpleNamespace) -> None:
     outcome = decode(there, "edge_only", "greedy", ORDERS[0])
-    assert read_answer(words(there, outcome)).action is not None
+    assert read_answer(words(there, outcome)) is not None
 
 
 def test_forced_tokens_need_no_pass_of_the_target(there: SimpleNamespace) -> None:

@@ -9,8 +9,10 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.checkpoints import checkpoint, jpeg
@@ -37,27 +39,26 @@ def picture(tmp_path: Path) -> Path:
     return path
 
 
-def decode_picture(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return example("decode_picture.py", *arguments)
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    return subprocess.run(command, env=environment(), capture_output=True, text=True)
 
 
 @pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
 def test_a_picture_is_decoded_and_a_cloud_that_is_not_there_is_no_success(picture: Path) -> None:
-    done = decode_picture(str(picture), INSTRUCTION)
+    done = example("decode_picture.py", str(picture), INSTRUCTION)
     assert done.returncode == 0, done.stderr
     answer, cost = done.stdout.strip().splitlines()
     assert re.fullmatch(r"action: \w.*", answer)
     tokens, rounds = map(int, re.findall(r"(\d+) (?:tokens|rounds)", cost))
     assert 0 < rounds <= tokens
-    assert decode_picture(str(picture), "find\x01it").returncode != 0
+    nowhere = ("--cloud", "127.0.0.1:1")  # nor is its target loaded here
+    assert example("decode_picture.py", str(picture), "find\x01it", *nowhere).returncode != 0
 
 
 @pytest.mark.skipif(not (EMBEDDED / "target").is_dir(), reason="no embedded pair in this checkout")
@@ -103,69 +104,36 @@ def test_the_examples_preset_decodes_to_the_words_of_another_preset(
     assert answers["--seed", "3"] != answers["--rule", "coupled"]
 
 
-@pytest.fixture
-def start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
-    running: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-
-    def begin(command: list[str], output: Path) -> subprocess.Popen[bytes]:
-        with output.open("wb") as file:
-            running.append(subprocess.Popen([sys.executable, *command], stdout=file))
-        return running[-1]
-
-    with ros_domain():
-        yield begin
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-def test_decisions_of_a_graph_are_printed(
-    start: Callable[[list[str], Path], subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_decisions_of_a_graph_are_printed(tmp_path: Path) -> None:
     """A real navigator moves on verified words, not on others; what it does is what is printed."""
     pytest.importorskip("rclpy")
-    from helpers.graph.peer import Peer
+    from helpers.navigator_bench import Bench
 
-    from edge_cloud_spec.msg import NavStatus, VerifiedTokens
-    from edge_cloud_spec.nav.status import Status
-    from edge_cloud_spec.nodes.runtime.qos import LATCHED
+    printed, numbers = tmp_path / "decisions.txt", count()
+    with ros_domain(), printed.open("wb") as file, ExitStack() as stack:
 
-    printed = tmp_path / "decisions.txt"
-    start(["-m", "edge_cloud_spec.nodes.navigator"], tmp_path / "navigator.txt")
-    watcher = start([str(EXAMPLES / "watch_decisions.py")], printed)
-    with Peer("drafter") as node:
-        states = node.collect(NavStatus, "nav_status", LATCHED)
-        words = node.create_publisher(VerifiedTokens, "verified_tokens", 10)
+        def start(*command: str, **given: Any) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen([sys.executable, *command], env=environment(), **given)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
 
-        def settle(request: str, text: str, verified: bool) -> None:
-            message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
-            message.header.stamp = node.get_clock().now().to_msg()
-            message.stops = Status.read(states[-1]).stops
-            message.tokens, message.finished, message.finish_reason = [1, 2], True, "end"
-            words.publish(message)
-            node.until(lambda: Status.read(states[-1]).request == request)
-
-        node.until(lambda: states and words.get_subscription_count() == 2)
-        unverified = turns = 0
+        start("-m", "edge_cloud_spec.nodes.navigator")
+        watcher = start(str(EXAMPLES / "watch_decisions.py"), stdout=file)
+        bench = stack.enter_context(Bench())  # it ends before the others are killed
+        bench.until(lambda: bench.states and bench.words.get_subscription_count() == 2)
         while "NOT VERIFIED" not in printed.read_text():  # it may find this publisher late
-            unverified += 1
-            settle(f"u{unverified}", "action: move forward small;", verified=False)
-            node.spin(0.1)
-            assert unverified < 100
+            bench.say("action: move forward small;", f"u{next(numbers)}", False, finish="end")
+            bench.spin(0.1)
         while " turn +" not in printed.read_text():  # the navigator may find its listener late
-            turns += 1
-            settle(f"r{turns}", "action: turn left small;", verified=True)
-            node.until(lambda: Status.read(states[-1]).state == "idle")
-            assert turns < 20
-    watcher.send_signal(signal.SIGINT)
-    assert watcher.wait(timeout=REPLY_TIMEOUT) == 0
-    lines = printed.read_text().splitlines()
-    assert "u1 NOT VERIFIED, end: action: move forward small;" in [
-        re.sub(r"^u\d+", "u1", line) for line in lines
-    ]
-    assert f"r{turns} verified, end: action: turn left small;" in lines
-    assert f"r{turns} turn +7 degrees" in lines
-    assert not [line for line in lines if " move " in line and "NOT VERIFIED" not in line]
+            turn = f"r{next(numbers)}"
+            bench.say("action: turn left small;", turn, finish="end")
+            bench.until(lambda turn=turn: bench.said("idle", turn))
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(timeout=REPLY_TIMEOUT) == 0
+    text = printed.read_text()
+    assert re.search(r"^u\d+ NOT VERIFIED, end: action: move forward small;$", text, re.MULTILINE)
+    assert f"{turn} verified, end: action: turn left small;" in text.splitlines()
+    assert f"{turn} turn +7 degrees" in text.splitlines()
+    told = [line for line in text.splitlines() if "NOT VERIFIED" not in line]
+    assert not [line for line in told if " move " in line]

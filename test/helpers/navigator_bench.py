@@ -61,7 +61,8 @@ class Bench(Peer):
 
         ``measured``: what the drafter took that to be.
         """
-        message = VerifiedTokens(request_id=request, text=text, tokens=[1, 2], verified=verified)
+        message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
+        message.tokens = [1, 2]
         stamp = self.get_clock().now() + Duration(seconds=ahead)
         message.header.stamp = stamp.to_msg()
         message.goal_id, message.camera_clock_offset = instruction, measured

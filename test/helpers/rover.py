@@ -37,6 +37,12 @@ BOX = "find the box"
 ENDLESS = MissionSettings(1000, 1000, 600.0, 10_000, 100_000, 86_400.0)
 
 
+def swaying(told: Odometry) -> Odometry:
+    """The odometry of a base that trots where it is."""
+    aside = 0.02 * math.sin(20.0 * (told.stamp / 1e9 - EPOCH))
+    return replace(told, pose=replace(told.pose, y=told.pose.y + aside))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen(Frame):
     """A frame: where it was taken, and when by the camera's clock (ns) and by ours (s)."""
@@ -82,8 +88,8 @@ class Rover:
     late: float = 0.0  # s from a picture to its stamp
     camera_lag: float = 0.0  # s, what the drafter takes it for
     dead: tuple[float, float] = (0.0, 0.0)  # m/s, rad/s below which the base does not move
-    odometry_each: int = 1  # so many hundredths of a second
     drift: float = 0.0  # rad/s with which it turns whatever it is told
+    slip: float = 1.0  # what it makes of a commanded speed
 
     def __post_init__(self) -> None:
         self.now, self.ticks = 100.0, 0
@@ -96,12 +102,12 @@ class Rover:
         self.deciding: tuple[float, Decide] | None = None
         self.said: list[Words] = []
         self.camera_ahead = 0.0  # s, of its clock
-        self.odometry = True
+        # What odometry tells instead of the truth.
+        self.tell: Callable[[Odometry], Odometry | None] = lambda told: told
         self.blocked = False
         self.stood = 0.0  # s
         self.way: list[tuple[float, Pose]] = []  # of the base, by time
         self.pictures: list[Seen] = []  # that have not arrived
-        self.sway = 0.0  # m aside that odometry tells of a base that trots where it is
         self.done = 0  # actions, by what was made of them
         self.frames: dict[str, Seen] = {}
         for _ in range(5):  # odometry comes first
@@ -133,9 +139,9 @@ class Rover:
             return effect
         v, (least, turn) = effect.velocity, self.dead
         followed = Velocity(
-            v.vx if abs(v.vx) >= least else 0.0,
-            v.vy if abs(v.vy) >= least else 0.0,
-            v.wz if abs(v.wz) >= turn else 0.0,
+            v.vx * self.slip if abs(v.vx) >= least else 0.0,
+            v.vy * self.slip if abs(v.vy) >= least else 0.0,
+            v.wz * self.slip if abs(v.wz) >= turn else 0.0,
         )
         return replace(effect, velocity=followed)
 
@@ -162,11 +168,9 @@ class Rover:
                 )
                 self.now = at
                 self.way.append((at, self.base.pose))
-                if self.odometry and round(100 * self.now) % self.odometry_each == 0:
-                    stamp = round((EPOCH + self.now) * 1e9)
-                    aside = self.sway * math.sin(20.0 * self.now)
-                    pose = replace(self.base.pose, y=self.base.pose.y + aside)
-                    effects += self.on(Odometry(pose, stamp))
+                pose = replace(self.base.pose, yaw=wrap(self.base.pose.yaw))
+                told = self.tell(Odometry(pose, round((EPOCH + self.now) * 1e9)))
+                effects += [] if told is None else self.on(told)
                 if part == 3 and self.ticks % CAMERA == 0:
                     ahead = self.camera_ahead + self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)

@@ -43,7 +43,7 @@ def test_whatever_is_drawn_is_an_answer_with_an_action(order: str, name: str) ->
         decided = 0
         while tokens[-1:] != [tokenizer.eos_token_id]:
             tokens.append(int(random.choice(np.flatnonzero(kept.allowed(tokens)))))
-            if not decided and read_answer(tokenizer.decode(tokens)).action:
+            if not decided and read_answer(tokenizer.decode(tokens)):
                 decided = len(tokens)
         assert 0 < decided <= 64
         assert len(tokens) <= 80

@@ -1,4 +1,4 @@
-"""What a robot may be told at most: every parameter's range, and the shape of a step's speed."""
+"""What a robot may be told at most: every parameter's range, a step's speed, and its budget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -13,11 +14,16 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
 from edge_cloud_spec.nav.motion import (
+    ASIDE,
+    BEND,
     GRACE,
+    LEFT,
     MORE,
+    PERIOD,
     REACH,
     SHARE,
     Axis,
+    Budget,
     Goal,
     Limits,
     Motion,
@@ -138,37 +144,10 @@ def test_a_profile_that_cannot_brake_within_its_length_brakes_at_once(
         assert profile.at(9e9) == (pytest.approx(braking), 0.0)
 
 
-def test_a_step_of_nothing_lasts_no_time() -> None:
-    assert Profile(0.0, 0.6, 2.0).duration == 0.0
-    assert Profile(0.0, 0.6, 2.0).at(0.1) == (0.0, 0.0)
-
-
 def test_a_motion_ends_at_one_and_a_half_of_its_plan_and_a_second() -> None:
-    motion = Motion(Goal(distance=0.9), Limits(), 100.0)
-    assert motion.duration == pytest.approx(0.9 / 0.6 + 0.6 / 2.0)
-    assert motion.deadline == pytest.approx(100.0 + 1.5 * motion.duration + GRACE)
-    turn = Motion(Goal(angle=-1.0), Limits(), 0.0)
-    assert turn.duration == pytest.approx(1.0 / 1.2 + 1.2 / 6.0)
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_what_was_moved_since_the_decision_is_part_of_the_step(sign: float) -> None:
-    """The rest is planned as a step of its own; a base that is past the goal stays there."""
-    here, there = (
-        Pose(1.0, 2.0, 0.5),
-        Pose(1.0 + 0.2 * math.cos(0.5), 2.0 + 0.2 * math.sin(0.5), 0.5),
-    )
-    if sign < 0:
-        there = Pose(1.0 - 0.2 * math.cos(0.5), 2.0 - 0.2 * math.sin(0.5), 0.5)
-    rest = Motion(Goal(distance=sign * 0.45), Limits(), 0.0, there, anchor=here)
-    assert rest.duration == pytest.approx(Motion(Goal(distance=0.25), Limits(), 0.0).duration)
-    over = Motion(Goal(distance=sign * 0.15), Limits(), 0.0, there, anchor=here)
-    assert over.duration == 0.0
-    step = over.step(0.0, there)
-    assert (step.velocity, step.done, step.arrived) == (STILL, True, True)
-    turned = Pose(1.0, 2.0, 0.5 + sign * 0.3)
-    turn = Motion(Goal(angle=sign * 0.8), Limits(), 0.0, turned, anchor=here)
-    assert turn.duration == pytest.approx(Motion(Goal(angle=0.5), Limits(), 0.0).duration)
+    motion, times = Motion(Goal(distance=0.9), Limits(), 0.0, Pose()), np.arange(0.0, 9.0, PERIOD)
+    ended = next(now for now in times if motion.step(now, Pose(), lambda wanted: STILL).done)
+    assert ended == pytest.approx(1.5 * (0.9 / 0.6 + 0.6 / 2.0) + GRACE, abs=PERIOD)
 
 
 @pytest.mark.parametrize("size", [0.2, 0.9])
@@ -177,15 +156,6 @@ def test_what_was_moved_against_a_step_is_in_reach_as_far_as_its_budget_goes(siz
         motion = Motion(Goal(distance=size), Limits(), 0.0, Pose(-back), anchor=Pose())
         assert motion.in_reach == (size + back <= REACH * size + MORE[0])
         assert not motion.in_reach or size + back <= SHARE * size + MORE[0]
-
-
-def test_a_motion_that_waits_stands_and_goes_on_where_it_was() -> None:
-    motion, pose = Motion(Goal(distance=0.9), Limits(), 0.0, Pose()), Pose()
-    assert motion.step(0.0, pose).velocity.vx > 0
-    before = motion.deadline
-    assert motion.wait(0.05).velocity == STILL
-    assert motion.wait(0.45).velocity == STILL
-    assert motion.deadline == pytest.approx(before + 0.45)
 
 
 def test_what_was_driven_before_a_wait_is_not_taken_up_after_it() -> None:
@@ -199,3 +169,59 @@ def test_a_motion_that_began_by_the_clock_goes_on_by_it_when_odometry_comes() ->
     for tick in range(40):
         now = 0.05 * tick
         assert blind.step(now) == seeing.step(now, Pose(x=7.0))
+
+
+# What its commands add up to
+
+speeds = st.floats(-2, 2)
+steps = st.lists(
+    st.tuples(st.builds(Velocity, speeds, speeds, speeds), st.floats(0.001, 2 * PERIOD)),
+    min_size=1,
+    max_size=60,
+)
+
+
+sizes = st.one_of(
+    st.tuples(st.floats(-3, 3), st.just(0.0)),
+    st.tuples(st.just(0.0), st.sampled_from([-3.1, -0.12, 0.12, 0.8, 3.1])),
+)
+
+
+@given(sizes, steps)
+def test_no_sequence_of_commands_exceeds_the_budget(
+    size: tuple[float, float], wanted: list[tuple[Velocity, float]]
+) -> None:
+    """A command holds until the next one, be that up to two periods later."""
+    budget, now, used = Budget(*size), 100.0, [0.0, 0.0, 0.0]
+    distance, angle = size
+    most = (SHARE * abs(distance) + MORE[0], ASIDE, BEND)
+    if angle:
+        most = (0.0, 0.0, SHARE * abs(angle) + MORE[1])
+    for asked, lasts in wanted:
+        granted = budget.grant(asked, now)
+        assert budget.path == pytest.approx(used[0], abs=1e-6)
+        assert budget.turn == pytest.approx(used[2], abs=1e-6)
+        left = most[2] - used[2] if size[1] else most[0] - used[0]
+        if abs(left - LEFT[bool(size[1])]) > 1e-6:
+            assert budget.used_up == (left <= LEFT[bool(size[1])])
+        for mine, theirs in zip(
+            (granted.vx, granted.vy, granted.wz), (asked.vx, asked.vy, asked.wz), strict=True
+        ):
+            assert mine * theirs >= 0.0 and abs(mine) <= abs(theirs) + 1e-12
+        rates = (math.hypot(granted.vx, granted.vy), abs(granted.vy), abs(granted.wz))
+        ends = [(m - u) / r for m, u, r in zip(most, used, rates, strict=True) if r]
+        # Where next to nothing is left, our own sums are rounding.
+        known = all(m - u > 1e-9 for m, u, r in zip(most, used, rates, strict=True) if r)
+        if ends and known and min(ends) > 1e-6:
+            assert budget.lasts == pytest.approx(min(ends), rel=1e-3)
+        used = [u + r * lasts for u, r in zip(used, rates, strict=True)]
+        assert all(u <= m + 1e-9 for u, m in zip(used, most, strict=True))
+        now += lasts
+    budget.count(now)
+    assert budget.path == pytest.approx(used[0], abs=1e-6)
+
+
+def test_what_is_slowed_down_keeps_its_direction() -> None:
+    granted = Budget(0.01, 0.0).grant(Velocity(1.2, 0.5, 0.0), 0.0)
+    assert granted.speed == pytest.approx((SHARE * 0.01 + MORE[0]) / (2 * PERIOD))
+    assert granted.vy / granted.vx == pytest.approx(0.5 / 1.2)

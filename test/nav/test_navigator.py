@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import time
 from types import SimpleNamespace
@@ -15,11 +14,9 @@ from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
     Effect,
-    EStop,
     Halt,
-    Tick,
 )
-from edge_cloud_spec.nav.motion import PERIOD, Limits, goal_of
+from edge_cloud_spec.nav.motion import Limits, goal_of
 from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
@@ -47,41 +44,9 @@ def test_an_action_starts_at_its_delimiter_and_the_reason_follows() -> None:
     assert sum(isinstance(effect, Halt) for effect in effects) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["Error: cannot move forward small;", "action: go forward;", "move forward small", "", "foo;"],
-)
-def test_text_that_is_not_an_action_moves_nothing_and_is_reported(text: str) -> None:
-    drill = Drill()
-    effects = drill.on(words(text, finished=True)) + drill.run(0.5)
-    assert not drives(effects) and "r1 moves nothing" in reports(effects)
-    assert drill.status.startswith("idle r1 0 refused") and drill.navigator.counts["refused"] == 1
-
-
-def test_a_stamp_from_the_future_is_refused_and_does_not_block_the_next() -> None:
-    drill = Drill()
-    effects = drill.on(words(FORWARD, "odd", age=-3600.0))
-    assert not drives(effects) and "is 3600.0 s ahead; sync" in reports(effects)
-    drill.now += 1.0
-    assert drives(drill.on(words(FORWARD, "next", age=0.1)))
-
-
 @pytest.mark.parametrize("age", [11.0, float("inf"), float("nan")])
 def test_an_old_frame_moves_nothing(age: float) -> None:
     assert not drives(Drill().on(words(FORWARD, age=age)))
-
-
-def test_unverified_words_move_nothing_unless_allowed() -> None:
-    effects = Drill().on(words(FORWARD, verified=False))
-    assert not drives(effects) and "not verified" in reports(effects)
-    assert drives(Drill(Settings(allow_unverified=True)).on(words(FORWARD, verified=False)))
-
-
-def test_e_stop_halts_at_once_and_latches(moving: Drill) -> None:
-    assert isinstance(moving.on(EStop(True))[0], Halt)
-    assert moving.status == "stopped r1 1 e_stop is on"
-    assert not drives(moving.run(1.0) + moving.on(words(FORWARD, "r2")) + moving.run(1.0))
-    assert isinstance(moving.on(EStop(True))[0], Halt), "pressed again it is said again"
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(drive="stop_and_go")])
@@ -98,12 +63,6 @@ def test_an_action_that_nobody_asked_for_in_motion_is_refused_and_the_motion_goe
     assert drill.run(2.0) and drill.status == "idle r2 0 done: move forward large"
 
 
-def test_the_action_stop_ends_a_motion_and_says_so(moving: Drill) -> None:
-    effects = moving.on(words("action: stop;", "r2"), 0.3)
-    assert isinstance(effects[0], Halt) and moving.status == "idle r2 0 stop"
-    assert not drives(moving.run(0.5))
-
-
 def test_a_command_expires() -> None:
     drill = Drill(Settings(command_lifetime=0.5, limits=Limits(speed=0.1)))
     drill.on(words(FORWARD))
@@ -113,34 +72,12 @@ def test_a_command_expires() -> None:
     assert last <= 50.5, "no velocity command outlives its action"
 
 
-def test_a_motion_is_not_taken_up_again_after_a_gap_between_ticks(moving: Drill) -> None:
-    effects = moving.on(Tick(), 0.8)
-    assert isinstance(effects[0], Halt) and not drives(effects + moving.run(0.5))
-
-
 def test_a_status_is_read_back_from_its_message() -> None:
-    for status in (Status("idle"), Status("moving", "r1", "move forward small", 2**32)):
-        assert Status.read(SimpleNamespace(**status.fields)) == status
-    stopped = Status("stopped", "r1", "e_stop is on", 7)
-    assert not Status.read(SimpleNamespace(**stopped.fields)).welcomes_decision
+    stopped = Status("stopped", "r1", "e_stop is on", 2**32)
+    assert Status.read(SimpleNamespace(**stopped.fields)) == stopped
     for wrong in ({"state": 0}, {"state": 5}, {"request_id": ""}, {"request_id": "two words"}):
         with pytest.raises(ValueError, match="is no"):
             Status.read(SimpleNamespace(**{**stopped.fields, **wrong}))
-
-
-def test_a_navigator_that_hangs_leaves_the_base_to_the_watchdog_within_its_step() -> None:
-    drill = Drill()
-    effects = drill.on(words("action: turn left small;")) + drill.run(0.1)
-    drive = [effect for effect in effects if isinstance(effect, Drive)][-1]
-    assert drill.now < drive.until <= drill.now + PERIOD
-    dog = Watchdog(lambda repeat: None, grace=0.5)
-    dog.feed(drive.until, drive.stop_by)
-    assert dog.due(drill.now + PERIOD + 0.5), "half a second after the period"
-    assert not dog.due(drill.now + PERIOD), "a tick may be late"
-    assert drive.stop_by < drive.until + 0.5 and dog.due(drive.stop_by)
-    covered = sum(effect.velocity.wz * PERIOD for effect in effects if isinstance(effect, Drive))
-    held = drive.velocity.wz * (drive.stop_by - drill.now - PERIOD)
-    assert math.degrees(covered + held) <= 1.5 * 7 + 5
 
 
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
@@ -157,13 +94,6 @@ def test_turns_keep_their_angle_and_moves_their_direction(action: str) -> None:
     told = announced(drill.on(words(f"action: {action};", verified=False))).goal
     assert told.angle == whole.angle
     assert told.distance == pytest.approx(max(-0.25, min(0.25, whole.distance)))
-
-
-def test_an_answer_is_as_unverified_as_its_least_verified_word() -> None:
-    drill = Drill(Settings(allow_unverified=True))
-    drill.on(words("action: move", verified=False))
-    effects = drill.on(words(" forward large;", position=4))
-    assert not announced(effects).verified and announced(effects).goal.distance == 0.25
 
 
 def test_a_motion_ends_when_its_permission_is_withdrawn() -> None:
@@ -206,14 +136,12 @@ def test_it_is_due_only_a_grace_after_the_last_command_expired() -> None:
     assert not dog.due(1e9)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_it_stops_the_robot_by_itself_and_repeats_it(fails: bool) -> None:
+def test_it_stops_the_robot_by_itself_and_repeats_it_though_a_message_fails() -> None:
     said: queue.Queue[int] = queue.Queue()
 
     def stop(repeat: int) -> None:
         said.put(repeat)
-        if fails:
-            raise RuntimeError("the message could not be sent")
+        raise RuntimeError("the message could not be sent")
 
     dog = Watchdog(stop, grace=0.05)
     dog.start()
@@ -223,17 +151,6 @@ def test_it_stops_the_robot_by_itself_and_repeats_it(fails: bool) -> None:
     dog.feed(time.monotonic())
     assert said.get(timeout=60) == 0, "it watches the next command too"
     dog.close()
-
-
-def test_a_robot_told_to_stand_is_left_alone() -> None:
-    said: list[int] = []
-    dog = Watchdog(said.append, grace=0.01)
-    dog.start()
-    dog.feed(time.monotonic() + 0.6)
-    dog.calm()
-    time.sleep(0.8)
-    dog.close()
-    assert said == [] and dog.fired == 0
 
 
 def test_a_command_that_may_not_stand_so_long_is_stopped_sooner() -> None:

@@ -10,25 +10,18 @@ import pytest
 from helpers.drill import Drill, drives, words
 from helpers.lagging_base import Base
 
-from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec.nav.events import (
     Effect,
-    EStop,
-    Halt,
-    Instruction,
     Odometry,
     Scan,
     Show,
     Tick,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.mission import Mission, MissionSettings
 from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD, Axis, Limits
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.pilot.decision_loop import DecisionLoop, Frame
 
 SEES = ObstacleSettings(scan="scan", front=0.35)
 MEASURED = Limits(move=Axis(slowest=0.1), turn=Axis(slowest=0.2))  # a base that overshoots nothing
@@ -181,31 +174,6 @@ def test_a_lidar_that_fails_is_an_obstacle_and_is_said(fault: str) -> None:
     assert "done: turn left small" in room.drill.status, "and goes on when it sees again"
 
 
-def test_a_lidar_that_is_away_for_long_costs_no_decision_and_ends_no_mission() -> None:
-    room, loop = Room(), DecisionLoop()
-    loop.on(Instruction("find it"), room.drill.now)
-    shown = len(room.effects)
-    room.scans = False
-    for _ in range(600):
-        room.run(0.1)
-        for effect in room.effects[shown:]:
-            if isinstance(effect, Show):
-                loop.on(effect.status, room.drill.now)
-        shown = len(room.effects)
-        loop.on(Frame(b"", room.ticks), room.drill.now)
-        if room.ticks > 20:
-            assert loop.take(f"r{room.ticks}", room.drill.now) is None
-        loop.on(Tick(), room.drill.now)
-    assert loop.instruction == "find it"
-    room.scans = True
-    room.run(0.3)
-    for effect in room.effects[shown:]:
-        if isinstance(effect, Show):
-            loop.on(effect.status, room.drill.now)
-    loop.on(Frame(b"", room.ticks), room.drill.now)
-    assert loop.take("again", room.drill.now) is not None, "it goes on by itself"
-
-
 def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
     room = Room((0.8, 0.0))
     for _ in range(20):
@@ -213,12 +181,6 @@ def test_actions_that_replace_each_other_before_an_obstacle_end_too() -> None:
     assert room.nearest >= SEES.margin
     ends = [str(e.status) for e in room.effects if isinstance(e, Show)]
     assert sum(IN_THE_WAY in end for end in ends) >= 2, ends
-
-
-def test_a_stop_is_a_stop_before_an_obstacle_too() -> None:
-    room = Room((0.8, 0.0))
-    room.act("move forward large", 1.2)
-    assert isinstance(room.on(EStop(True))[0], Halt) and room.drill.status.endswith("e_stop is on")
 
 
 def test_scans_and_odometry_of_another_clock_are_of_one_moment() -> None:
@@ -236,24 +198,3 @@ def test_scans_and_odometry_of_another_clock_are_of_one_moment() -> None:
         [1.0 - 0.2, 0.0], abs=0.01
     ) and not navigator.obstacles.missing(now)
     assert np.all(margin >= SEES.margin)
-
-
-def test_three_in_a_row_end_the_mission_as_blocked_with_the_place() -> None:
-    blocked, unseen = Mission(), Mission()
-    for mission, why in ((blocked, f"{IN_THE_WAY} 0.60 m ahead"), (unseen, f"{UNSEEN}: no scan")):
-        mission.follow("find it", 0.0)
-        for number in range(3):
-            request = f"r{number}"
-            mission.begin(request)
-            mission.conclude(request, action_of("action: move forward large;"))
-            mission.on_status(Status("moving", request, "move forward large"))
-            mission.on_status(Status("idle", request, f"move forward large: {why}"))
-    assert blocked.end(MissionSettings(), 4.9) is None, "somebody may be walking through"
-    assert str(blocked.end(MissionSettings(), 5.0)).endswith("in the way at 0.60 m ahead")
-    assert unseen.end(MissionSettings(), 5.0) is None, "a lidar that fails blocks no way"
-
-
-def test_without_a_lidar_it_goes_on_as_ever() -> None:
-    room = Room((0.6, 0.0), settings=ObstacleSettings())
-    room.act("move forward large")
-    assert room.nearest < 0.0 and "done: move forward large" in room.drill.status

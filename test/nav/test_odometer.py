@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from helpers.drill import FORWARD, Drill, drives, reports, words
-from helpers.lagging_base import MORE, RATIO, STANDING, Base
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
-from edge_cloud_spec.nav.events import Effect, Odometry, Tick
-from edge_cloud_spec.nav.motion import BEND, PERIOD
-from edge_cloud_spec.nav.navigator import Navigator
-from edge_cloud_spec.nav.odometer import APART, KEPT, PERIODS, SAME_TIME, SOONEST, Track
-from edge_cloud_spec.nav.pose import FARTHEST, Pose, wrap
+from edge_cloud_spec.nav.events import Odometry, Words
+from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
+from edge_cloud_spec.nav.pose import FARTHEST, Pose, between, wrap
 from edge_cloud_spec.nav.settings import Settings
 
 TIMEOUT = 0.5  # s
@@ -58,40 +54,8 @@ def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_secon
 
 
 def test_between_two_poses_the_shorter_turn_counts() -> None:
-    made = Track()
-    made.add(Pose(yaw=3.1), 0, 0.0, TIMEOUT)
-    made.add(Pose(yaw=-3.1), 100 * MS, 0.1, TIMEOUT)
-    found = made.at(50 * MS)
-    assert found is not None and abs(wrap(found.yaw - math.pi)) < 1e-9
-
-
-def test_what_was_never_heard_says_nothing() -> None:
-    empty = Track()
-    assert not empty.begun
-    assert empty.at(0) is None
-    assert empty.silence(1.0) == math.inf
-    assert empty.moved_since(0) == (0.0, 0.0)
-    assert not empty.hangs(1.0, TIMEOUT)
-    assert empty.falters(0.0)
-    assert track([5]).begun
-
-
-def test_the_oldest_poses_are_forgotten() -> None:
-    long = track([n * 300 * MS for n in range(KEPT + 5)])
-    assert long.at(4 * 300 * MS) is None
-    assert long.at(5 * 300 * MS) == Pose(5.0)
-    assert long.newest == Pose(float(KEPT + 4))
-
-
-def test_a_base_has_moved_by_its_way_and_its_turn() -> None:
-    made = Track()
-    made.add(Pose(1.0, 1.0, 3.0), 0, 0.0, TIMEOUT)
-    made.add(Pose(4.0, 5.0, -3.0), 1000 * MS, 1.0, TIMEOUT)
-    moved, turned = made.moved_since(0)
-    assert moved == 5.0
-    assert turned == pytest.approx(2 * math.pi - 6.0)
-    assert made.moved_since(1000 * MS) == (0.0, 0.0)
-    assert made.moved_since(600 * MS) == (0.0, 0.0)  # nobody knows
+    found = between(Pose(yaw=3.1), Pose(yaw=-3.1), 0.5)
+    assert abs(wrap(found.yaw - math.pi)) < 1e-9
 
 
 @pytest.mark.parametrize("every", [0.02, 0.05, 0.1, 0.3])
@@ -113,18 +77,6 @@ def test_the_period_is_learned_slowly_and_not_from_a_silence() -> None:
     assert not made.falters(6.3 + limit * 0.99) and made.falters(6.3 + limit * 1.01)
     made.add(Pose(), 800 * MS, 6.3 + 9.0, TIMEOUT)  # a silence is no period
     assert not made.falters(15.3 + limit * 0.99) and made.falters(15.3 + limit * 1.01)
-
-
-def test_odometry_hangs_when_it_comes_without_going_on() -> None:
-    made = track([1, 2])
-    assert not made.hangs(0.5, TIMEOUT)
-    for n in range(10):
-        made.add(Pose(9.0), 2, 0.2 + 0.1 * n, TIMEOUT)
-    assert made.newest == Pose(1.0)
-    assert made.silence(1.1) == pytest.approx(1.0)
-    assert made.hangs(1.1, TIMEOUT)
-    assert not made.hangs(1.1, 1.5)
-    assert not made.hangs(1.8, TIMEOUT)  # now nothing comes at all
 
 
 @pytest.mark.parametrize(
@@ -151,13 +103,6 @@ def test_a_track_begins_anew_where_the_old_one_ended_and_the_new_one_goes_on(
     assert (made.at(8) == Pose(0.0)) == (not taken)
     if taken:
         assert made.silence(later[-1][1]) == 0.0
-
-
-@given(st.floats(-30, 30))
-def test_an_angle_is_wrapped_to_half_a_turn(angle: float) -> None:
-    wrapped = wrap(angle)
-    assert -math.pi <= wrapped <= math.pi
-    assert math.cos(wrapped - angle) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("axis", ["x", "y", "yaw"])
@@ -200,110 +145,6 @@ def test_only_where_odometry_is_required_nothing_moves_before_it_was_seen(
     assert moves or "odometry is missing" in reports(effects)
 
 
-def test_odometry_that_is_not_a_number_is_not_used() -> None:
-    drill = Drill()
-    assert "not a number" in reports(drill.on(Odometry(Pose(float("nan")), 0)))
-
-
-def test_a_step_counts_from_where_its_frame_was_taken() -> None:
-    drill = Drill()
-    drill.on(Odometry(Pose(), 1_000_000_000))
-    drill.on(Odometry(Pose(x=0.2), 2_000_000_000))
-    x, effects = 0.2, drill.on(words("action: move forward medium;", stamp=1_000_000_000))
-    stamp = 2_000_000_000
-    while drill.navigator.moving:
-        x, stamp = x + 0.05 * drives(effects)[-1].vx, stamp + 50_000_000
-        drill.on(Odometry(Pose(x=x), stamp))
-        effects = drill.on(Tick(), 0.05)
-    assert x == pytest.approx(0.45, abs=0.03)
-
-
-def test_a_robot_that_was_carried_away_since_the_frame_does_not_move() -> None:
-    drill = Drill()
-    drill.on(Odometry(Pose(), 1_000_000_000))
-    drill.on(Odometry(Pose(x=3.0), 9_000_000_000))
-    effects = drill.on(words(FORWARD, stamp=1_000_000_000))
-    assert not drives(effects) and "moved away" in reports(effects)
-
-
-class Walk:
-    """A navigator on the bench's base, with odometry that ``lie`` makes of time and true pose."""
-
-    def __init__(self, action: str, lie: Callable[[float, Pose], Odometry | Pose | None]) -> None:
-        self.base, self.problems = Base(lag=0.1, now=100.0), ""
-        self.navigator, self.path, self.turn = Navigator(), 0.0, 0.0
-        self.back = self.back_turn = 0.0
-        self.still_at, self.begun, now = math.nan, math.nan, 100.0
-        self.base.pose = Pose(5.0, 0.0, 0.0)
-        effects: list[Effect] = []
-        for tick in range(160):
-            now += PERIOD
-            self._pass(now)
-            told = self.base.pose if tick < 20 else lie(now - self.begun, self.base.pose)
-            if told is not None:
-                told = told if isinstance(told, Odometry) else Odometry(told, int(now * 1e9))
-                self.navigator.on(told, now)
-            if tick == 20:
-                self.begun = now
-                said = words(f"action: {action};", stamp=int(now * 1e9), age=0.0)
-                effects = self.navigator.on(said, now)
-            else:
-                effects = self.navigator.on(Tick(), now)
-            self.problems += reports(effects)
-            for effect in effects:
-                self.base.obey(effect)
-
-    def _pass(self, now: float) -> None:
-        for vx, vy, wz, dt in self.base.run(now):
-            self.path += math.hypot(vx, vy) * dt
-            self.turn += abs(wz) * dt
-            self.back, self.back_turn = min(self.back, vx), min(self.back_turn, wz)
-            if max(abs(vx), abs(vy)) > STANDING[0] or abs(wz) > STANDING[1]:
-                self.still_at = now - self.begun
-
-
-LATE = 0.3  # s into the motion
-LIES: dict[str, Callable[[float, Pose], Odometry | Pose | None]] = {
-    "frozen": lambda t, p: Odometry(Pose(5.0), 100_000_000_000),
-    "frozen_later": lambda t, p: p if t < LATE else Odometry(p, 101_300_000_000),
-    "pose_frozen": lambda t, p: Pose(5.0),
-    "restarted": lambda t, p: p if t < LATE else Pose(p.x - 5, p.y, p.yaw),
-    "back": lambda t, p: p if t < LATE else Pose(p.x - 0.2, p.y, p.yaw - 0.3),
-    "jump": lambda t, p: p if t < LATE else Pose(p.x + 3, p.y + 2, p.yaw),
-    "spin": lambda t, p: p if t < LATE else Pose(p.x, p.y, p.yaw + 2.0),
-    "aside": lambda t, p: p if t < LATE else Pose(p.x, p.y + 0.2, p.yaw + 0.3),
-    "1e308": lambda t, p: p if t < LATE else Pose(1e308, -1e308, p.yaw),
-    "nan": lambda t, p: p if t < LATE else Pose(math.nan, p.y, p.yaw),
-    "a_tenth": lambda t, p: Pose(5.0 + 0.1 * (p.x - 5.0), p.y, 0.1 * p.yaw),
-    "reversed": lambda t, p: Pose(10.0 - p.x, p.y, -p.yaw),
-    "gone": lambda t, p: p if t < LATE else None,
-}
-SAYS = {
-    "move forward small": (0.2, 0.0),
-    "move forward large": (0.9, 0.0),
-    "turn left small": (0.0, 7.0),
-    "turn left large": (0.0, 48.0),
-}
-
-
-@pytest.mark.parametrize("action", SAYS)
-@pytest.mark.parametrize("lie", LIES)
-def test_a_step_keeps_its_bounds_and_direction_whatever_odometry_says(
-    lie: str, action: str
-) -> None:
-    walk = Walk(action, LIES[lie])
-    distance, angle = SAYS[action]
-    assert walk.path <= (RATIO * distance + MORE[0] if distance else 0.0)
-    turns = RATIO * math.radians(angle) + MORE[1] if angle else BEND
-    assert walk.turn <= turns + 0.002
-    assert (walk.back_turn if angle else walk.back) >= 0.0
-    if lie in ("gone", "frozen_later", "1e308", "nan"):
-        assert walk.still_at < LATE + 0.5 + PERIOD or math.isnan(walk.still_at)
-        assert "odometry is missing" in walk.problems or walk.still_at < LATE + 0.5
-    if lie in ("jump", "restarted", "spin") and "large" in action:
-        assert "odometry jumped" in walk.problems
-
-
 def test_odometry_is_used_again_once_it_goes_on() -> None:
     drill = Drill()
     for stamp in (10, 10, 10):
@@ -321,9 +162,7 @@ EPOCH = 1_700_000_000 * NS  # ROS time at steady 0
 def offset_of(source: list[tuple[float, float]]) -> float:
     """The estimate after messages of (steady time, stamp less receive time)."""
     clock = SourceClock("the camera's")
-    for ahead in (math.nan, math.inf, -math.inf):
-        clock.hear(ahead, 1.0)
-    assert clock.offset is None and not clock.news(), "no number is none"
+    assert clock.offset is None and not clock.news()
     for number, (now, ahead) in enumerate(source):
         clock.hear(ahead, now)
         assert number or not clock.news(), "one message tells nothing surely"
@@ -348,7 +187,7 @@ def test_the_offset_is_found_under_jitter_bursts_lies_and_drift(
             held = now + 1.5  # a burst: nothing comes through until then
         late = latency * (1 + random.expovariate(3.0)) + max(0.0, held - now)
         false = int(now) % 4 == 0 and random.random() < 0.05
-        lie = random.choice((3600.0, 5.0, math.inf)) if false else 0.0
+        lie = random.choice((3600.0, 5.0, 1e11)) if false else 0.0
         source.append((now + late, true + drift * (now - 100.0) - late + lie))
     last, nearly = true + drift * 20.0, 0.01 + 0.1 / rate + abs(true) * 1e-12
     assert offset_of(source) == pytest.approx(last - latency, abs=nearly)
@@ -398,7 +237,7 @@ class Machine:
             message = Odometry(Pose(x=self.pose), stamp, self.lag - self.ahead)
             self.said += reports(self.drill.on(message, 0.02))
 
-    def frame(self, request: str, since: float, camera: float, **changes: object) -> object:
+    def frame(self, request: str, since: float, camera: float, **changes: object) -> Words:
         """Words on a frame that was taken ``since`` seconds ago, by a clock ``camera`` s ahead."""
         stamp = EPOCH + round((self.drill.now - since + camera) * NS)
         given = {"stamp": stamp, "age": since - camera, "camera_offset": camera - 0.03}
@@ -412,7 +251,7 @@ def test_a_step_counts_from_where_its_frame_was_taken_whatever_the_clocks_say(
 ) -> None:
     machine = Machine(base)
     machine.run(1.0, speed=0.2)
-    goal = machine.drill.on(machine.frame("r1", 0.5, base if camera == "the base's" else 0.0))  # type: ignore[arg-type]
+    goal = machine.drill.on(machine.frame("r1", 0.5, base if camera == "the base's" else 0.0))
     assert drives(goal)
     run = machine.drill.navigator._run
     assert run is not None
@@ -424,12 +263,12 @@ def test_a_step_counts_from_where_its_frame_was_taken_whatever_the_clocks_say(
 @pytest.mark.parametrize("base", [-3600.0, -5.5, 5.5, 3600.0, 1e9])
 def test_odometry_beyond_the_limit_moves_nothing_and_says_why(base: float) -> None:
     machine = Machine(base)
-    effects = machine.drill.on(machine.frame("r1", 0.2, 0.0))  # type: ignore[arg-type]
+    effects = machine.drill.on(machine.frame("r1", 0.2, 0.0))
     assert not drives(effects)
     assert "clock_offset_limit" in reports(effects) and "synchronize" in reports(effects)
     assert machine.drill.navigator.odometer.clock_offset == pytest.approx(base, abs=0.01)
     wide = Machine(base, Settings(clock_offset_limit=1e10))
-    assert drives(wide.drill.on(wide.frame("r1", 0.2, 0.0)))  # type: ignore[arg-type]
+    assert drives(wide.drill.on(wide.frame("r1", 0.2, 0.0)))
 
 
 def test_a_camera_whose_clock_is_ahead_moves_the_robot_within_the_limit_only() -> None:
@@ -446,13 +285,7 @@ def test_an_old_frame_never_passes_for_a_fresh_one_because_of_an_offset(lie: flo
         machine = Machine(base)
         for age in (10.5, 12.0, 14.5):
             old = machine.frame(f"r{age}", age, 0.0, camera_offset=lie)
-            assert not drives(machine.drill.on(old)), (base, age)  # type: ignore[arg-type]
-
-
-def test_a_driver_that_lags_as_a_whole_does_not_look_fresh() -> None:
-    machine = Machine(0.0, lag=4.0)  # odometry and camera 4 s late: as clocks that are behind
-    old = machine.frame("r1", 10.5, 0.0, camera_offset=-4.0)
-    assert not drives(machine.drill.on(old))  # type: ignore[arg-type]
+            assert not drives(machine.drill.on(old)), (base, age)
 
 
 def test_frames_of_a_clock_that_jumps_ahead_are_refused_until_the_offset_is_measured() -> None:
@@ -464,11 +297,7 @@ def test_frames_of_a_clock_that_jumps_ahead_are_refused_until_the_offset_is_meas
     assert drives(drill.on(measured, 5.0))
 
 
-def test_stamps_of_zero_frozen_or_swung_tell_nothing_of_a_clock() -> None:
-    drill = Drill()
-    for number in range(100):
-        drill.on(Odometry(Pose(), 0, 1e9 + 0.02 * number), 0.02)
-    assert "missing" in reports(drill.on(words(FORWARD, "r1")))
+def test_stamps_that_swing_tell_nothing_of_a_clock() -> None:
     machine = Machine(0.0)
     newest = EPOCH + round(machine.drill.now * NS)
     for number in range(300):

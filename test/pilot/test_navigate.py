@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.settings import STOP_AND_GO, Settings
+from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.pilot.decision_loop import LoopSettings
 from edge_cloud_spec.pilot.pilot import Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
@@ -30,20 +28,15 @@ REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 class Says(ScriptedRunner):
     """Says these answers, one a decision, the last again and again."""
 
-    def __init__(self, *answers: str, verified: bool = True) -> None:
+    def __init__(self, *answers: str) -> None:
         super().__init__(vlm(), ())
-        self.answers, self.verified = list(answers), verified
+        self.answers = list(answers)
         self.go_on.set()
 
-    def run(self, request: Any, *given: Any) -> Outcome:
+    def run(self, *given: Any) -> Outcome:
         text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         self.tokens = tuple(vlm().tokenizer(text, add_special_tokens=False)["input_ids"])
-        decode, nonce, connect, emit, inbox = given
-
-        def emit_so(one: Emit) -> None:
-            emit(Emit(one.position, one.tokens, self.verified))
-
-        return super().run(request, decode, nonce, connect, emit_so, inbox)
+        return super().run(*given)
 
 
 class Robot:
@@ -83,20 +76,6 @@ def test_it_reads_answers_in_the_decoders_dialect() -> None:
     robot = Robot(Says("forward", "stop"), load_dialect("uni_navid"))
     assert robot.go() == f"done {IT}"
     assert robot.moved
-
-
-def test_it_stands_between_two_motions_where_decisions_are_made_standing() -> None:
-    robot = Robot(Says(FORWARD, "action: turn left small;", STOP))
-    robot.go(settings=Settings(drive=STOP_AND_GO))
-    kinds = ["ahead" if vx > 0 else "left" if wz > 0 else "still" for vx, _, wz in robot.commands]
-    changes = [kind for kind, _ in groupby(kinds)]
-    assert changes[changes[0] == "still" :] == ["ahead", "still", "left", "still"]
-
-
-def test_words_that_nobody_has_verified_move_nothing() -> None:
-    robot = Robot(Says(FORWARD, STOP, verified=False))
-    robot.go()
-    assert not robot.moved
 
 
 def test_settings_and_odometry_are_ones_own() -> None:

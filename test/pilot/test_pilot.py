@@ -15,7 +15,6 @@ from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.status import GoalStatus, Status
 from edge_cloud_spec.pilot import decision_loop
@@ -91,43 +90,6 @@ def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() ->
     assert not flight.of(Report)
 
 
-def test_without_a_runner_nothing_is_decided_and_who_waits_is_let_go() -> None:
-    flight = Flight()
-    flight.pilot.use(None)
-    flight.pilot.hear(Instruction(IT))
-    flight.pilot.see(round(flight.now * 1e9), b"picture")
-    assert flight.pilot.take() is None
-    assert flight.pilot.wait() is None
-
-
-def test_a_decode_that_raises_is_told_and_the_next_decision_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flight, kept = Flight(), ScriptedRunner.run
-
-    def fail(*given: Any) -> None:
-        raise RuntimeError("the model broke")
-
-    monkeypatch.setattr(ScriptedRunner, "run", fail)
-    decided = flight.decided()
-    assert decided.outcome is None and decided.action is None
-    assert [words.finish_reason for words in flight.of(Words)] == ["failed"]
-    assert "the model broke" in flight.of(Report)[0].problem
-    monkeypatch.setattr(ScriptedRunner, "run", kept)
-    flight.now += 10.0
-    assert flight.decided().ended.words == "action: search;"
-
-
-def test_each_decision_has_the_next_number_and_a_seed_of_its_own() -> None:
-    flight = Flight()
-    flight.pilot.number = 5
-    seeds = []
-    for _ in range(2):
-        seeds.append(flight.decided().seed)
-        flight.now += 10.0
-    assert seeds == [5, 6] and flight.pilot.number == 7
-
-
 @pytest.mark.parametrize("stands_still", [0, 108 * 10**9])
 def test_the_cameras_clock_is_measured_by_stamps_that_go_on(stands_still: int) -> None:
     flight = Flight()
@@ -157,15 +119,6 @@ def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset(
     assert words.age == math.inf, "who receives them says it; else they move nothing"
 
 
-def test_a_robot_that_sees_nothing_says_so_with_its_instruction() -> None:
-    flight = Flight()
-    flight.pilot.hear(Instruction(IT))
-    flight.pilot.tick("no picture comes")
-    flight.pilot.tick()
-    lines = [str(said) for said in flight.of(GoalStatus)]
-    assert lines == [f"following {IT}", f"following {IT}: no picture comes", f"following {IT}"]
-
-
 def test_a_drafter_that_failed_in_a_decision_is_reported_and_its_answer_counts() -> None:
     flight = Flight()
     flight.runner.failure = "the draft model ran out of memory"
@@ -174,23 +127,9 @@ def test_a_drafter_that_failed_in_a_decision_is_reported_and_its_answer_counts()
     assert [report.problem for report in flight.of(Report)] == [problem]
 
 
-# Bytes that are no letter yet
-
-
-def test_bytes_that_never_became_a_letter_are_told_at_the_end() -> None:
-    """Else "stop" and half of an arrow would be "stop"."""
-    tokenizer = vlm().tokenizer
-    arrow = tokenizer("stop\u2190", add_special_tokens=False)["input_ids"]
-    stream = TextStream(tokenizer)
-    while not stream.text.endswith("stop"):
-        stream.add(arrow[:1])
-        arrow = arrow[1:]
-    assert stream.add(arrow[:1]) == "" and stream.text == "stop"
-    assert stream.add((), ended=True) == "\ufffd" and stream.text == "stop\ufffd"
-
-
 @pytest.mark.parametrize(("reason", "rest"), [("end", "\ufffd"), ("length", "")])
-def test_the_navigator_hears_of_them(reason: str, rest: str) -> None:
+def test_bytes_that_never_became_a_letter_are_told_at_the_end(reason: str, rest: str) -> None:
+    """Else "stop" and half of an arrow would be "stop"."""
     flight = Flight(text="stop\u2190")
     flight.runner.tokens, flight.runner.by_itself = flight.runner.tokens[:-1], reason
     decided = flight.decided()
@@ -239,16 +178,15 @@ def test_another_mission_begins_anew(change: str) -> None:
     assert not answers(flight)
 
 
-@pytest.mark.parametrize("how", ["aborted", "alone", "unverified", "no action"])
+@pytest.mark.parametrize("how", ["aborted", "unverified", "no action"])
 def test_what_nobody_verified_or_decided_is_in_no_history(how: str) -> None:
     text = "reason: nothing;" if how == "no action" else "action: search;"
-    flight = Flight(CREEPS, text)
+    flight = Flight(text=text)
     remembers(flight)
-    flight.lost = how == "alone"
     flight.runner.verified = how != "unverified"
     flight.runner.by_itself = "aborted" if how == "aborted" else "end"
     flight.decided()
-    flight.lost, flight.now = False, flight.now + 60.0
+    flight.now += 60.0
     flight.decided()
     assert not answers(flight)
 
@@ -383,17 +321,20 @@ def test_a_bare_word_is_an_action_once_its_answer_has_ended(reason: str, follows
 # While the link is lost
 
 
-@pytest.mark.parametrize(("settings", "lost"), [(STOPS, False), (CREEPS, True)])
+@pytest.mark.parametrize(
+    ("settings", "lost", "alone"),
+    [(STOPS, False, False), (STOPS, True, False), (CREEPS, True, True)],
+)
 def test_a_decision_that_waits_for_the_link_or_needs_none_goes_on_without_it(
-    settings: PilotSettings, lost: bool
+    settings: PilotSettings, lost: bool, alone: bool
 ) -> None:
     with Flying(settings, lost) as flying:
         flying.lost = True
         flying.pilot.lose_link()
         flying.runner.go_on.set()
         assert flying.ended() == ["end"]
-        assert flying.of(Decided)[0].alone is lost
-        assert flying.runner.presets == ["edge_only" if lost else "dsd"]
+        assert flying.of(Decided)[0].alone is flying.pilot.decides_alone is alone
+        assert flying.runner.presets == ["edge_only" if alone else "dsd"]
 
 
 def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None:
@@ -409,9 +350,3 @@ def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None
     assert flying.decided().alone
     flying.lost, flying.now = False, flying.now + 10.0
     assert not flying.decided().alone, "and in the cloud again once it is back"
-
-
-def test_by_default_no_lost_link_makes_a_decision_local() -> None:
-    flight = Flight()
-    flight.lost = True
-    assert not flight.pilot.decides_alone and not flight.decided().alone

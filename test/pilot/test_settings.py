@@ -57,11 +57,6 @@ def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() ->
     assert coupled[0].policy.seed != coupled[1].policy.seed
 
 
-def test_settings_do_not_differ_by_the_preset_that_they_read() -> None:
-    assert DrafterSettings() == DrafterSettings()
-    assert "loaded_preset" not in repr(DrafterSettings())
-
-
 def test_a_grammar_is_that_of_the_order_and_needs_llguidance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
