@@ -188,27 +188,24 @@ class NavigatorNode(ManagedNode):
         self._handle(GoalStatus.read(message))
 
     def _on_words(self, message: VerifiedTokens) -> None:
-        with self._lock:
-            self._run(self._words(message))
-
-    def _words(self, message: VerifiedTokens) -> Words:
-        """Convert a message to words; under the lock, since their age counts from this moment."""
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        return Words(
-            request=message.request_id,
-            position=message.position,
-            tokens=tuple(message.tokens),
-            text=message.text,
-            verified=message.verified,
-            finished=message.finished,
-            stamp=stamp,
-            age=self._age(stamp) if stamp else math.inf,
-            goal_id=message.goal_id,
-            instruction=message.instruction,
-            stops=message.stops,
-            camera_offset=message.camera_clock_offset,
-            finish_reason=message.finish_reason,
-        )
+        with self._lock:  # before they are made, since their age counts from that moment
+            words = Words(
+                request=message.request_id,
+                position=message.position,
+                tokens=tuple(message.tokens),
+                text=message.text,
+                verified=message.verified,
+                finished=message.finished,
+                stamp=stamp,
+                age=self._age(stamp) if stamp else math.inf,
+                goal_id=message.goal_id,
+                instruction=message.instruction,
+                stops=message.stops,
+                camera_offset=message.camera_clock_offset,
+                finish_reason=message.finish_reason,
+            )
+            self._run(words)
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         position, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)

@@ -5,9 +5,8 @@ Imports no ROS, so that a bag's frames can be read without it.
 
 from __future__ import annotations
 
-import hashlib
 import io
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -131,8 +130,7 @@ class CameraWatch:
     _stamp: int = -1
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
-    _hash: bytes = field(default=b"", repr=False)
-    _changed: float = 0.0  # when the picture was first as it is
+    _shown: bytes | None = None  # the picture at the last look
     _moved_s: float = 0.0  # for how long the robot has moved since
     _seen: float = 0.0
 
@@ -180,9 +178,8 @@ class CameraWatch:
 
     def _unchanged(self, moving: bool, now: float) -> float:
         """For how many seconds the robot has moved since the picture last changed."""
-        digest = hashlib.blake2b(self._jpeg, digest_size=16).digest()
-        if digest != self._hash:
-            self._hash, self._changed, self._moved_s = digest, now, 0.0
+        if self._jpeg != self._shown:
+            self._shown, self._moved_s = self._jpeg, 0.0
         elif moving:
             self._moved_s += now - self._seen
         self._seen = now

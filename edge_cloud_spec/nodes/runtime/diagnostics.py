@@ -32,8 +32,7 @@ class Diagnostics:
         about = ParameterDescriptor(
             description="which robot this is, in diagnostics; empty: the namespace, or the host"
         )
-        if not node.has_parameter("hardware_id"):
-            node.declare_parameter("hardware_id", "", about)
+        node.declare_parameter("hardware_id", "", about)
         self._console = HealthConsole()
         self._instance = secrets.token_hex(4)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)

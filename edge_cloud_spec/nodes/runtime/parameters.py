@@ -24,7 +24,6 @@ from ...errors import UserError
 from ...options import field_error, flat_fields, wanted
 
 T = TypeVar("T")
-RENAMED = {"limits.response": "limits.move.response"}  # what took its place
 
 
 class Parameters(Generic[T]):
@@ -109,7 +108,7 @@ def refuse_unknown_parameters(node: Node) -> None:
         return
     said = []
     for name in sorted(unknown):
-        near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, known, 1)
+        near = get_close_matches(name, known, 1)
         said.append(f"{name} (did you mean {near[0]}?)" if near else name)
     where = node.get_fully_qualified_name()
     raise UserError(
