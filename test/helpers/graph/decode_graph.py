@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import signal
 import subprocess
@@ -11,30 +10,26 @@ from pathlib import Path
 
 import numpy as np
 from helpers.graph.peer import Peer
-from PIL import Image
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.msg import (
     DecodeStats,
     Draft,
     InstructionStatus,
-    NavStatus,
     Verdict,
     VerifiedTokens,
 )
 from edge_cloud_spec.nav.status import GoalStatus
-from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
 INSTRUCTION = "find the silver bottle"
 
 
 def frame(seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (96, 96, 3), dtype=np.uint8)
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "JPEG")
-    return data.getvalue()
+    return encode_jpeg(pixels)
 
 
 class Watcher(Peer):
@@ -48,7 +43,6 @@ class Watcher(Peer):
             CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
         )
         self.instruction = self.create_publisher(String, "instruction", 10)
-        self.status = self.create_publisher(NavStatus, "nav_status", LATCHED)
         self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
