@@ -101,7 +101,10 @@ def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(graph: Grap
     assert own.get_subscription_count() == 0
 
 
-def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(graph: Graph) -> None:
+def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.LIE_S", 1.0)
     graph.beating("navigator")
     liar = graph.node("mallory", "/")
     lies = liar.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -115,20 +118,6 @@ def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(graph: Graph) -
     graph.until(lambda: graph.says(name, ERROR, "two nodes", "end one of them"))
     graph.end(liar)
     graph.until(lambda: graph.says(name, OK))
-
-
-def test_two_robots_do_not_mix(graph: Graph) -> None:
-    """Robot 1 is whole; all that robot 2 has is a monitor, and a neighbour on robot 1's topic."""
-    for name in ("drafter", "navigator"):
-        graph.beating(name)
-    graph.monitor()
-    graph.monitor("/robot2")
-    graph.until(lambda: graph.says("/robot1/monitor", OK, "all nodes speak"))
-    graph.until(lambda: graph.says("/robot2/monitor", ERROR, "/robot2/drafter is not running"))
-    assert graph.says("/robot1/monitor", OK)
-    assert {graph.last[f"/robot{i}/monitor"].hardware_id for i in (1, 2)} == {"robot1", "robot2"}
-    graph.node("navigator", "/robot2").create_publisher(Twist, "/robot1/cmd_vel", 10)
-    graph.until(lambda: graph.says("/robot1/monitor", ERROR, "/robot2/navigator publishes on"))
 
 
 @pytest.fixture
@@ -163,14 +152,6 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
     state, text = found["topic /robot1/instruction"]
     assert state == "fail" and "best effort, and reliable is asked for" in text
     assert found["/robot1/navigator (robot1)"][0] == "ok"
-    status, found = look(tmp_path / "other.json", "--namespace", "robot2", "--seconds", "5")
+    status, found = look(tmp_path / "other.json", "--namespace", "robot2", "--seconds", "3")
     assert status == 1 and "there are some in /robot1" in found["graph"][1]
-
-
-def test_an_empty_domain_is_said_to_be_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROS_DOMAIN_ID", "232")
-    status, found = look(tmp_path / "doctor.json", "--seconds", "1")
-    assert status == 1 and "no node of ours in ROS domain 232" in found["graph"][1]
     assert main(["doctor", "--live", "--seconds", "0"]) == 2
