@@ -74,6 +74,7 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
+LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
 LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
@@ -142,12 +143,10 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        if obstacles.scan:
-            on_scan = partial(self._on_lidar, "scan", points_of_scan)
-            self.create_subscription(LaserScan, obstacles.scan, on_scan, SENSOR_DATA)
-        if obstacles.points:
-            on_points = partial(self._on_lidar, "points", points_of_cloud)
-            self.create_subscription(PointCloud2, obstacles.points, on_points, SENSOR_DATA)
+        for source, (kind, read) in LIDARS.items():
+            if topic := getattr(obstacles, source):
+                on_lidar = partial(self._on_lidar, source, read)
+                self.create_subscription(kind, topic, on_lidar, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))

@@ -296,7 +296,8 @@ def test_a_base_whose_clock_differs_is_allowed_for_and_said(bench: Bench, start:
     def is_blocked() -> bool:
         time.sleep(0.05)  # each refusal is logged, to a pipe that nobody reads until the end
         if bench.state.state != "moving":
-            bench.say(TURN, f"r{next(numbers)}", ahead=ahead, measured=ahead)
+            turn, request = "action: turn left small;", f"r{next(numbers)}"
+            bench.say(turn, request, ahead=ahead, measured=ahead)
         return any("did not get where it should" in state.detail for state in bench.states)
 
     bench.until(is_blocked)

@@ -25,7 +25,6 @@ from edge_cloud_spec.nodes.stop_guard import GuardSettings, StopGuardNode
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
-SOON = 2.0  # s
 REFUSED = """
 import os
 
@@ -221,11 +220,12 @@ def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
     bench: Bench, start: Any
 ) -> None:
     bench.hear_diagnostics()
-    impatient = f"from edge_cloud_spec.nodes import navigator as n; n.ALONE_S = {SOON}; n.main()"
+    impatient = "from edge_cloud_spec.nodes import navigator as n; n.ALONE_S = 2.0; n.main()"
     start("-p", "guarded:=true", program=["-c", impatient], ready=False)
-    bench.spin(SOON)  # it would have listened for one
-    bench.say("action: turn left large;", "r1")
     bench.until(lambda: "no stop guard" in getattr(bench.last.get("/navigator"), "message", ""))
+    bench.say("action: turn left large;", "r1")
+    bench.until(lambda: bench.said("stopped", "r1"))
+    bench.spin(0.5)
     assert not bench.twists or zeros(bench) == len(bench.twists)
 
 
