@@ -403,17 +403,13 @@ def navigator_health(
         advice = "see the driver of the lidar; nothing moves without it"
         found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
     if problem:
-        found.append(_problem(problem, topic))
+        advice = ""
+        if "jumped" in problem:
+            advice = f"check what publishes {topic}: two sources, or a base that was carried"
+        elif "is not a number" in problem or "no place" in problem:
+            advice = f"check what publishes {topic}"
+        found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
     return worst_of(found)
-
-
-def _problem(problem: str, topic: str) -> Health:
-    advice = ""
-    if "jumped" in problem:
-        advice = f"check what publishes {topic}: two sources, or a base that was carried"
-    elif "is not a number" in problem or "no place" in problem:
-        advice = f"check what publishes {topic}"
-    return Health(Level.WARN, problem, advice, {"last problem": problem})
 
 
 def main() -> int:

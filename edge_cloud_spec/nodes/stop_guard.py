@@ -87,8 +87,10 @@ class StopGuardNode(Node):
     def _diagnose(self) -> Health:
         values = {"fired": self._fired}
         if time.monotonic() - self._fired_at < REPORT_S:
-            silent = f"the navigator was silent for {self._silence:g} s"
-            said = f"the robot moved and {silent}: the guard stopped it"
+            said = (
+                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
+                "stopped it"
+            )
             advice = "see the navigator's log, and the machine's load"
             return Health(Level.WARN, said, advice, values, check="pulse")
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)

@@ -140,10 +140,6 @@ class CameraWatch:
             self._stamp_went_on = now
         self._stamp, self._jpeg, self._came = stamp, jpeg, now
 
-    def silent(self, now: float) -> float | None:
-        """Seconds since the last frame; None before the first."""
-        return None if self._came is None else now - self._came
-
     def missing(self, now: float) -> bool:
         """Whether a frame is long overdue."""
         return now - (self.started if self._came is None else self._came) > SILENT_S
@@ -155,8 +151,9 @@ class CameraWatch:
 
         ``clock_offset``: how far the camera's stamps are ahead, s; None: unknown.
         """
-        health, silent, ahead = self._health(topics, moving, now), self.silent(now), clock_offset
-        values: dict[str, object] = {} if silent is None else {"camera_silent_s": round(silent, 1)}
+        health, ahead, values = self._health(topics, moving, now), clock_offset, dict[str, object]()
+        if self._came is not None:
+            values["camera_silent_s"] = round(now - self._came, 1)
         values["camera_clock_offset_s"] = "unknown" if ahead is None else round(ahead, 3)
         if health.level == Level.OK and ahead is not None and abs(ahead) > CLOCKS_APART_S:
             advice = "synchronize the clocks (chrony), or say its latency (camera_lag)"

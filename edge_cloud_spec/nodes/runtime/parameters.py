@@ -72,8 +72,6 @@ class Parameters(Generic[T]):
 
     def _set(self, parameters: list[Parameter]) -> SetParametersResult:
         mine = {p.name: p.value for p in parameters if p.name in self._fields}
-        if not mine:
-            return SetParametersResult(successful=True)
         try:
             fitted = {name: _fit(name, *self._with(name, value)) for name, value in mine.items()}
             self.value = _changed(self.value, fitted)
@@ -81,7 +79,7 @@ class Parameters(Generic[T]):
             return SetParametersResult(successful=False, reason=f"parameter {bad}")
         for name in mine:
             self.problems.pop(name, None)
-        if self._on_change is not None:
+        if self._on_change is not None and mine:
             self._on_change(frozenset(mine))
         return SetParametersResult(successful=True)
 
