@@ -5,17 +5,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
 import pytest
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
+from diagnostic_msgs.msg import DiagnosticStatus
+from helpers.graph.decode_graph import CAMERA, INSTRUCTION, Watcher, frame
 from helpers.graph.nodes_here import node_here
-from helpers.graph.peer import REPLY_TIMEOUT, Peer
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
@@ -76,36 +74,7 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
-DRAFTER, TOPIC = "/robot1/drafter", "/robot1/camera/image_raw/compressed"
-
-
-class Robot(Peer):
-    """The camera and the operator of /robot1, and what its drafter says."""
-
-    def __init__(self) -> None:
-        super().__init__("robot", "/robot1")
-        self.hear_diagnostics()
-        self.lines = self.collect(InstructionStatus, "instruction_status", LATCHED)
-        self.frame: Callable[[int], bytes] | None = None
-        self._numbers = count()
-        self.instruction = self.create_publisher(String, "instruction", 10)
-        self.create_timer(0.1, self._publish)
-
-    def start_camera(self) -> None:
-        self._camera = self.create_publisher(CompressedImage, TOPIC, qos_profile_sensor_data)
-
-    def _publish(self) -> None:
-        if self.frame is not None:
-            message = CompressedImage(format="jpeg", data=self.frame(next(self._numbers)))
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._camera.publish(message)
-
-    def known(self) -> object:
-        return self.last.get(DRAFTER), self.lines[-3:]
-
-    def is_told(self, *begin: str) -> bool:
-        """Whether the newest line of ``instruction_status`` begins so."""
-        return bool(self.lines) and str(GoalStatus.read(self.lines[-1])).startswith(begin)
+DRAFTER, TOPIC = "/robot1/drafter", f"/robot1/{CAMERA}"
 
 
 # Its waits are shorter than a drafter's; test_health.py tests the camera's watch with all of them.
@@ -121,14 +90,14 @@ sys.exit(main())
 
 
 @pytest.fixture
-def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Robot]:
+def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Watcher]:
     given = ("-p", "model.path:=bytes", "-p", "reply_timeout:=1.0", "-p", "hardware_id:=go2-7")
     launch(["-c", IMPATIENT], "-r", "__ns:=/robot1", *given)
-    with Robot() as robot:
+    with Watcher("/robot1", sees=False) as robot:
         yield robot
 
 
-def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
+def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
     stranger = robot.create_publisher(CompressedImage, TOPIC.replace("1", "2"), 10)
     robot.until(
         lambda: robot.says(DRAFTER, ERROR, f"no picture on {TOPIC}", "there is /robot2/camera")
@@ -143,35 +112,32 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
     robot.until(lambda: robot.says(DRAFTER, ERROR, f"camera:={nearest}"))
     assert robot.last[DRAFTER].hardware_id == "go2-7"
 
-    robot.until(lambda: robot.instruction.get_subscription_count())
-    robot.instruction.publish(String(data="find the blue box"))
+    robot.ask("find the blue box")
     blind = f"following find the blue box: no picture on {TOPIC}"
-    robot.until(lambda: robot.is_told(blind))
+    robot.until(lambda: robot.told().startswith(blind))
 
     robot.destroy_publisher(other)
     wrong = robot.create_publisher(Image, TOPIC, 10)
     robot.until(lambda: robot.says(DRAFTER, ERROR, "it carries sensor_msgs/msg/Image"))
     robot.destroy_publisher(wrong)
 
-    robot.frame = frame
     robot.start_camera()
-    robot.until(lambda: robot.is_told("following") and not robot.is_told(blind))
+    robot.until(lambda: robot.told().startswith("following") and blind not in robot.told())
     # There is no bridge: said by the decision that fails, with what to do.
     robot.until(
         lambda: robot.says(DRAFTER, ERROR, "no cloud bridge is on the topics", "start the node")
     )
-    robot.until(lambda: "no cloud bridge" in robot.lines[-1].detail)
-    robot.instruction.publish(String(data="stop"))
-    robot.until(lambda: robot.is_told("stopped"))
+    robot.until(lambda: "no cloud bridge" in robot.told())
+    robot.ask("stop")
+    robot.until(lambda: robot.told().startswith("stopped"))
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
     navigator.publish(NavStatus(**Status("moving", "r1", "move forward small").fields))
-    robot.frame = lambda number: frame(0)
     robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
     navigator.publish(NavStatus(**Status("idle", "r1", "done: move forward small").fields))
-    robot.frame = lambda number: b"no picture at all"
+    robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))
-    robot.frame = frame
+    robot.picture = frame()
     robot.until(lambda: robot.says(DRAFTER, OK, "no instruction"))  # and the problem was forgotten
 
 
@@ -242,8 +208,8 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
         ended = {m.request_id for m in watcher.finished()[:2]}
         watcher.until(lambda: {m.request_id for m in watcher.heard["decode_stats"]} >= ended)
         watcher.ask("stop")
-        signs = watcher.collect(DiagnosticArray, "/diagnostics", 10)
-        watcher.until(lambda: len(signs) > 10 or process.poll() is not None)
+        watcher.statuses.clear()
+        watcher.until(lambda: len(watcher.statuses) > 10 or process.poll() is not None)
         assert process.poll() is None
         watcher.ask("find the brown door")
         watcher.until(lambda: process.poll() is not None)

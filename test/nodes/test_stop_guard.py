@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -171,29 +170,6 @@ def test_a_guard_that_slept_hears_what_came_meanwhile_before_it_stops_anybody(
     assert not pulses.stops
 
 
-@pytest.fixture
-def moving(bench: Bench, start: Any, launch: Any) -> Callable[..., subprocess.Popen[str]]:
-    """Starts navigator and guard, and has the robot turn."""
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        bench.hear_diagnostics()
-        launch(GUARD)
-        bench.until(lambda: fired(bench) == 0)
-        navigator: subprocess.Popen[str] = start(
-            "-p", "steps.turn_large:=180.0", "-p", "guarded:=true", *arguments
-        )
-        bench.until(lambda: bench.count_subscribers("pulse"))
-        bench.until(lambda: {"/stop_guard"} <= publishers(bench, "cmd_vel"))
-        turn(bench)
-        return navigator
-
-    return begin
-
-
-def publishers(peer: Peer, topic: str) -> set[str]:
-    return {f"/{info.node_name}" for info in peer.get_publishers_info_by_topic(f"/{topic}")}
-
-
 def turn(bench: Bench) -> None:
     """Have the robot begin to turn, again where a message was not heard yet."""
     bench.twists.clear()
@@ -240,9 +216,14 @@ def test_without_a_guard_nobody_stops_what_a_killed_navigator_commanded(
 
 
 def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
-    bench: Bench, moving: Any
+    bench: Bench, start: Any, launch: Any
 ) -> None:
-    navigator = moving()
+    bench.hear_diagnostics()
+    launch(GUARD)
+    bench.until(lambda: fired(bench) == 0)
+    navigator = start("-p", "steps.turn_large:=180.0", "-p", "guarded:=true")
+    bench.until(lambda: bench.count_publishers("cmd_vel") == 2)
+    turn(bench)
     navigator.send_signal(signal.SIGSTOP)
     bench.until(lambda: zeros(bench) == REPEATS)
     navigator.send_signal(signal.SIGCONT)

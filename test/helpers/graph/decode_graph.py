@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from helpers.graph.peer import Peer
+from rclpy.publisher import Publisher
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
@@ -24,6 +25,7 @@ from edge_cloud_spec.msg import (
 )
 from edge_cloud_spec.nav.status import GoalStatus
 
+CAMERA = "camera/image_raw/compressed"
 INSTRUCTION = "find the silver bottle"
 
 
@@ -35,13 +37,14 @@ def frame(seed: int = 0) -> bytes:
 class Watcher(Peer):
     """A node in this process that plays the camera and hears everything."""
 
-    def __init__(self) -> None:
-        super().__init__("watcher")
+    def __init__(self, namespace: str = "", sees: bool = True) -> None:
+        super().__init__("watcher", namespace)
+        self.hear_diagnostics()
         self.heard: dict[str, list] = {}
-        self.picture: bytes | None = frame()
-        self.camera = self.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
-        )
+        self.picture = frame()
+        self.camera: Publisher | None = None
+        if sees:
+            self.start_camera()
         self.instruction = self.create_publisher(String, "instruction", 10)
         self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
@@ -53,8 +56,11 @@ class Watcher(Peer):
         ):
             self.heard[topic] = self.collect(kind, topic, 100)
 
+    def start_camera(self) -> None:
+        self.camera = self.create_publisher(CompressedImage, CAMERA, qos_profile_sensor_data)
+
     def _publish_frame(self) -> None:
-        if self.picture is not None:
+        if self.camera is not None:
             message = CompressedImage(format="jpeg", data=self.picture)
             message.header.stamp = self.get_clock().now().to_msg()
             self.camera.publish(message)
@@ -82,6 +88,11 @@ class Watcher(Peer):
     def said(self, start: str) -> bool:
         heard = self.heard["instruction_status"]
         return any(str(GoalStatus.read(message)).startswith(start) for message in heard)
+
+    def told(self) -> str:
+        """The newest line of ``instruction_status``."""
+        heard = self.heard["instruction_status"]
+        return str(GoalStatus.read(heard[-1])) if heard else ""
 
 
 class Cloud:
