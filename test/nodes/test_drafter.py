@@ -155,6 +155,7 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
     launch(["-m", "edge_cloud_spec.nodes.drafter"], "-p", "model.path:=bytes")
     bench.until(lambda: said(f"idle {STARTED}"))
     bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
+    bench.spin(0.5)  # until the drafter has found this publisher, too
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said("failed e_stop is on; publish the instruction again"))
     stop.publish(Bool(data=False))
