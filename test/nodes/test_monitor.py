@@ -120,30 +120,19 @@ def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(
     graph.until(lambda: graph.says(name, OK))
 
 
-@pytest.fixture
-def neighbour() -> Iterator[Peer]:
-    with Peer("mallory") as neighbour:
-        yield neighbour
-
-
-def look(file: Path, *arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
-    """The exit status, and (state, what was found) of each check of the graph."""
-    with elsewhere_only():
-        status = main(["doctor", "--live", *arguments, "--json", str(file)])
-    rows = json.loads(file.read_text())["rows"]
-    return status, {row["check"]: (row["state"], row["found"]) for row in rows}
-
-
 def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
-    launch: Callable[..., subprocess.Popen[str]], neighbour: Peer, tmp_path: Path
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     launch(["-m", "edge_cloud_spec.nodes.navigator"], "-r", "__ns:=/robot1")
-    neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
-    neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
-    neighbour.create_publisher(String, "/robot1/instruction", qos_profile_sensor_data)
-    neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
-    status, found = look(tmp_path / "doctor.json", "--seconds", "4")
-    assert status == 1
+    file = tmp_path / "doctor.json"
+    with Peer("mallory") as neighbour, elsewhere_only():
+        neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
+        neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
+        neighbour.create_publisher(String, "/robot1/instruction", qos_profile_sensor_data)
+        neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
+        assert main(["doctor", "--live", "--seconds", "4", "--json", str(file)]) == 1
+    rows = json.loads(file.read_text())["rows"]
+    found = {row["check"]: (row["state"], row["found"]) for row in rows}
     state, text = found["nodes of /robot1"]
     assert state == "fail" and "/robot1/cloud_bridge, /robot1/stop_guard is not running" in text
     assert found["heartbeat of /robot1/navigator"][0] == "ok"
