@@ -29,7 +29,7 @@ def signals_as_interrupt() -> Iterator[None]:
         if last - before > REPEAT_S:
             raise KeyboardInterrupt
 
-    with _handled(interrupt):
+    with handled(interrupt):
         yield
 
 
@@ -40,12 +40,13 @@ def signals_as_event() -> Iterator[threading.Event]:
     Only poll it with ``is_set``: the handler runs in the thread that would wait.
     """
     came = threading.Event()
-    with _handled(lambda number, frame: came.set()):
+    with handled(lambda number, frame: came.set()):
         yield came
 
 
 @contextlib.contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """A context in which this handler gets SIGINT, SIGTERM and SIGHUP; only in the main thread."""
     try:
         replaced = {n: signal.signal(n, handler) for n in SIGNALS}
     except ValueError:  # not the main thread

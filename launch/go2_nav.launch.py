@@ -25,7 +25,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from edge_cloud_spec.bringup.exits import EndAll, ExitRules
+from edge_cloud_spec.bringup.exits import DELAY_S, EndAll, ExitRules
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, graph
 from edge_cloud_spec.bringup.launch_arguments import (
     ARGUMENTS,
@@ -78,7 +78,7 @@ class _Graph:
                 # sentence is said again when all have ended, so that it stands last.
                 atexit.register(print, f"error: {then.why}", file=sys.stderr)
                 raise UserError(then.why)
-            timer = TimerAction(period=then.delay_s, actions=self.start(spec))
+            timer = TimerAction(period=DELAY_S, actions=self.start(spec))
             return [LogInfo(msg=then.why), timer]
 
         return [
@@ -98,7 +98,7 @@ class _Graph:
             }
         return Node(
             package=spec.package,
-            executable=spec.executable,
+            executable=spec.name,
             arguments=list(spec.arguments),
             output="screen",
             additional_env={ENDS_WITH_LAUNCH: str(os.getpid())},

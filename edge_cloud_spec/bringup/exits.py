@@ -30,9 +30,8 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Respawn:
-    """Start the process again after ``delay_s`` seconds, and log why."""
+    """Start the process again after ``DELAY_S``, and log why."""
 
-    delay_s: float
     why: str
 
 
@@ -70,7 +69,7 @@ class ExitRules:
             return EndAll(f"{text}; it was started again {MAX_RESPAWNS} times")
         self._respawns[name] += 1
         count = f"{self._respawns[name]} of {MAX_RESPAWNS}"
-        return Respawn(DELAY_S, f"{text}; it is started again in {DELAY_S:g} s ({count})")
+        return Respawn(f"{text}; it is started again in {DELAY_S:g} s ({count})")
 
 
 def exit_text(status: int) -> str:

@@ -284,14 +284,13 @@ class GraphSettings:
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One process of the graph.
+    """One process of the graph, named as its executable.
 
     ``parameters`` override those of the parameter file. ``arguments`` are plain command line
     arguments; ``folder`` of our package contains the module. ``is_node`` is false for a program
     without ROS arguments. ``role``: what its end means for the others.
     """
 
-    executable: str
     name: str
     namespace: str = ""
     parameters: tuple[tuple[str, Value], ...] = ()
@@ -325,12 +324,12 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
     reading = _given({"dialect": settings.dialect_name})
     lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
-    guarded: dict[str, Value] = {"guarded": True}
-    if "guarded" in settings.given("navigator"):
-        guarded = {}
+    given = settings.given("navigator")
+    guarded = {} if "guarded" in given else {"guarded": True}
     navigator = _node("navigator", settings, drive=driving, **guarded, **reading, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
-    specs.append(_node("stop_guard", settings, **_output(settings)))
+    output = {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
+    specs.append(_node("stop_guard", settings, **output))
     drafting = {
         "preset": settings.preset,
         "model.path": settings.drafter,
@@ -346,11 +345,13 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.rviz:
         specs.append(replace(_node("annotator", settings), folder="observe"))
         if settings.simulated:  # a robot's own driver describes it
-            specs.append(_robot_model(settings))
+            text = (share() / "config/go2.urdf").read_text("utf-8")
+            described = (("robot_description", text),)
+            name = "robot_state_publisher"
+            specs.append(NodeSpec(name, settings.namespace, described, package=name))
         picture = str(share() / "config/go2_nav.rviz")
         specs.append(
             NodeSpec(
-                "rviz2",
                 "rviz2",
                 settings.namespace,
                 arguments=("-d", picture),
@@ -363,25 +364,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
 
 def _node(name: str, settings: GraphSettings, **parameters: Value) -> NodeSpec:
     return NodeSpec(
-        name, name, settings.namespace, tuple(parameters.items()), remappings=settings.renames
-    )
-
-
-def _output(settings: GraphSettings) -> dict[str, Value]:
-    """The navigator's output settings, for the stop guard."""
-    given = settings.given("navigator")
-    return {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
-
-
-def _robot_model(settings: GraphSettings) -> NodeSpec:
-    """Publishes robot_description and the transforms of its joints."""
-    name, text = "robot_state_publisher", (share() / "config/go2.urdf").read_text("utf-8")
-    return NodeSpec(
-        name,
-        name,
-        settings.namespace,
-        (("robot_description", text),),
-        package="robot_state_publisher",
+        name, settings.namespace, tuple(parameters.items()), remappings=settings.renames
     )
 
 
@@ -399,12 +382,12 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
     }
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)
-    return NodeSpec("cloud_verifier", "cloud_verifier", arguments=arguments, is_node=False)
+    return NodeSpec("cloud_verifier", arguments=arguments, is_node=False)
 
 
 def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     """The command line that starts a process of ours without ROS's launch."""
-    argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.executable}", *spec.arguments]
+    argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.name}", *spec.arguments]
     if not spec.is_node:
         return argv
     argv += ["--ros-args", "-r", f"__node:={spec.name}"]

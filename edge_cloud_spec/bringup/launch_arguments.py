@@ -63,11 +63,11 @@ def installed(
     """
     kept = []
     for spec in specs:
-        found = executable(spec.package, spec.executable)
+        found = executable(spec.package, spec.name)
         if found:
             kept.append(spec)
         elif spec.package == PACKAGE:
-            raise UserError(f"{PACKAGE} is installed without {spec.executable}; build it again")
+            raise UserError(f"{PACKAGE} is installed without {spec.name}; build it again")
         elif spec.package == "rviz2":
             raise UserError(
                 "rviz:=true needs the package rviz2, which is not installed; "

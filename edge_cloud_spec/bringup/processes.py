@@ -7,34 +7,27 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UserError
 from ..nodes.runtime.parent import end_with_parent
+from ..signals import handled
 from .exits import exit_text, last_words
 
 GRACE = 4.0  # s for SIGINT, and again for SIGTERM
 
 
-@dataclass(frozen=True)
-class Program:
-    """A command line to start, and the name of its process."""
-
-    name: str
-    command: Sequence[str]
-
-
 class Processes:
     """A context manager that ends all processes on exit. Their output is written to ``logs``.
 
+    ``programs``: the command line of each, by its name.
     Each has its own session, so that Ctrl-C reaches only this process, which ends them in order. If
     this process is killed before, Linux ends them.
     """
 
     def __init__(
-        self, programs: Sequence[Program], environment: Mapping[str, str], logs: Path
+        self, programs: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path
     ) -> None:
         self._programs, self._logs = programs, logs
         self._environment = {**os.environ, **environment}
@@ -43,10 +36,10 @@ class Processes:
     def __enter__(self) -> Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         try:
-            for program in self._programs:
-                with open(self._log(program.name), "wb") as log:
-                    self._running[program.name] = subprocess.Popen(
-                        list(program.command),
+            for name, program in self._programs.items():
+                with open(self._log(name), "wb") as log:
+                    self._running[name] = subprocess.Popen(
+                        list(program),
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -83,7 +76,7 @@ class Processes:
 
     def end(self) -> None:
         """Send SIGINT, then SIGTERM, then SIGKILL to all that still run."""
-        with _signals_ignored():
+        with handled(signal.SIG_IGN):  # a second Ctrl-C leaves no processes behind
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
                 running = [p for p in self._running.values() if p.poll() is None]
                 for process in running:
@@ -96,19 +89,3 @@ class Processes:
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """A context that ignores signals, so that a second Ctrl-C leaves no processes behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    try:
-        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    except ValueError:  # not the main thread, which alone handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

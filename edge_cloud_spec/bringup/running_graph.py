@@ -18,7 +18,7 @@ from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..observe.observer import Observer
 from .graph import GraphSettings, NodeSpec, Value, command, graph
-from .processes import Processes, Program
+from .processes import Processes
 
 DOMAINS = range(1, 101)  # values of ROS_DOMAIN_ID whose ports every Linux leaves free
 DISCOVERY = 0.5  # s that nodes need to discover each other after the observer has them all
@@ -81,7 +81,7 @@ def launch_graph(
     }
     os.environ.update({name: environment[name] for name in list(environment)[:2]})
     specs = config.specs
-    programs = [Program(spec.name, command(spec, config.settings)) for spec in specs]
+    programs = {spec.name: command(spec, config.settings) for spec in specs}
     begun = time.monotonic()
     with (
         Processes(programs, environment, folder) as processes,

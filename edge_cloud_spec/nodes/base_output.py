@@ -1,13 +1,14 @@
 """Sends velocity commands to a base: as Twist, or as requests to the Go2's sport service.
 
-Both outputs have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread.
+Both outputs have the methods ``command(velocity)`` and ``stop(repeat)``, for any thread: a stop is
+``stop(0)``, ``stop(1)``, and so on (an odd number of times).
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
@@ -30,16 +31,6 @@ class OutputSettings:
     stop_nudge: float = bounded(
         0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
     )
-
-
-class Output(Protocol):
-    """Sends commands to a base."""
-
-    def command(self, velocity: Velocity) -> None:
-        """Move at ``velocity``."""
-
-    def stop(self, repeat: int) -> None:
-        """Send one message of a stop; call with 0, 1, 2, ... (an odd number of times)."""
 
 
 class TwistOutput:
@@ -98,6 +89,9 @@ class SportOutput:
         request.header.identity.api_id = api
         request.parameter = "" if parameter is None else json.dumps(parameter)
         self._publisher.publish(request)
+
+
+Output: TypeAlias = TwistOutput | SportOutput
 
 
 def make_output(node: Node, settings: OutputSettings, base_frame: str) -> Output:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from builtin_interfaces.msg import Duration, Time
+from builtin_interfaces.msg import Time
+from rclpy.duration import Duration
 
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
@@ -33,12 +34,6 @@ _KINDS = {
 _ANSWERS = {"verdict": Verdict.VERDICT, "opened": Verdict.OPENED, "row": Verdict.ROW}
 
 
-def duration(seconds: float) -> Duration:
-    """Seconds as a ROS duration."""
-    whole = int(seconds)
-    return Duration(sec=whole, nanosec=int((seconds - whole) * 1e9))
-
-
 def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
     """A draft for the topic ``draft``; the sender sets header, request and sequence."""
     return Draft(
@@ -46,7 +41,7 @@ def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
         base_length=message.base.length,
         base_hash=message.base.hash,
         words=words,
-        draft_time=duration(draft_s),
+        draft_time=Duration(seconds=draft_s).to_msg(),
         payload=encode_client(message),
     )
 
@@ -103,6 +98,6 @@ def _server_message(data: bytes) -> Verdict | Prediction:
         out = Prediction(confidence=head.millionths * 1e-6)
     else:
         out = Verdict(kind=_ANSWERS[head.kind], accepted=head.accepted)
-        out.verify_time = duration(head.millionths * 1e-6)
+        out.verify_time = Duration(seconds=head.millionths * 1e-6).to_msg()
     out.base_length, out.base_hash = head.base.length, head.base.hash
     return out

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -22,6 +21,7 @@ from ..edge.events import LinkLost, LinkUp
 from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
 from ..edge.probe import ROUND_TRIP
 from ..health import Health, Level
+from ..lru_cache import LruCache
 from ..options import bounded
 from ..wire.codec import encode_server
 from ..wire.messages import Fault
@@ -52,8 +52,8 @@ class CloudBridge(ManagedNode):
     def __init__(self) -> None:
         super().__init__("cloud_bridge")
         self._config = self.parameters(BridgeSettings())
-        self._streams: OrderedDict[str, RequestStream] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()  # the newest requests that are over
+        self._streams: dict[str, RequestStream] = {}
+        self._ended: LruCache[str, None] = LruCache(MAX_ENDED)  # requests that are over
         self._lock = threading.Lock()
         self._counts = {"up_bytes": 0, "down_bytes": 0, "link_losses": 0, "late": 0}
 
@@ -115,7 +115,7 @@ class CloudBridge(ManagedNode):
 
     def _end(self, request_id: str, reason: str) -> None:
         """End a request that cannot continue, with the reason; its decode fails at once."""
-        self._streams[request_id].close()
+        self._streams[request_id].stream.close()
         self._forget(request_id)
         fault = encode_server(Fault("bridge", f"{reason}; the decision is made anew"))
         self._verdicts.publish(to_topic(fault, self.get_clock().now().to_msg(), request_id))
@@ -124,8 +124,6 @@ class CloudBridge(ManagedNode):
     def _forget(self, request_id: str) -> None:
         del self._streams[request_id]
         self._ended[request_id] = None
-        while len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
 
     def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
         """Publish what the stream received, in the client's thread."""
@@ -203,7 +201,7 @@ class RequestStream:
     """
 
     def __init__(self, stream: ClientStream) -> None:
-        self._stream = stream
+        self.stream = stream
         self._key = SessionKey()
         self._next = 0
         self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
@@ -220,15 +218,11 @@ class RequestStream:
             self._next += 1
             signed = self._key.sign(data)
             if ends:
-                self._stream.close(signed)
+                self.stream.close(signed)
                 return Sent.LAST
-            self._stream.send(signed)
+            self.stream.send(signed)
             outcome = Sent.SENT
         return outcome
-
-    def close(self) -> None:
-        """End the stream."""
-        self._stream.close()
 
 
 def main() -> int:

@@ -19,29 +19,8 @@ REPORT_S = 30.0  # that a problem is told
 WELL_S = 3.0  # what comes and goes faster is one trouble
 
 
-class RecentProblem:
-    """The last reported problem, until it is ``lifetime`` seconds old or cleared."""
-
-    def __init__(self, lifetime: float) -> None:
-        self._lifetime = lifetime
-        self._last: tuple[str, float] | None = None  # replaced as one: threads share it
-
-    def report(self, text: str, now: float) -> None:
-        """Record a problem at ``now`` (monotonic s)."""
-        self._last = (text, now)
-
-    def clear(self) -> None:
-        """Forget the problem."""
-        self._last = None
-
-    def text(self, now: float) -> str:
-        """The last problem while it is recent, else empty."""
-        last = self._last
-        return last[0] if last is not None and now - last[1] < self._lifetime else ""
-
-
 class Reports:
-    """Counts problems, remembers a recent one, and logs some of them.
+    """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
 
     ``log`` writes a line; ``throttle`` limits them by their ``kind``.
     """
@@ -54,13 +33,21 @@ class Reports:
     ) -> None:
         self.count = 0
         self._log, self._throttle, self._kind = log, throttle, kind
-        self._last = RecentProblem(REPORT_S)
-        self.clear, self.recent = self._last.clear, self._last.text
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the last problem."""
+        self._last = ("", 0.0)  # replaced as one: threads share it
+
+    def recent(self, now: float) -> str:
+        """The last problem while it is recent, else empty."""
+        text, at = self._last
+        return text if now - at < REPORT_S else ""
 
     def add(self, problem: str, now: float) -> None:
         """Record a problem at ``now`` (monotonic s)."""
         self.count += 1
-        self._last.report(problem, now)
+        self._last = (problem, now)
         left_out = self._throttle.admit(self._kind(problem), now)
         if left_out is not None:
             self._log(with_more(problem, left_out))
@@ -152,7 +139,8 @@ class PublisherWatch:
             for name in strangers | twice:
                 seen.add((topic, name))
                 self._since.setdefault((topic, name), now)
-            named = {n for n in strangers if self._counts_now(topic, n, now)}
+            long_ago = now - UNKNOWN_S
+            named = {n for n in strangers if UNKNOWN not in n or self._since[topic, n] <= long_ago}
             if named:
                 faults[topic] = _strangers(topic, " and ".join(owners), sorted(named))
             elif twice:
@@ -160,9 +148,6 @@ class PublisherWatch:
                 faults[topic] = _twice(topic, first, now - self._since[topic, first])
         self._since = {key: at for key, at in self._since.items() if key in seen}
         return faults
-
-    def _counts_now(self, topic: str, name: str, now: float) -> bool:
-        return UNKNOWN not in name or now - self._since[topic, name] >= UNKNOWN_S
 
 
 def _strangers(topic: str, owner: str, names: Sequence[str]) -> Health:

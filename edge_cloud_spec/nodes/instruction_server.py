@@ -85,7 +85,7 @@ class InstructionServer(Node):
             self,
             NavigateByInstruction,
             ACTION,
-            self._refuse,
+            lambda handle: None,  # never called: each goal is executed with a callback of its own
             goal_callback=self._on_goal,
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
@@ -111,10 +111,6 @@ class InstructionServer(Node):
             goal.asked_at = time.monotonic()
             self._publish("stop")
         return CancelResponse.ACCEPT
-
-    def _refuse(self, handle: Any) -> Any:
-        """Never called: each goal is executed with a callback of its own."""
-        raise NotImplementedError
 
     def _end(self, end: GoalEnd) -> None:
         # rclpy polls a coroutine that waits without a pause, so a goal is executed when it is over.

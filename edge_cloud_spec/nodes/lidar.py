@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
-from ..nav.footprint import Mount, ObstacleSettings
+from ..nav.footprint import Mount, ObstacleSettings, Points
 
 AXES = ("x", "y", "z")
 SIZES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
-
-Points = NDArray[np.float64]
 
 
 def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Points:

@@ -81,7 +81,11 @@ class MonitorNode(Node):
         faults = self._publisher_watch.look(self._publishers_by_topic(), now)
         self._known = {topic: Health(Level.OK, "only its own node") for topic in self._known}
         self._known |= faults
-        found = {**self._heartbeats.look(self._present(), now), **self._known}
+        present = {
+            f"{namespace.rstrip('/')}/{name}"
+            for name, namespace in self.get_node_names_and_namespaces()
+        }
+        found = {**self._heartbeats.look(present, now), **self._known}
         levels = {name: health.level for name, health in found.items()}
         if levels != self._shown or now - self._showed_at >= PERIOD_S:
             self._shown, self._showed_at = levels, now
@@ -96,10 +100,6 @@ class MonitorNode(Node):
             ]
             for topic in self._publisher_watch.owners
         }
-
-    def _present(self) -> set[str]:
-        found = self.get_node_names_and_namespaces()
-        return {f"{namespace.rstrip('/')}/{name}" for name, namespace in found}
 
 
 @dataclass

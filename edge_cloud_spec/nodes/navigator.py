@@ -74,6 +74,7 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
+LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
 LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
@@ -142,12 +143,10 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        if obstacles.scan:
-            on_scan = partial(self._on_lidar, "scan", points_of_scan)
-            self.create_subscription(LaserScan, obstacles.scan, on_scan, SENSOR_DATA)
-        if obstacles.points:
-            on_points = partial(self._on_lidar, "points", points_of_cloud)
-            self.create_subscription(PointCloud2, obstacles.points, on_points, SENSOR_DATA)
+        for source, (kind, read) in LIDARS.items():
+            if topic := getattr(obstacles, source):
+                on_lidar = partial(self._on_lidar, source, read)
+                self.create_subscription(kind, topic, on_lidar, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
@@ -188,27 +187,24 @@ class NavigatorNode(ManagedNode):
         self._handle(GoalStatus.read(message))
 
     def _on_words(self, message: VerifiedTokens) -> None:
-        with self._lock:
-            self._run(self._words(message))
-
-    def _words(self, message: VerifiedTokens) -> Words:
-        """Convert a message to words; under the lock, since their age counts from this moment."""
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        return Words(
-            request=message.request_id,
-            position=message.position,
-            tokens=tuple(message.tokens),
-            text=message.text,
-            verified=message.verified,
-            finished=message.finished,
-            stamp=stamp,
-            age=self._age(stamp) if stamp else math.inf,
-            goal_id=message.goal_id,
-            instruction=message.instruction,
-            stops=message.stops,
-            camera_offset=message.camera_clock_offset,
-            finish_reason=message.finish_reason,
-        )
+        with self._lock:  # before they are made, since their age counts from that moment
+            words = Words(
+                request=message.request_id,
+                position=message.position,
+                tokens=tuple(message.tokens),
+                text=message.text,
+                verified=message.verified,
+                finished=message.finished,
+                stamp=stamp,
+                age=self._age(stamp) if stamp else math.inf,
+                goal_id=message.goal_id,
+                instruction=message.instruction,
+                stops=message.stops,
+                camera_offset=message.camera_clock_offset,
+                finish_reason=message.finish_reason,
+            )
+            self._run(words)
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         position, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
@@ -407,17 +403,13 @@ def navigator_health(
         advice = "see the driver of the lidar; nothing moves without it"
         found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
     if problem:
-        found.append(_problem(problem, topic))
+        advice = ""
+        if "jumped" in problem:
+            advice = f"check what publishes {topic}: two sources, or a base that was carried"
+        elif "is not a number" in problem or "no place" in problem:
+            advice = f"check what publishes {topic}"
+        found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
     return worst_of(found)
-
-
-def _problem(problem: str, topic: str) -> Health:
-    advice = ""
-    if "jumped" in problem:
-        advice = f"check what publishes {topic}: two sources, or a base that was carried"
-    elif "is not a number" in problem or "no place" in problem:
-        advice = f"check what publishes {topic}"
-    return Health(Level.WARN, problem, advice, {"last problem": problem})
 
 
 def main() -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -20,13 +21,12 @@ from ..health import Health, Level
 from ..nav.watchdog import PERIOD, REPEATS
 from ..options import Bounded, bounded, described
 from .base_output import OutputSettings, make_output
-from .health import RecentProblem
+from .health import REPORT_S
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE
 from .runtime.run import spin
 
-TOLD_S = 30.0  # that a stop of the guard is told
 LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
 
 
@@ -52,7 +52,7 @@ class StopGuardNode(Node):
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
         self._silence, self._fired = settings.silence, 0
-        self._problem = RecentProblem(TOLD_S)
+        self._fired_at = -math.inf
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -79,20 +79,20 @@ class StopGuardNode(Node):
             self._ring_in(PERIOD)
         if self._repeat == 0:
             self._fired += 1
-            self._problem.report(
-                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
-                "stopped it",
-                time.monotonic(),
-            )
+            self._fired_at = time.monotonic()
         self._repeat += 1
         if self._repeat == REPEATS:
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
         values = {"fired": self._fired}
-        if problem := self._problem.text(time.monotonic()):
+        if time.monotonic() - self._fired_at < REPORT_S:
+            said = (
+                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
+                "stopped it"
+            )
             advice = "see the navigator's log, and the machine's load"
-            return Health(Level.WARN, problem, advice, values, check="pulse")
+            return Health(Level.WARN, said, advice, values, check="pulse")
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ..bringup.processes import Processes, Program
+from ..bringup.processes import Processes
 from ..errors import UserError, check_installed
 from ..signals import signals_as_interrupt
 
@@ -99,7 +99,7 @@ def serving(address: ViewerAddress) -> Iterator[Callable[[], None]]:
     ended."""
     with (
         tempfile.TemporaryDirectory(prefix="view-") as logs,
-        Processes([Program("rerun", address.command)], {}, Path(logs)) as processes,
+        Processes({"rerun": address.command}, {}, Path(logs)) as processes,
     ):
         end = time.monotonic() + STARTUP_TIMEOUT
         while not address.answers():

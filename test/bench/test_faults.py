@@ -1,4 +1,4 @@
-"""Six rows of the fault matrix, in one running system; and what the suite refuses."""
+"""Three rows of the fault matrix, in one running system; and what the suite refuses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from helpers.bench_options import arguments
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.command import write
-from edge_cloud_spec.lab.bench.faults import suite
+from edge_cloud_spec.lab.bench.faults import rig, suite
 from edge_cloud_spec.lab.bench.faults.suite import BEGIN, END, write_page
 
 
-def test_six_faults_of_the_running_system_move_nothing_unverified_and_pass_by_themselves(
-    tmp_path: Path,
+def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rig, "DRIVES_ON", 2.0)  # on a busy machine no motion replaces another
     file = tmp_path / "rows.json"
     only = ",".join(suite.QUICK)
     rows = suite.run(arguments("faults", "--only", only, "--trials", "1", "--json", str(file)))

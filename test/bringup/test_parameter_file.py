@@ -23,7 +23,8 @@ from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.share import share
 
 OWN = """
-/**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}}}
+/**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}, when_lost: creep}}
+/**/navigator: {ros__parameters: {allow_unverified: true}}
 /**/cloud_bridge: {ros__parameters: {cloud: "cloud.lan:443"}}
 /**/simulator: {ros__parameters: {seed: 7}}
 another_packages_node: {ros__parameters: {speed: 1}}
@@ -77,16 +78,9 @@ def test_what_is_given_goes_before_the_file(own: str) -> None:
     assert dict(specs["simulator"].parameters)["seed"] == 0
     assert dict(specs["cloud_bridge"].parameters)["cloud"] == LOCAL_ADDRESS
     assert "--drafter" not in specs["cloud_verifier"].arguments, "as for fsd"
-
-
-def test_a_verifier_started_here_drafts_where_the_files_preset_says_so(own: str) -> None:
-    specs = specs_of(GraphSettings(parameters=own, cloud="local"))
-    assert "--drafter" in specs["cloud_verifier"].arguments
-
-
-def test_without_a_file_a_verifier_is_started_here() -> None:
-    settings = GraphSettings()
-    assert settings.starts_verifier and settings.preset_name == "auto"
+    verifier = specs_of(GraphSettings(parameters=own, cloud="local"))["cloud_verifier"]
+    assert "--drafter" in verifier.arguments, "as the file's preset says"
+    assert GraphSettings().starts_verifier and GraphSettings().preset_name == "auto"
 
 
 @pytest.mark.parametrize(
@@ -107,14 +101,8 @@ def test_without_a_file_a_verifier_is_started_here() -> None:
             "navigator: {ros__parameters: {dialect: uni_navid}}}",
             "the drafter's dialect is navila, the navigator's uni_navid; give both the same",
         ),
-        (
-            "/**/navigator: {ros__parameters: {drive: fast}}",
-            "must be continuous or stop_and_go",
-        ),
-        (
-            "/**/navigator: {ros__parameters: {drive: off}}",
-            "must be continuous or stop_and_go",
-        ),
+        ("/**/navigator: {ros__parameters: {drive: off}}", "must be continuous or stop_and_go"),
+        ("/**/drafter: {ros__parameters: {when_lost: creep}}", "allow_unverified is true; set"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(

@@ -21,9 +21,7 @@ MODULE = ["-m", "edge_cloud_spec.nodes.navigator"]
 @pytest.fixture(scope="module", autouse=True)
 def domain() -> Iterator[int]:
     """The ROS domain of a module's nodes, here and in the processes that it starts."""
-    with ros_domain() as domain, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROS_DOMAIN_ID", str(domain))
-        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    with ros_domain() as domain:
         yield domain
 
 
@@ -62,7 +60,8 @@ def start(
     def begin(
         *arguments: str, program: list[str] = MODULE, ready: bool = True
     ) -> subprocess.Popen[str]:
-        process = launch(program, *arguments)
+        listens = any(argument.startswith("listen:=") for argument in arguments)
+        process = launch(program, *arguments, *([] if listens else ["-p", "listen:=0.2"]))
         bench.until(lambda: bench.states and bench.words.get_subscription_count())
         bench.until(lambda: bench.e_stop.get_subscription_count())
         bench.until(lambda: bench.instruction.get_subscription_count())

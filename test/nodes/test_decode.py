@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_process
 
-from edge_cloud_spec.decoding.noise import decision_seed, seed_and_number
+from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
-from edge_cloud_spec.msg import NavStatus, Verdict, VerifiedTokens
-from edge_cloud_spec.nav.status import Status
-from edge_cloud_spec.observe.decision import Decision
-from edge_cloud_spec.observe.observer import Observer
-from edge_cloud_spec.replay.player import Player
-from edge_cloud_spec.replay.recording import ReplayTask
+from edge_cloud_spec.msg import VerifiedTokens
 
 
 @pytest.fixture(scope="module")
@@ -110,21 +105,6 @@ def test_an_unusable_frame_moves_nothing_and_the_node_goes_on(
     watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
 
 
-def test_a_killed_cloud_moves_nothing_and_comes_back_by_itself(
-    watcher: Watcher, cloud: Cloud
-) -> None:
-    watcher.ask(INSTRUCTION)
-    watcher.heard["verified_tokens"].clear()
-    watcher.until(watcher.finished)
-    cloud.end(signal.SIGKILL)
-    watcher.until(lambda: any(v.kind == Verdict.LINK_LOST for v in watcher.heard["verdict"]))
-    watcher.until(lambda: watcher.said(f"following {INSTRUCTION}: no decision"))
-    watcher.heard["instruction_status"].clear()
-    cloud.start()
-    watcher.heard["verified_tokens"].clear()
-    watcher.until(lambda: any(m.finish_reason in ("end", "length") for m in watcher.finished()))
-
-
 def complete(watcher: Watcher, verified: bool) -> list[VerifiedTokens]:
     finished = [m for m in watcher.finished() if m.finish_reason in ("end", "length")]
     return [m for m in finished if m.verified == verified]
@@ -158,13 +138,6 @@ def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_its
     watcher.set(when_lost="stop", reply_timeout=4.0)
 
 
-def test_stop_ends_the_instruction_at_once(watcher: Watcher) -> None:
-    watcher.ask(INSTRUCTION)
-    watcher.heard["instruction_status"].clear()
-    watcher.ask("stop")
-    watcher.until(lambda: watcher.said("stopped told to stop"))
-
-
 def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
     watcher: Watcher,
 ) -> None:
@@ -180,67 +153,3 @@ def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
     again = watcher.sampled(2)
     answers = {m.request_id: m.answer for m in watcher.finished()}
     assert [answers[s.request_id] for s in again] == first[1:3]
-
-
-STOPS = 5_000_000_000
-
-
-def settle(watcher: Watcher, count: int) -> None:
-    """As a navigator that refuses everything does it."""
-    request = watcher.finished()[-1].request_id if watcher.finished() else "-"
-    watcher.status.publish(NavStatus(**Status("idle", request, "refused", count).fields))
-
-
-def test_words_carry_the_count_of_stops_that_was_heard_before_their_frame(
-    watcher: Watcher,
-) -> None:
-    watcher.ask("stop")
-    count = STOPS
-    timer = watcher.create_timer(0.2, lambda: settle(watcher, count))
-    watcher.until(lambda: watcher.status.get_subscription_count() > 0)
-    for _ in range(2):
-        settle(watcher, count)
-        watcher.ask(INSTRUCTION)
-        watcher.until(lambda n=count: any(m.stops == n for m in watcher.finished()))
-        heard = watcher.heard["verified_tokens"]
-        first = next(n for n, m in enumerate(heard) if m.stops == count)
-        begun = {m.request_id for m in heard[:first]}
-        assert all(m.stops == count for m in heard[first:] if m.request_id not in begun)
-        count += 2
-    timer.cancel()
-    watcher.ask("stop")
-
-
-def test_a_replay_decides_with_the_recorded_seeds(watcher: Watcher, domain: int) -> None:
-    """Last in this file, since the player stays the navigator that the drafter heard."""
-    watcher.set(rule="coupled", temperature=1.0, seed=3, first_decision=0)
-    watcher.picture = None
-    with Observer(domain, None) as observer:
-
-        def heard() -> list[Decision]:
-            """Whole decisions; of the first the observer may still miss the beginning."""
-            made = observer.read(lambda run_log: [*run_log.decisions.values()])
-            whole = [d for d in made if d.finish in ("end", "length") and d.stats]
-            return [d for d in whole if len(d.tokens) == d.stats["tokens"]]
-
-        timer = watcher.create_timer(0.1, lambda: settle(watcher, 2 * STOPS))
-        watcher.picture = frame()
-        watcher.ask(INSTRUCTION)
-        watcher.until(lambda: len(heard()) >= 6)
-        timer.cancel()
-        watcher.heard["instruction_status"].clear()
-        watcher.ask("stop")
-        watcher.until(lambda: watcher.said("stopped told to stop"))
-        watcher.picture = None
-        kept = heard()[1:6:2]  # the others are lost
-        assert len(kept) > 1 and len({d.answer for d in kept}) > 1
-        watcher.destroy_publisher(watcher.status)  # or a replay would not begin
-        watcher.until(lambda: not observer.node.count_publishers("nav_status"))
-        player = Player(observer)
-        player.wait_for_drafter()
-        for at, decision in enumerate(kept, start=1):
-            seed, number = seed_and_number(decision.seed)
-            seeds = {"seed": seed, "first_decision": number}
-            task = ReplayTask(at, at, decision.stamp, INSTRUCTION, frame(), seeds, decision)
-            answer = player.play(task)
-            assert isinstance(answer, Decision) and answer.tokens == decision.tokens

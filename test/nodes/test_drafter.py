@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
-import numpy as np
 import pytest
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from helpers.graph.decode_graph import INSTRUCTION, Watcher
-from helpers.graph.peer import REPLY_TIMEOUT, Peer
+from diagnostic_msgs.msg import DiagnosticStatus
+from helpers.graph.decode_graph import CAMERA, INSTRUCTION, Watcher, frame
+from helpers.graph.nodes_here import node_here
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
-from PIL import Image as Picture
-from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
@@ -28,18 +24,14 @@ from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
-CUP = "find the blue box"
+NO_MODEL = {"model.path": "bytes"}  # loaded at once
 
 
 @pytest.fixture
-def node(domain: int) -> Iterator[DrafterNode]:
-    rclpy.init()
-    node = DrafterNode()
-    node.bring_up()
-    yield node
-    node.close()
-    node.destroy_node()
-    rclpy.shutdown()
+def node() -> Iterator[DrafterNode]:
+    with node_here(DrafterNode, **NO_MODEL) as node:
+        node.bring_up()
+        yield node
 
 
 def test_what_fails_in_each_decision_is_logged_once_and_counted(
@@ -82,46 +74,7 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
-DRAFTER, TOPIC = "/robot1/drafter", "/robot1/camera/image_raw/compressed"
-
-
-def jpeg(brightness: int, seed: int) -> bytes:
-    noise = np.random.default_rng(seed).integers(0, 8, (96, 96, 3))
-    data = io.BytesIO()
-    Picture.fromarray((noise * (brightness > 0) + brightness).astype(np.uint8)).save(data, "JPEG")
-    return data.getvalue()
-
-
-class Robot(Peer):
-    """The camera and the operator of /robot1, and what its drafter says."""
-
-    def __init__(self) -> None:
-        super().__init__("robot", "/robot1")
-        self.hear_diagnostics()
-        self.lines = self.collect(InstructionStatus, "instruction_status", LATCHED)
-        self.frame: Callable[[int], bytes] | None = None
-        self.frozen = False
-        self._stamp, self._numbers = self.get_clock().now().to_msg(), count()
-        self.instruction = self.create_publisher(String, "instruction", 10)
-        self.create_timer(0.1, self._publish)
-
-    def start_camera(self) -> None:
-        self._camera = self.create_publisher(CompressedImage, TOPIC, qos_profile_sensor_data)
-
-    def _publish(self) -> None:
-        if self.frame is not None:
-            if not self.frozen:
-                self._stamp = self.get_clock().now().to_msg()
-            message = CompressedImage(format="jpeg", data=self.frame(next(self._numbers)))
-            message.header.stamp = self._stamp
-            self._camera.publish(message)
-
-    def known(self) -> object:
-        return self.last.get(DRAFTER), self.lines[-3:]
-
-    def is_told(self, *begin: str) -> bool:
-        """Whether the newest line of ``instruction_status`` begins so."""
-        return bool(self.lines) and str(GoalStatus.read(self.lines[-1])).startswith(begin)
+DRAFTER, TOPIC = "/robot1/drafter", f"/robot1/{CAMERA}"
 
 
 # Its waits are shorter than a drafter's; test_health.py tests the camera's watch with all of them.
@@ -129,7 +82,7 @@ IMPATIENT = """
 import sys
 from edge_cloud_spec.nodes.drafting import camera
 from edge_cloud_spec.nodes.runtime import diagnostics
-camera.SILENT_S = camera.FROZEN_S = camera.MOVED_S = 0.6
+camera.SILENT_S = camera.MOVED_S = 0.6
 diagnostics.PERIOD_S = 0.2
 from edge_cloud_spec.nodes.drafter import main
 sys.exit(main())
@@ -137,14 +90,14 @@ sys.exit(main())
 
 
 @pytest.fixture
-def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Robot]:
-    given = ("-r", "__ns:=/robot1", "-p", "reply_timeout:=1.0", "-p", "hardware_id:=go2-7")
-    launch(["-c", IMPATIENT], *given)
-    with Robot() as robot:
+def robot(launch: Callable[..., subprocess.Popen[str]]) -> Iterator[Watcher]:
+    given = ("-p", "model.path:=bytes", "-p", "reply_timeout:=1.0", "-p", "hardware_id:=go2-7")
+    launch(["-c", IMPATIENT], "-r", "__ns:=/robot1", *given)
+    with Watcher("/robot1", sees=False) as robot:
         yield robot
 
 
-def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
+def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
     stranger = robot.create_publisher(CompressedImage, TOPIC.replace("1", "2"), 10)
     robot.until(
         lambda: robot.says(DRAFTER, ERROR, f"no picture on {TOPIC}", "there is /robot2/camera")
@@ -159,47 +112,37 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Robot) -> None:
     robot.until(lambda: robot.says(DRAFTER, ERROR, f"camera:={nearest}"))
     assert robot.last[DRAFTER].hardware_id == "go2-7"
 
-    robot.until(lambda: robot.instruction.get_subscription_count())
-    robot.instruction.publish(String(data="find the blue box"))
+    robot.ask("find the blue box")
     blind = f"following find the blue box: no picture on {TOPIC}"
-    robot.until(lambda: robot.is_told(blind))
+    robot.until(lambda: robot.told().startswith(blind))
 
     robot.destroy_publisher(other)
     wrong = robot.create_publisher(Image, TOPIC, 10)
     robot.until(lambda: robot.says(DRAFTER, ERROR, "it carries sensor_msgs/msg/Image"))
     robot.destroy_publisher(wrong)
 
-    robot.frame = lambda number: jpeg(128, number)
     robot.start_camera()
-    robot.until(lambda: robot.is_told("following") and not robot.is_told(blind))
+    robot.until(lambda: robot.told().startswith("following") and blind not in robot.told())
     # There is no bridge: said by the decision that fails, with what to do.
     robot.until(
         lambda: robot.says(DRAFTER, ERROR, "no cloud bridge is on the topics", "start the node")
     )
-    robot.until(lambda: "no cloud bridge" in robot.lines[-1].detail)
-    robot.instruction.publish(String(data="stop"))
-    robot.until(lambda: robot.is_told("stopped"))
+    robot.until(lambda: "no cloud bridge" in robot.told())
+    robot.ask("stop")
+    robot.until(lambda: robot.told().startswith("stopped"))
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
     navigator.publish(NavStatus(**Status("moving", "r1", "move forward small").fields))
-    robot.frame = lambda number: jpeg(128, 0)
     robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
     navigator.publish(NavStatus(**Status("idle", "r1", "done: move forward small").fields))
-    robot.frozen = True
-    robot.until(lambda: robot.says(DRAFTER, ERROR, "frozen: their stamps do not go on", "restart"))
-    robot.frozen = False
-    robot.frame = lambda number: jpeg(0, number)
-    robot.until(
-        lambda: robot.says(DRAFTER, ERROR, "are black") or robot.says(DRAFTER, WARN, "are black")
-    )
-    robot.frame = lambda number: b"no picture at all"
+    robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))
-    robot.frame = lambda number: jpeg(128, number)
+    robot.picture = frame()
     robot.until(lambda: robot.says(DRAFTER, OK, "no instruction"))  # and the problem was forgotten
 
 
 def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
-    bench: Bench, start: Any
+    bench: Bench, start: Any, launch: Any
 ) -> None:
     lines = bench.collect(InstructionStatus, "instruction_status", LATCHED)
     stop = bench.create_publisher(Bool, "e_stop", LATCHED)
@@ -209,9 +152,10 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
         return bool(lines) and str(GoalStatus.read(lines[-1])).startswith(begin)
 
     start()
-    start(program=["-m", "edge_cloud_spec.nodes.drafter"])
-    bench.until(lambda: said(f"idle {STARTED}"), 4 * REPLY_TIMEOUT)  # a model is loaded
+    launch(["-m", "edge_cloud_spec.nodes.drafter"], "-p", "model.path:=bytes")
+    bench.until(lambda: said(f"idle {STARTED}"))
     bench.until(lambda: bench.instruction.get_subscription_count() >= 2)
+    bench.spin(0.5)  # until the drafter has found this publisher, too
     bench.instruction.publish(String(data="find the red box"))
     bench.until(lambda: said("failed e_stop is on; publish the instruction again"))
     stop.publish(Bool(data=False))
@@ -227,7 +171,9 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten(
 PROGRAM = """
 import sys, time
 from edge_cloud_spec.nodes.runtime import heartbeat
+from edge_cloud_spec.nodes.runtime import diagnostics
 heartbeat.HANG_S, heartbeat.CHECK_S = 1.0, 0.1
+diagnostics.PERIOD_S = 0.2
 from edge_cloud_spec.nodes.drafter import DrafterNode
 from edge_cloud_spec.nodes.runtime.run import spin
 
@@ -263,8 +209,8 @@ def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
         ended = {m.request_id for m in watcher.finished()[:2]}
         watcher.until(lambda: {m.request_id for m in watcher.heard["decode_stats"]} >= ended)
         watcher.ask("stop")
-        signs = watcher.collect(DiagnosticArray, "/diagnostics", 10)
-        watcher.until(lambda: len(signs) > 5 or process.poll() is not None)  # one a second
+        watcher.statuses.clear()
+        watcher.until(lambda: len(watcher.statuses) > 10 or process.poll() is not None)
         assert process.poll() is None
         watcher.ask("find the brown door")
         watcher.until(lambda: process.poll() is not None)

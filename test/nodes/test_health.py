@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.graph.decode_graph import frame
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
+from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import Status
 from edge_cloud_spec.nodes.drafter import drafter_health
@@ -28,28 +28,23 @@ from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
     OWNERS,
+    REPORT_S,
     UNKNOWN,
     WARNING_S,
     WELL_S,
     HealthConsole,
     PublisherWatch,
-    RecentProblem,
+    Reports,
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
+from edge_cloud_spec.throttle import Throttle
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
 NAMELESS = f"{UNKNOWN}/{UNKNOWN}"
 NEIGHBOUR = "/camera/imag_raw/compressed"
 LEVELS = st.sampled_from(list(Level))
-
-
-def jpeg(level: int = 128, seed: int = 0) -> bytes:
-    noise = np.random.default_rng(seed).integers(0, 4, (48, 64, 3))
-    data = io.BytesIO()
-    Image.fromarray((noise + level).astype(np.uint8)).save(data, "JPEG")
-    return data.getvalue()
 
 
 @given(st.lists(st.tuples(LEVELS, st.text(st.characters(categories=["L"]), min_size=1))))
@@ -66,14 +61,14 @@ def test_the_worst_decides_the_level_and_everything_wrong_is_said(
 
 
 def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
-    problem = RecentProblem(10.0)
-    assert problem.text(0.0) == ""
-    problem.report("no answer", 5.0)
-    assert problem.text(14.9) == "no answer"
-    assert problem.text(15.0) == ""
-    problem.report("no answer", 20.0)
-    problem.clear()
-    assert problem.text(20.1) == ""
+    reports = Reports(lambda line: None, Throttle())
+    assert reports.recent(0.0) == ""
+    reports.add("no answer", 5.0)
+    assert reports.recent(5.0 + 0.99 * REPORT_S) == "no answer"
+    assert reports.recent(5.0 + REPORT_S) == ""
+    reports.add("no answer", 50.0)
+    reports.clear()
+    assert reports.recent(50.1) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,9 +93,9 @@ def test_a_camera_that_was_never_there_is_missing_and_its_neighbour_is_named(
 
 
 Frames = list[tuple[float, int, bytes]]  # (s, stamp in ms, picture)
-SAME: Frames = [(float(t), 1000 * t, jpeg()) for t in range(60)]
-FRESH: Frames = [(float(t), 1000 * t, jpeg(seed=t)) for t in range(10)]
-STILL: Frames = [(t * 0.5, 7000, jpeg(seed=t)) for t in range(6)]
+SAME: Frames = [(float(t), 1000 * t, frame()) for t in range(60)]
+FRESH: Frames = [(float(t), 1000 * t, frame(t)) for t in range(10)]
+STILL: Frames = [(t * 0.5, 7000, frame(t)) for t in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +105,14 @@ STILL: Frames = [(t * 0.5, 7000, jpeg(seed=t)) for t in range(6)]
         (SAME[:5], True, Level.ERROR, "the robot moves"),
         (FRESH, True, Level.OK, "come"),
         (STILL, False, Level.ERROR, "their stamps do not go on"),
-        ([*STILL, (3.0, 0, jpeg()), (3.5, 500, jpeg())], False, Level.OK, "come"),
-        ([(1.0, 1, jpeg(level=0))], False, Level.WARN, "black: take the cover off the lens"),
-        ([(1.0, 1, jpeg()[:200])], False, Level.ERROR, "cannot be read"),
+        ([*STILL, (3.0, 0, frame()), (3.5, 500, frame())], False, Level.OK, "come"),
+        (
+            [(1.0, 1, encode_jpeg(np.zeros((48, 64, 3), np.uint8)))],
+            False,
+            Level.WARN,
+            "black: take the cover off the lens",
+        ),
+        ([(1.0, 1, frame()[:200])], False, Level.ERROR, "cannot be read"),
         ([(1.0, 1, b"forward")], False, Level.ERROR, "cannot be read"),
         ([(1.0, 1, b"")], False, Level.OK, "come"),  # a raw one that nobody needed encoded
     ],
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
     assert health.level == level and words in str(health)
     gone = watch.health(TOPICS, moving, at + 4.0)
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
-    watch.on_frame(10**12, jpeg(seed=99), at + 5.0)
+    watch.on_frame(10**12, frame(99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
 
 
@@ -139,7 +139,7 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
         encoding = random.choice(("rgb8", "bgra8", "mono8", "", "16UC1", "rgb8\n", "x" * 10**5))
         step = random.choice((width, 3 * width, 4 * width, *sizes))
         size = random.choice((step * height, step * height - 1, 3 * width * height, 0))
-        frame: Any = SimpleNamespace(
+        raw: Any = SimpleNamespace(
             width=width,
             height=height,
             step=step,
@@ -147,46 +147,29 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
             data=bytes(min(max(0, size), 10**6)),
         )
         try:
-            assert decode_image(encode_frame(frame)).size == (width, height)
+            assert decode_image(encode_frame(raw)).size == (width, height)
             taken += 1
         except UserError as error:
             assert str(error).isprintable() and len(str(error)) < 250
     assert taken > 20
 
 
-@pytest.mark.parametrize("level", list(Level))
-def test_advice_follows_what_is_wrong(level: Level) -> None:
-    assert (
-        str(Health(level, "the lens is covered", "uncover it")) == "the lens is covered: uncover it"
-    )
-    assert str(Health(level, "fine")) == "fine"
-
-
 PRESSED = Status("stopped", "-", "e_stop")
 
 
-def facts(**given: object) -> Health:
-    stands = Status("idle", "-", "started")
-    return navigator_health(**{"status": stands, "topic": "/odom", **given})  # type: ignore[arg-type]
-
-
 def test_what_holds_the_navigator_is_said_with_what_to_do() -> None:
-    assert facts().level == Level.OK
+    for fine in (Status("idle", "-", "started"), Status("stopped", "-", "told to stop")):
+        assert navigator_health(fine, "/odom").level == Level.OK
     for wrong, level, words in (
         ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
+        ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
         ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
         ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
     ):
-        health = facts(**wrong)
+        health = navigator_health(**{"status": fine, "topic": "/odom", **wrong})  # type: ignore[arg-type]
         assert health.level == level and all(word in str(health) for word in words), wrong
-
-
-def test_a_told_stop_is_no_fault_and_missing_odometry_outweighs_an_e_stop() -> None:
-    assert facts(status=Status("stopped", "-", "told to stop")).level == Level.OK
-    both = facts(status=PRESSED, missing="odometry is missing")
-    assert both.level == Level.ERROR and both.message.index("odometry") < both.message.index("e_s")
 
 
 def drafter(**given: object) -> Health:

@@ -6,39 +6,54 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers.graph.lifecycle import (
-    ACTIVATE,
-    ACTIVE,
-    CLEAN_UP,
-    CONFIGURE,
-    DEACTIVATE,
-    FINALIZED,
-    INACTIVE,
-    SHUT_DOWN,
-    UNCONFIGURED,
-    Manager,
-)
-from helpers.graph.peer import REPLY_TIMEOUT
+from helpers.graph.nodes_here import node_here
+from helpers.graph.peer import REPLY_TIMEOUT, Peer
 from helpers.navigator_bench import Bench
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
 from std_msgs.msg import Bool
 
-CYCLES = 5
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nodes.cloud_bridge import CloudBridge
+from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.navigator import NavigatorNode
+
+CYCLES = 3
 FEW = 2  # threads that DDS begins and ends when it likes; one that leaks in each cycle makes more
 TURN = "action: turn left large;"
 NODES = ("navigator", "cloud_bridge", "drafter")
 
+
 Start = Callable[..., subprocess.Popen[str]]
+
+
+class Manager:
+    """Calls the services that ``ros2 lifecycle`` calls."""
+
+    def __init__(self, name: str, peer: Peer) -> None:
+        self._name, self._peer = name, peer
+        self.change("none", again=True)  # until the node's answers to transitions reach us
+
+    @property
+    def state(self) -> str:
+        answer = self._peer.call(GetState, f"{self._name}/get_state", GetState.Request())
+        return str(answer.current_state.label)
+
+    def change(self, transition: str, again: bool = False) -> bool:
+        """Whether the node has made this transition."""
+        request = ChangeState.Request(transition=Transition(label=transition))
+        answer = self._peer.call(ChangeState, f"{self._name}/change_state", request, again)
+        return bool(answer.success)
 
 
 @pytest.fixture
 def start_managed(launch: Start) -> Start:
-    def begin(name: str, *parameters: str, autostart: bool = False) -> subprocess.Popen[str]:
-        module = "lab.simulator.simulator" if name == "simulator" else f"nodes.{name}"
-        waits = () if autostart else ("autostart:=false",)
-        given = [part for each in (*waits, *parameters) for part in ("-p", each)]
-        return launch(["-m", f"edge_cloud_spec.{module}"], *given)
+    def begin(name: str, *parameters: str) -> subprocess.Popen[str]:
+        given = [part for each in ("autostart:=false", *parameters) for part in ("-p", each)]
+        return launch(["-m", f"edge_cloud_spec.nodes.{name}"], *given)
 
     return begin
 
@@ -63,21 +78,21 @@ def test_a_node_goes_back_and_forth_without_a_leak(
 ) -> None:
     process = start_managed(name)
     manager = Manager(name, bench)
-    assert manager.state == UNCONFIGURED
-    assert not manager.change(ACTIVATE), "refused, and answered"
+    assert manager.state == "unconfigured"
+    assert not manager.change("activate"), "refused, and answered"
     threads: list[int] = []
     memory: list[int] = []
     for _ in range(CYCLES):
-        assert manager.change(CONFIGURE) and manager.state == INACTIVE
+        assert manager.change("configure") and manager.state == "inactive"
         for _ in range(2):
-            assert manager.change(ACTIVATE) and manager.state == ACTIVE
+            assert manager.change("activate") and manager.state == "active"
             threads.append(status_of(process, "Threads"))
-            assert manager.change(DEACTIVATE) and manager.state == INACTIVE
-        assert manager.change(CLEAN_UP) and manager.state == UNCONFIGURED
+            assert manager.change("deactivate") and manager.state == "inactive"
+        assert manager.change("cleanup") and manager.state == "unconfigured"
         memory.append(status_of(process, "VmRSS"))
     assert max(threads[-2:]) <= min(threads[:2]) + FEW, threads
     assert memory[-1] < memory[0] * 1.1, memory
-    assert manager.change(SHUT_DOWN) and manager.state == FINALIZED
+    assert manager.change("shutdown") and manager.state == "finalized"
     status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
 
@@ -87,17 +102,17 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
 ) -> None:
     start_managed("navigator")
     manager = Manager("navigator", bench)
-    assert manager.change(CONFIGURE)
+    assert manager.change("configure")
     bench.until(lambda: bench.states and bench.said("stopped", "-", "the navigator is not active"))
     assert not bench.words.get_subscription_count(), "nothing is kept for later"
-    assert manager.change(ACTIVATE)
+    assert manager.change("activate")
     for each in (bench.words, bench.instruction):
         bench.until(each.get_subscription_count)
     bench.until(lambda: bench.state.state == "idle")
     bench.say(TURN, "r1", instruction="find it")
     bench.until(lambda: bench.turning)
 
-    assert manager.change(DEACTIVATE)
+    assert manager.change("deactivate")
     moved = len(bench.twists)
     bench.until(lambda: bench.said("stopped", "r1", "the navigator is not active"))
     before = bench.state.stops
@@ -106,7 +121,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
     bench.e_stop.publish(Bool(data=True))  # the only message that an inactive navigator hears
     bench.until(lambda: "e_stop is on" in bench.state.detail)
 
-    assert manager.change(ACTIVATE)
+    assert manager.change("activate")
     for each in (bench.words, bench.instruction):
         bench.until(each.get_subscription_count)
     bench.until(lambda: bench.state.detail == "e_stop is on")
@@ -125,23 +140,34 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "why"),
+    ("kind", "given", "why"),
     [
-        ("cloud_bridge", "authority:=/no/authority.pem", "/no/authority.pem is not a file"),
-        ("cloud_bridge", "token_file:=/no/token", "/no/token"),
-        ("cloud_bridge", "cloud:=nowhere", "nowhere"),
-        ("drafter", "model.path:=/no/model", "/no/model"),
-        ("drafter", "model.max_pixels:=100", "stands for 256 pixels; give as many or more"),
-        ("navigator", "output.kind:=unitree_sport", "unitree_api is not installed"),
-        ("navigator", "limits.sped:=0.2", "no parameter limits.sped (did you mean limits.speed?)"),
-        ("navigator", "lead_time:=0.5", "no parameter lead_time"),
-        ("simulator", "camera_rat:=3.0", "no parameter camera_rat (did you mean camera_rate?)"),
+        (CloudBridge, {"authority": "/no/authority.pem"}, "/no/authority.pem is not a file"),
+        (CloudBridge, {"cloud": "nowhere"}, "nowhere"),
+        (DrafterNode, {"model.path": "/no/model"}, "/no/model"),
+        (DrafterNode, {"model.max_pixels": 100}, "stands for 256 pixels; give as many or more"),
+        (NavigatorNode, {"dialect": "klingon"}, "no dialect 'klingon'; choose one of clauses"),
+        (NavigatorNode, {"lead_time": 0.5}, "no parameter lead_time"),
+    ],
+)
+def test_a_node_that_cannot_be_configured_says_why(
+    kind: Any, given: dict[str, object], why: str
+) -> None:
+    with node_here(kind, **given) as node, pytest.raises(UserError, match=why):
+        node.bring_up()
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "why"),
+    [
+        ("nodes.navigator", "limits.sped:=0.2", "limits.sped (did you mean limits.speed?)"),
+        ("lab.simulator.simulator", "camera_rat:=3.0", "camera_rat (did you mean camera_rate?)"),
     ],
 )
 def test_a_node_that_cannot_be_configured_ends_with_one_sentence_and_status_2(
-    name: str, given: str, why: str, start_managed: Start, domain: int
+    module: str, given: str, why: str, launch: Start
 ) -> None:
-    process = start_managed(name, given, autostart=True)
+    process = launch(["-m", f"edge_cloud_spec.{module}"], "-p", given)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     others = ("type hash", "tf2_msgs is not installed")
@@ -155,14 +181,14 @@ def test_without_autostart_a_failed_configure_can_be_mended(
     process = start_managed("cloud_bridge", "token_file:=/no/token")
     manager = Manager("cloud_bridge", bench)
     for _ in range(2):
-        assert not manager.change(CONFIGURE) and manager.state == UNCONFIGURED
+        assert not manager.change("configure") and manager.state == "unconfigured"
     token = tmp_path / "token"
     token.write_text("secret")
     assert bench.set_parameters_of("cloud_bridge", {"token_file": str(token)}) == [""]
-    assert manager.change(CONFIGURE)
+    assert manager.change("configure")
     [refusal] = bench.set_parameters_of("cloud_bridge", {"token_file": "/another"})
     assert "read at the start only" in refusal, "fixed once it is configured"
-    assert manager.change(ACTIVATE) and manager.state == ACTIVE
+    assert manager.change("activate") and manager.state == "active"
     status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
     assert errors.count("file /no/token with the token or key cannot be read") == 2

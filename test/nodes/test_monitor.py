@@ -101,7 +101,10 @@ def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(graph: Grap
     assert own.get_subscription_count() == 0
 
 
-def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(graph: Graph) -> None:
+def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.LIE_S", 1.0)
     graph.beating("navigator")
     liar = graph.node("mallory", "/")
     lies = liar.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -117,44 +120,19 @@ def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(graph: Graph) -
     graph.until(lambda: graph.says(name, OK))
 
 
-def test_two_robots_do_not_mix(graph: Graph) -> None:
-    """Robot 1 is whole; all that robot 2 has is a monitor, and a neighbour on robot 1's topic."""
-    for name in ("drafter", "navigator"):
-        graph.beating(name)
-    graph.monitor()
-    graph.monitor("/robot2")
-    graph.until(lambda: graph.says("/robot1/monitor", OK, "all nodes speak"))
-    graph.until(lambda: graph.says("/robot2/monitor", ERROR, "/robot2/drafter is not running"))
-    assert graph.says("/robot1/monitor", OK)
-    assert {graph.last[f"/robot{i}/monitor"].hardware_id for i in (1, 2)} == {"robot1", "robot2"}
-    graph.node("navigator", "/robot2").create_publisher(Twist, "/robot1/cmd_vel", 10)
-    graph.until(lambda: graph.says("/robot1/monitor", ERROR, "/robot2/navigator publishes on"))
-
-
-@pytest.fixture
-def neighbour() -> Iterator[Peer]:
-    with Peer("mallory") as neighbour:
-        yield neighbour
-
-
-def look(file: Path, *arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
-    """The exit status, and (state, what was found) of each check of the graph."""
-    with elsewhere_only():
-        status = main(["doctor", "--live", *arguments, "--json", str(file)])
-    rows = json.loads(file.read_text())["rows"]
-    return status, {row["check"]: (row["state"], row["found"]) for row in rows}
-
-
 def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
-    launch: Callable[..., subprocess.Popen[str]], neighbour: Peer, tmp_path: Path
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     launch(["-m", "edge_cloud_spec.nodes.navigator"], "-r", "__ns:=/robot1")
-    neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
-    neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
-    neighbour.create_publisher(String, "/robot1/instruction", qos_profile_sensor_data)
-    neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
-    status, found = look(tmp_path / "doctor.json", "--seconds", "4")
-    assert status == 1
+    file = tmp_path / "doctor.json"
+    with Peer("mallory") as neighbour, elsewhere_only():
+        neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
+        neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
+        neighbour.create_publisher(String, "/robot1/instruction", qos_profile_sensor_data)
+        neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
+        assert main(["doctor", "--live", "--seconds", "4", "--json", str(file)]) == 1
+    rows = json.loads(file.read_text())["rows"]
+    found = {row["check"]: (row["state"], row["found"]) for row in rows}
     state, text = found["nodes of /robot1"]
     assert state == "fail" and "/robot1/cloud_bridge, /robot1/stop_guard is not running" in text
     assert found["heartbeat of /robot1/navigator"][0] == "ok"
@@ -163,14 +141,4 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
     state, text = found["topic /robot1/instruction"]
     assert state == "fail" and "best effort, and reliable is asked for" in text
     assert found["/robot1/navigator (robot1)"][0] == "ok"
-    status, found = look(tmp_path / "other.json", "--namespace", "robot2", "--seconds", "5")
-    assert status == 1 and "there are some in /robot1" in found["graph"][1]
-
-
-def test_an_empty_domain_is_said_to_be_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROS_DOMAIN_ID", "232")
-    status, found = look(tmp_path / "doctor.json", "--seconds", "1")
-    assert status == 1 and "no node of ours in ROS domain 232" in found["graph"][1]
     assert main(["doctor", "--live", "--seconds", "0"]) == 2

@@ -142,15 +142,12 @@ def test_pictures_outcome_and_markers_are_those_of_the_room_of_the_seed(
     assert {"walls", "room", "path"} <= {marker.ns for marker in driver.markers[-1].markers}
 
 
-@pytest.mark.parametrize("seed", [3, 4], ids=["to a place", "to a thing"])
-def test_a_flat_is_simulated_where_it_is_asked_for(
-    seed: int, driver: Driver, simulator: Start
-) -> None:
-    simulator(f"seed:={seed}", "world:=flat", "image_size:=32")
+def test_a_flat_is_simulated_where_it_is_asked_for(driver: Driver, simulator: Start) -> None:
+    simulator("seed:=3", "world:=flat", "image_size:=32")
     driver.until(lambda: driver.outcomes and driver.markers and driver.pictures)
-    room, outcome = make_flat(seed).room, driver.outcomes[-1]
-    assert outcome["target"] == room.target and not outcome["success"]
-    assert (outcome["distance"] is None) == (not room.target)
+    room, outcome = make_flat(3).room, driver.outcomes[-1]
+    assert outcome["target"] == room.target == "", "a place, and no thing"
+    assert outcome["distance"] is None and not outcome["success"]
     names = {marker.text for marker in driver.markers[-1].markers if marker.ns == "names"}
     assert names == {thing.name for thing in room.things}
 
@@ -167,35 +164,21 @@ def test_a_wall_is_felt_and_what_is_no_number_is_no_command(
     assert driver.path_length < 0.01
     driver.until(lambda: driver.outcomes[-1]["in_contact"], meanwhile=lambda: driver.command(1.0))
     driver.until(lambda: driver.outcomes[-1]["standing"], meanwhile=lambda: driver.command(1.0))
+    assert driver.outcomes[-1]["contacts"] > 0
 
 
 @each_base
-def test_either_base_scans_its_room_and_counts_how_often_it_ran_into_the_pillar(
-    driver: Driver, simulator: Start, name: str
-) -> None:
-    simulator("seed:=3", f"base:={name}", "pillar:=0.5", "unseen:=true")
+def test_either_base_scans_its_room(driver: Driver, simulator: Start, name: str) -> None:
+    simulator("seed:=3", f"base:={name}")
     driver.until(lambda: driver.scans and driver.outcomes and driver.odometry)
-    scan, room = driver.scans[-1], make_room(3)
-    stamps = [m.header.stamp for m in driver.odometry]
-    assert scan.header.frame_id == "base_link" and scan.header.stamp in stamps
+    scan = driver.scans[-1]
+    assert scan.header.frame_id == "base_link"
+    assert scan.header.stamp in [m.header.stamp for m in driver.odometry]
     assert len(scan.ranges) == 360 and scan.angle_min == pytest.approx(-math.pi)
     assert scan.angle_min + 359 * scan.angle_increment == pytest.approx(scan.angle_max, abs=1e-4)
-    assert max(scan.ranges) < math.hypot(*room.size), "walls all around"
-    target, start = room.thing(room.target), room.start
-    pillar = target.bearing(start.x, start.y, start.yaw)
-    ray = round((pillar - scan.angle_min) / scan.angle_increment) % 360
-    halfway = math.dist((target.x, target.y), (start.x, start.y)) / 2
-    assert scan.ranges[ray] == pytest.approx(halfway - 0.14, abs=0.1), "also where it is not seen"
-
-    def go() -> None:
-        off = math.radians(driver.outcomes[-1]["bearing"])
-        driver.command(0.5 if abs(off) < 0.3 else 0.0, max(-1.0, min(1.0, 2 * off)))
-
+    assert max(scan.ranges) < math.hypot(*make_room(3).size), "walls all around"
     assert driver.outcomes[-1]["contacts"] == 0
-    driver.until(lambda: driver.outcomes[-1]["contacts"], meanwhile=go)
-    outcome = driver.outcomes[-1]
-    assert math.dist((outcome["x"], outcome["y"]), (start.x, start.y)) < halfway
-    assert ("posture" in outcome) == (name == "go2")
+    assert ("posture" in driver.outcomes[-1]) == (name == "go2")
 
 
 def test_stamped_commands_are_taken_where_asked_for(driver: Driver, simulator: Start) -> None:

@@ -117,7 +117,7 @@ def test_the_installed_command_has_worker_processes_that_do_not_start_it_again(
 def test_the_graph_starts_only_executables_that_are_installed() -> None:
     everything = graph(GraphSettings(rviz=True))
     ours = [spec for spec in everything if spec.package == "edge_cloud_spec"]
-    assert {spec.executable for spec in ours} <= executables().keys()
+    assert {spec.name for spec in ours} <= executables().keys()
     assert len({spec.name for spec in everything}) == len(everything)
 
 

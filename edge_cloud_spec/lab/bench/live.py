@@ -28,7 +28,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
 
 from ...bringup.graph import GraphSettings, Value, command, graph
-from ...bringup.processes import Processes, Program
+from ...bringup.processes import Processes
 from ...bringup.running_graph import free_address, free_domain, is_serving
 from ...edge.link.state import LinkReport
 from ...errors import UserError
@@ -95,7 +95,7 @@ class LiveRig:
 
     def start(self, name: str, argv: Sequence[str]) -> None:
         """Start a program under this name."""
-        self._running[name] = Processes([Program(name, argv)], self._environment, self._logs)
+        self._running[name] = Processes({name: argv}, self._environment, self._logs)
         self._running[name].__enter__()
 
     def start_verifier(self, **options: str) -> None:

@@ -5,9 +5,8 @@ Imports no ROS, so that a bag's frames can be read without it.
 
 from __future__ import annotations
 
-import hashlib
 import io
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -131,8 +130,7 @@ class CameraWatch:
     _stamp: int = -1
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
-    _hash: bytes = field(default=b"", repr=False)
-    _changed: float = 0.0  # when the picture was first as it is
+    _shown: bytes | None = None  # the picture at the last look
     _moved_s: float = 0.0  # for how long the robot has moved since
     _seen: float = 0.0
 
@@ -141,10 +139,6 @@ class CameraWatch:
         if stamp > self._stamp or stamp + 10**9 < self._stamp:  # a driver may begin anew
             self._stamp_went_on = now
         self._stamp, self._jpeg, self._came = stamp, jpeg, now
-
-    def silent(self, now: float) -> float | None:
-        """Seconds since the last frame; None before the first."""
-        return None if self._came is None else now - self._came
 
     def missing(self, now: float) -> bool:
         """Whether a frame is long overdue."""
@@ -157,8 +151,9 @@ class CameraWatch:
 
         ``clock_offset``: how far the camera's stamps are ahead, s; None: unknown.
         """
-        health, silent, ahead = self._health(topics, moving, now), self.silent(now), clock_offset
-        values: dict[str, object] = {} if silent is None else {"camera_silent_s": round(silent, 1)}
+        health, ahead, values = self._health(topics, moving, now), clock_offset, dict[str, object]()
+        if self._came is not None:
+            values["camera_silent_s"] = round(now - self._came, 1)
         values["camera_clock_offset_s"] = "unknown" if ahead is None else round(ahead, 3)
         if health.level == Level.OK and ahead is not None and abs(ahead) > CLOCKS_APART_S:
             advice = "synchronize the clocks (chrony), or say its latency (camera_lag)"
@@ -180,9 +175,8 @@ class CameraWatch:
 
     def _unchanged(self, moving: bool, now: float) -> float:
         """For how many seconds the robot has moved since the picture last changed."""
-        digest = hashlib.blake2b(self._jpeg, digest_size=16).digest()
-        if digest != self._hash:
-            self._hash, self._changed, self._moved_s = digest, now, 0.0
+        if self._jpeg != self._shown:
+            self._shown, self._moved_s = self._jpeg, 0.0
         elif moving:
             self._moved_s += now - self._seen
         self._seen = now

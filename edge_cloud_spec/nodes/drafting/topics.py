@@ -81,9 +81,9 @@ class DrafterTopics:
     @property
     def is_link_lost(self) -> bool:
         """Whether the bridge reports a lost link, or is gone itself."""
-        if self._is_link_lost or not self._is_link_heard:
-            return self._is_link_lost
-        return not self._node.count_publishers(self._node.resolve_topic_name(LINK_STATE))
+        topic = self._node.resolve_topic_name(LINK_STATE)
+        gone = self._is_link_heard and not self._node.count_publishers(topic)
+        return self._is_link_lost or gone
 
     def connect(self, decide: Decide, on_receive: OnReceive) -> TopicTransport:
         """The transport of one decision, whose messages carry the frame's stamp and the preset.

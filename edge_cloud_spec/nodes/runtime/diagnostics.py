@@ -32,8 +32,7 @@ class Diagnostics:
         about = ParameterDescriptor(
             description="which robot this is, in diagnostics; empty: the namespace, or the host"
         )
-        if not node.has_parameter("hardware_id"):
-            node.declare_parameter("hardware_id", "", about)
+        node.declare_parameter("hardware_id", "", about)
         self._console = HealthConsole()
         self._instance = secrets.token_hex(4)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
@@ -42,12 +41,6 @@ class Diagnostics:
         """Publish the result of ``health()`` once a second, in the executor."""
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=steady)
-
-    @property
-    def hardware_id(self) -> str:
-        """The robot's name."""
-        given = str(self._node.get_parameter("hardware_id").value)
-        return given or self._node.get_namespace().strip("/") or socket.gethostname()
 
     def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
         """Publish this health, and log its changes.
@@ -72,11 +65,10 @@ class Diagnostics:
                 logger.error(line)
 
     def _status(self, name: str, health: Health) -> DiagnosticStatus:
+        given = str(self._node.get_parameter("hardware_id").value)
+        robot = given or self._node.get_namespace().strip("/") or socket.gethostname()
         status = DiagnosticStatus(
-            level=bytes([health.level]),
-            name=name,
-            message=str(health),
-            hardware_id=self.hardware_id,
+            level=bytes([health.level]), name=name, message=str(health), hardware_id=robot
         )
         values = {**health.values, INSTANCE: self._instance}
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]

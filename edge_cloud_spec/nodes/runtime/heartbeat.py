@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 HANG_S = 5.0  # s without a sign of life after which a thread counts as hung
 CHECK_S = 0.5  # s between two looks
@@ -40,16 +39,6 @@ class Pulse:
         """Expect no beat until the next one."""
         self._rests = True
 
-    @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """A context for work of any length, such as loading a model, in which no beat is
-        expected."""
-        self.rest()
-        try:
-            yield
-        finally:
-            self.beat()
-
     def look(self, seconds: float) -> float:
         """Check the thread, ``seconds`` after the last check; returns for how long it has hung, s;
         0: it has not."""
@@ -69,28 +58,18 @@ class Pulse:
         return f"is in {line.name} ({os.path.basename(line.filename)}, line {line.lineno})"
 
 
-class HangWatch:
-    """A thread that checks all pulses and ends the program with status 3 when one has stopped."""
+def watch(pulses: list[Pulse], stop: threading.Event) -> None:
+    """Check the pulses in a thread until ``stop``; end the program with status 3 if one has
+    stopped."""
 
-    def __init__(self, pulses: Callable[[], Iterable[Pulse]]) -> None:
-        self._pulses = pulses
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop checking, because the program ends normally."""
-        self._closed.set()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(CHECK_S):
-            for pulse in list(self._pulses()):
+    def run() -> None:
+        while not stop.wait(CHECK_S):
+            for pulse in list(pulses):  # threads come and go
                 seconds = pulse.look(CHECK_S)
-                if seconds and not self._closed.is_set():
+                if seconds and not stop.is_set():
                     text = f"hangs for {seconds:.0f} s: it {pulse.place()}"
-                    print(f"error: the thread {pulse.thread} {text}; exiting", file=sys.stderr)
-                    sys.stderr.flush()
-                    os._exit(HUNG)
+                    said = f"error: the thread {pulse.thread} {text}; exiting"
+                    print(said, file=sys.stderr, flush=True)
+                    os._exit(HUNG)  # flushes nothing that a hung thread may hold
+
+    threading.Thread(target=run, name="hang watch", daemon=True).start()

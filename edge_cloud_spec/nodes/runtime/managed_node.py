@@ -154,14 +154,15 @@ class ManagedNode(LifecycleNode):
     ) -> TransitionCallbackReturn:
         self.problem = ""
         self.in_transition = True
+        self.pulses[0].rest()  # a model may take minutes to load
         try:
-            with self.pulses[0].resting():  # a model may take minutes to load
-                carry_out()
+            carry_out()
         except Exception as error:
             failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
             self.problem = sentence(error) or failed
             self.get_logger().debug(traceback.format_exc())
         finally:
+            self.pulses[0].beat()
             self.in_transition = False
         if not self.problem:
             return _SUCCESS

@@ -24,7 +24,6 @@ from ...errors import UserError
 from ...options import field_error, flat_fields, wanted
 
 T = TypeVar("T")
-RENAMED = {"limits.response": "limits.move.response"}  # what took its place
 
 
 class Parameters(Generic[T]):
@@ -73,8 +72,6 @@ class Parameters(Generic[T]):
 
     def _set(self, parameters: list[Parameter]) -> SetParametersResult:
         mine = {p.name: p.value for p in parameters if p.name in self._fields}
-        if not mine:
-            return SetParametersResult(successful=True)
         try:
             fitted = {name: _fit(name, *self._with(name, value)) for name, value in mine.items()}
             self.value = _changed(self.value, fitted)
@@ -82,7 +79,7 @@ class Parameters(Generic[T]):
             return SetParametersResult(successful=False, reason=f"parameter {bad}")
         for name in mine:
             self.problems.pop(name, None)
-        if self._on_change is not None:
+        if self._on_change is not None and mine:
             self._on_change(frozenset(mine))
         return SetParametersResult(successful=True)
 
@@ -109,7 +106,7 @@ def refuse_unknown_parameters(node: Node) -> None:
         return
     said = []
     for name in sorted(unknown):
-        near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, known, 1)
+        near = get_close_matches(name, known, 1)
         said.append(f"{name} (did you mean {near[0]}?)" if near else name)
     where = node.get_fully_qualified_name()
     raise UserError(

@@ -17,8 +17,8 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from ...errors import CANNOT_START, UserError
-from .heartbeat import CHECK_S, HangWatch, Pulse
+from ...errors import CANNOT_START, UserError, sentence
+from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
@@ -34,7 +34,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
     messages. A launch sends SIGINT twice: the second arrives during the shutdown and is ignored. A
     UserError from ``make``, or at configuring, ends the program with status 2 and one sentence; an
     exception in a callback is logged and the node continues. A thread that hangs ends the program
-    with status 3 (``HangWatch``).
+    with status 3 (``heartbeat.watch``).
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
     pool has not started again and again, and on a busy machine an e_stop then waits for a second
@@ -58,6 +58,9 @@ def spin(make: Callable[[], Node]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         rclpy.try_shutdown()
         leave(CANNOT_START)
+    pulses = getattr(node, "pulses", [Pulse("executor")])
+    node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    watch(pulses, stop)
     service = _Service(node, stop)
     service.start()
     try:
@@ -65,7 +68,6 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             pass
     finally:
         stop.set()
-        service.watch.close()
         _exit_within(EXIT_TIMEOUT)
         close = getattr(node, "close", None)
         if close is not None:
@@ -84,14 +86,10 @@ class _Service(threading.Thread):
         self.status = 0
         self._node, self._stop_event = node, stop
         self._executor = SingleThreadedExecutor()
-        pulses = getattr(node, "pulses", [Pulse("executor")])
-        node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
-        self.watch = HangWatch(lambda: pulses)
         self._executor.add_node(node)
 
     def run(self) -> None:
         node, stop = self._node, self._stop_event
-        self.watch.start()
         if isinstance(node, ManagedNode) and node.autostart and not stop.is_set():
             try:
                 node.bring_up()
@@ -104,12 +102,11 @@ class _Service(threading.Thread):
                 self._executor.spin()
             except ExternalShutdownException:
                 return
-            except UserError as error:
-                node.get_logger().error(str(error))
             except Exception as error:
                 if stop.is_set():
                     return
-                node.get_logger().error(f"a callback failed, going on: {error!r}")
+                said = sentence(error) or f"a callback failed, going on: {error!r}"
+                node.get_logger().error(said)
                 node.get_logger().debug(traceback.format_exc())
                 stop.wait(0.01)  # a callback that always fails must not occupy the processor
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import signal
 import subprocess
@@ -11,44 +10,42 @@ from pathlib import Path
 
 import numpy as np
 from helpers.graph.peer import Peer
-from PIL import Image
+from rclpy.publisher import Publisher
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.msg import (
     DecodeStats,
     Draft,
     InstructionStatus,
-    NavStatus,
     Verdict,
     VerifiedTokens,
 )
 from edge_cloud_spec.nav.status import GoalStatus
-from edge_cloud_spec.nodes.runtime.qos import LATCHED
 
+CAMERA = "camera/image_raw/compressed"
 INSTRUCTION = "find the silver bottle"
 
 
 def frame(seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (96, 96, 3), dtype=np.uint8)
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "JPEG")
-    return data.getvalue()
+    return encode_jpeg(pixels)
 
 
 class Watcher(Peer):
     """A node in this process that plays the camera and hears everything."""
 
-    def __init__(self) -> None:
-        super().__init__("watcher")
+    def __init__(self, namespace: str = "", sees: bool = True) -> None:
+        super().__init__("watcher", namespace)
+        self.hear_diagnostics()
         self.heard: dict[str, list] = {}
-        self.picture: bytes | None = frame()
-        self.camera = self.create_publisher(
-            CompressedImage, "camera/image_raw/compressed", qos_profile_sensor_data
-        )
+        self.picture = frame()
+        self.camera: Publisher | None = None
+        if sees:
+            self.start_camera()
         self.instruction = self.create_publisher(String, "instruction", 10)
-        self.status = self.create_publisher(NavStatus, "nav_status", LATCHED)
         self.create_timer(0.1, self._publish_frame)
         for topic, kind in (
             ("draft", Draft),
@@ -59,8 +56,11 @@ class Watcher(Peer):
         ):
             self.heard[topic] = self.collect(kind, topic, 100)
 
+    def start_camera(self) -> None:
+        self.camera = self.create_publisher(CompressedImage, CAMERA, qos_profile_sensor_data)
+
     def _publish_frame(self) -> None:
-        if self.picture is not None:
+        if self.camera is not None:
             message = CompressedImage(format="jpeg", data=self.picture)
             message.header.stamp = self.get_clock().now().to_msg()
             self.camera.publish(message)
@@ -88,6 +88,11 @@ class Watcher(Peer):
     def said(self, start: str) -> bool:
         heard = self.heard["instruction_status"]
         return any(str(GoalStatus.read(message)).startswith(start) for message in heard)
+
+    def told(self) -> str:
+        """The newest line of ``instruction_status``."""
+        heard = self.heard["instruction_status"]
+        return str(GoalStatus.read(heard[-1])) if heard else ""
 
 
 class Cloud:

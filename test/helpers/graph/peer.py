@@ -89,11 +89,13 @@ class Peer(Node):
         return ["" if each.successful else each.reason for each in results]
 
     def hear_diagnostics(self) -> None:
-        """From now on ``last`` has the newest status of each name."""
+        """From now on ``statuses`` are heard, and ``last`` has the newest one of each name."""
+        self.statuses: list[DiagnosticStatus] = []
         self.last: dict[str, DiagnosticStatus] = {}
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self.statuses += message.status
         self.last.update({status.name: status for status in message.status})
 
     def says(self, name: str, level: bytes, *words: str) -> bool:
@@ -101,6 +103,11 @@ class Peer(Node):
         status = self.last.get(name)
         told = status is not None and status.level == level
         return told and all(word in status.message for word in words)
+
+    def values(self, name: str) -> dict[str, str]:
+        """The figures in the newest status of this name."""
+        status = self.last.get(name, DiagnosticStatus())
+        return {each.key: each.value for each in status.values}
 
     def close(self) -> None:
         self.executor_.shutdown()

@@ -260,7 +260,6 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
         lambda rig: rig.proxy.set_out(True),
         lambda rig: rig.proxy.set_out(False),
         reads="lost",
-        quick=True,
     ),
     InjectedFault(
         "outage_2s",

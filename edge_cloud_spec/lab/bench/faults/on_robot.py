@@ -205,7 +205,6 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
         stops=False,
         reads="bystander publishes on .*cmd_vel",
         reported_s=REPORT,
-        quick=True,
     ),
     InjectedFault(
         "forged_verdict",
@@ -319,7 +318,6 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
         _camera(lambda: gone),
         SOUND_CAMERA,
         lasts=4.5,
-        quick=True,
         reads="no picture",
     ),
     InjectedFault(
