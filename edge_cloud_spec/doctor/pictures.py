@@ -6,7 +6,6 @@ trained on other values answers worse.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from PIL import Image
 
 from ..errors import UserError, one_line
 from ..health import Health, Level
-from ..models.checkpoint import ImagePreprocessing, image_preprocessing, quiet_libraries
+from ..models.checkpoint import image_preprocessing, quiet_libraries
 from ..models.image import patches
 
 Patches = tuple[np.ndarray, tuple[int, int, int]]  # float32 [patches, numbers], the grid (t, h, w)
@@ -68,16 +67,15 @@ def sample(size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
 
 
-def judge(check: str, differences: list[Difference], grid_level: Level) -> Health:
-    """The worst difference as a finding; ``grid_level``: the severity of a different number of
-    patches."""
+def judge(check: str, differences: list[Difference]) -> Health:
+    """The worst difference as a finding."""
     other = [d for d in differences if d.ours != d.theirs]
     if other:
         advice = (
             "give target and drafter pictures by this package alone, and check min_pixels and "
             "max_pixels in preprocessor_config.json"
         )
-        return Health(grid_level, "; ".join(map(str, other)), advice, check=check)
+        return Health(Level.ERROR, "; ".join(map(str, other)), advice, check=check)
     worst = max(differences, key=lambda d: d.largest)
     if worst.largest <= SAME:
         return Health(Level.OK, f"equal to ours ({worst})", check=check)
@@ -88,28 +86,22 @@ def judge(check: str, differences: list[Difference], grid_level: Level) -> Healt
 
 
 def check_pictures(name: str, directory: str) -> Iterator[Health]:
-    """Compare ours with the checkpoint's own processor, and with qwen-vl-utils before it."""
+    """Compare ours with the checkpoint's own processor."""
     try:
-        preprocessing = image_preprocessing(directory)
+        made = image_preprocessing(directory)
     except UserError:
         return  # said of the checkpoint already
-    check = f"pictures of {name}"
+    check = f"pictures of {name}: own processor"
+
+    def ours(picture: Image.Image) -> Patches:
+        return patches(picture, made.spec, made.mean, made.std)
+
     try:
-        own = own_processor(directory)
-        yield judge(f"{check}: own processor", compare(_ours(preprocessing), own), Level.ERROR)
+        yield judge(check, compare(ours, own_processor(directory)))
     except Exception as error:  # whatever a library raises on its way
-        yield _skipped(f"{check}: own processor", error)
-        return
-    try:
-        behind = behind_qwen_vl_utils(own, preprocessing.spec.patch_size)
-    except Exception as error:
-        yield _skipped(f"{check}: qwen-vl-utils", error)
-        return
-    yield judge(f"{check}: qwen-vl-utils", compare(_ours(preprocessing), behind), Level.WARN)
-
-
-def _ours(preprocessing: ImagePreprocessing) -> Process:
-    return lambda image: patches(image, preprocessing.spec, preprocessing.mean, preprocessing.std)
+        found = f"not compared ({type(error).__name__}: {one_line(error)})"
+        advice = "install what transformers' processor needs, such as torchvision"
+        yield Health(Level.OK, found, advice, check=check)
 
 
 def own_processor(directory: str) -> Process:
@@ -125,16 +117,3 @@ def own_processor(directory: str) -> Process:
         return np.asarray(made["pixel_values"], np.float32), (t, high, wide)
 
     return process
-
-
-def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
-    """A processor that first resizes pictures by qwen-vl-utils, as its README shows."""
-    fetch_image = importlib.import_module("qwen_vl_utils").fetch_image
-    return lambda image: own(fetch_image({"image": image}, image_patch_size=patch_size))
-
-
-def _skipped(check: str, error: Exception) -> Health:
-    advice = "pip install 'edge-cloud-spec[qwen]' with a torchvision that fits this torch"
-    return Health(
-        Level.OK, f"not compared ({type(error).__name__}: {one_line(error)})", advice, check=check
-    )

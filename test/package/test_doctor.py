@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.doctor.machine import check_model, check_ros
-from edge_cloud_spec.errors import UserError, write_json
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.models import EMBEDDED
-
-MODELS = ("target", "drafter")
 
 
 @pytest.fixture
@@ -33,17 +30,16 @@ def test_a_whole_model_directory_is_ok_and_a_missing_file_is_named(model: Path) 
     assert "tokenizer.json" in finding.message and finding.advice
 
 
-@pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=20)
 @given(share=st.floats(0, 1, exclude_max=True), more=st.sampled_from([b"", b"x"]))
 def test_weights_that_are_cut_short_or_too_long_are_never_ok(
-    tmp_path_factory: pytest.TempPathFactory, name: str, share: float, more: bytes
+    tmp_path_factory: pytest.TempPathFactory, share: float, more: bytes
 ) -> None:
-    whole = (EMBEDDED / name / "model.safetensors").read_bytes()
-    folder = shutil.copytree(EMBEDDED / name, tmp_path_factory.mktemp("model") / name)
+    whole = (EMBEDDED / "drafter/model.safetensors").read_bytes()
+    folder = shutil.copytree(EMBEDDED / "drafter", tmp_path_factory.mktemp("model") / "drafter")
     damaged = whole + more if more else whole[: int(share * len(whole))]
     (folder / "model.safetensors").write_bytes(damaged)
-    finding = check_model(name, str(folder))
+    finding = check_model("drafter", str(folder))
     assert finding.level == Level.ERROR and "model.safetensors is damaged" in finding.message
     assert "copy it anew" in finding.advice
     shutil.rmtree(folder)
@@ -85,7 +81,6 @@ def test_doctor_exits_1_on_a_failure_and_writes_every_finding(
     printed = capsys.readouterr().out
     assert all(f"{row['check']}: " in printed for row in rows)
     assert [row["state"] for row in rows if row["check"] == "target"] == ["fail"]
-    with pytest.raises(UserError, match=r"doctor\.json/x cannot be written"):
-        write_json(file / "x", {})
     assert main(["doctor", "--json", str(file / "x")]) == 2
-    assert not capsys.readouterr().out
+    printed, error = capsys.readouterr()
+    assert not printed and "doctor.json/x cannot be written" in error

@@ -45,17 +45,26 @@ def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[Level, 
 
 
 @pytest.mark.parametrize(
-    ("token", "state", "said"),
+    ("signer", "token", "state", "said"),
     [
-        ("secret", OK, ["serves over TLS", "takes the token", "ms"]),
-        ("", ERROR, ["asks for a token", "--token-file"]),
-        ("wrong", ERROR, ["the token is refused", "--token-file"]),
+        ("verifier", "secret", OK, ["serves over TLS", "takes the token", "ms"]),
+        ("verifier", "", ERROR, ["asks for a token", "--token-file"]),
+        ("verifier", "wrong", ERROR, ["the token is refused", "--token-file"]),
+        ("stranger", "secret", ERROR, ["not signed by", "stranger", "--authority"]),
+        ("", "secret", ERROR, ["speaks TLS, the robot not"]),
     ],
 )
-def test_a_verifier_is_ok_that_takes_the_token_and_keeps_no_session(
-    guarded: Cloud, authority: Authority, token: str, state: Level, said: list[str]
+def test_a_verifier_is_ok_whose_authority_and_token_are_known_and_keeps_no_session(
+    guarded: Cloud,
+    authority: Authority,
+    tmp_path: Path,
+    signer: str,
+    token: str,
+    state: Level,
+    said: list[str],
 ) -> None:
-    found_state, text = found(ClientSettings(guarded.address, authority.path, token))
+    known = {"verifier": authority.path, "stranger": Authority(tmp_path, "stranger").path}
+    found_state, text = found(ClientSettings(guarded.address, known.get(signer, ""), token))
     assert found_state == state and all(words in text for words in said), text
     assert guarded.worker.sessions == 0
 
@@ -83,16 +92,6 @@ def test_a_certificate_that_cannot_be_accepted_is_told_apart(
     with Cloud(toy_worker(), token="secret", **files) as running:
         state, text = found(ClientSettings(running.address, authority.path, "secret"))
     assert state == ERROR and said in text and "(tls)" in text and advice in text
-
-
-def test_a_strange_authority_and_a_robot_without_tls_are_told_apart(
-    guarded: Cloud, tmp_path: Path
-) -> None:
-    stranger = Authority(tmp_path, "stranger").path
-    state, text = found(ClientSettings(guarded.address, stranger, "secret"))
-    assert state == ERROR and f"not signed by {stranger}" in text and "--authority" in text
-    state, text = found(ClientSettings(guarded.address, "", "secret"))
-    assert state == ERROR and "speaks TLS, the robot not" in text
 
 
 def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(

@@ -1,135 +1,65 @@
-"""`doctor` compares our picture preprocessing with the checkpoint's own and with qwen-vl-utils."""
+"""`doctor` compares our picture preprocessing with the checkpoint's own."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import shutil
 import sys
-import types
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from edge_cloud_spec.doctor.pictures import (
-    Patches,
-    behind_qwen_vl_utils,
-    check_pictures,
-    compare,
-    judge,
-    own_processor,
-    sample,
-)
+from edge_cloud_spec.doctor import pictures
+from edge_cloud_spec.doctor.pictures import Difference, check_pictures, judge
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.checkpoint import image_preprocessing
-from edge_cloud_spec.models.image import patches
 
-TARGET = str(EMBEDDED / "target")
-
-
-def ours(image: Image.Image) -> Patches:
-    made = image_preprocessing(TARGET)
-    return patches(image, made.spec, made.mean, made.std)
-
-
-def shifted(by: float) -> object:
-    def theirs(image: Image.Image) -> Patches:
-        values, grid = ours(image)
-        return values + np.float32(by), grid
-
-    return theirs
+GRID = (1, 12, 18)
+LARGER = {"max_pixels": 32768, "size": {"shortest_edge": 16384, "longest_edge": 32768}}
 
 
 @pytest.mark.parametrize(
-    ("by", "state", "said"),
+    ("largest", "level", "said"),
     [
         (0.0, Level.OK, "equal to ours"),
         (0.015, Level.OK, "resize"),
         (0.5, Level.WARN, "differs by up to 0.5"),
     ],
 )
-def test_the_size_of_a_difference_decides(by: float, state: str, said: str) -> None:
-    finding = judge("pictures", compare(ours, shifted(by)), Level.ERROR)  # type: ignore[arg-type]
-    assert finding.level == state and said in finding.message
+def test_the_size_of_a_difference_decides(largest: float, level: Level, said: str) -> None:
+    same = Difference((640, 480), GRID, GRID, 0.0)
+    finding = judge("pictures", [same, Difference((300, 200), GRID, GRID, largest)])
+    assert finding.level == level and said in finding.message
 
 
-@pytest.mark.parametrize("state", [Level.WARN, Level.ERROR])
-def test_another_number_of_patches_is_said_with_both(state: str) -> None:
-    def theirs(image: Image.Image) -> Patches:
-        return ours(image.resize((image.width * 2, image.height)) if image.width == 300 else image)
-
-    finding = judge("pictures", compare(ours, theirs), state)
-    (_, high, wide), (_, other_high, other_wide) = (
-        ours(sample((300, 200)))[1],
-        theirs(sample((300, 200)))[1],
-    )
-    assert finding.level == state
-    there, here = other_high * other_wide, high * wide
-    assert f"300x200 becomes {there} patches there and {here} here" in finding.message
-    assert "640x480" not in finding.message and finding.advice
-
-
-def test_the_embedded_checkpoints_own_processor_gives_what_we_give() -> None:
-    finding = judge("pictures", compare(ours, own_processor(TARGET)), Level.ERROR)
-    assert finding.level == Level.OK and "equal to ours" in finding.message
-
-
-def test_other_statistics_of_the_colours_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "level", "said"),
+    [
+        ({}, Level.OK, "equal to ours"),
+        ({"image_std": [1.0, 1.0, 1.0]}, Level.WARN, "image_std"),
+        (LARGER, Level.ERROR, "640x480 becomes"),
+    ],
+)
+def test_what_the_checkpoints_own_processor_gives_is_what_we_give_or_it_is_said(
+    changes: dict[str, Any], level: Level, said: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Ours goes by the embedded target, theirs by a copy of it that differs so."""
     folder = Path(shutil.copytree(EMBEDDED / "target", tmp_path / "target"))
     file = folder / "preprocessor_config.json"
-    content = json.loads(file.read_text())
-    content["image_std"] = [2 * value for value in content["image_std"]]
-    file.write_text(json.dumps(content))
-    finding = judge("pictures", compare(ours, own_processor(str(folder))), Level.ERROR)
-    assert finding.level == Level.WARN and "image_std" in finding.advice
-
-
-@pytest.fixture
-def qwen_vl_utils(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The real package; what only its video part needs is empty where it cannot be imported."""
-    if importlib.util.find_spec("qwen_vl_utils") is None:
-        pytest.skip("qwen-vl-utils is not installed (extra qwen)")
-    try:
-        importlib.import_module("torchvision")
-    except Exception:  # on a torch that it does not fit, it raises what it likes
-        vision, transforms = (types.ModuleType(n) for n in ("torchvision", "transforms"))
-        vision.io, vision.transforms = None, transforms  # type: ignore[attr-defined]
-        transforms.InterpolationMode = None  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "torchvision", vision)
-        monkeypatch.setitem(sys.modules, "torchvision.transforms", transforms)
-    if importlib.util.find_spec("requests") is None:
-        monkeypatch.setitem(sys.modules, "requests", types.ModuleType("requests"))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("qwen_vl_utils"):
-            del sys.modules[name]
-
-
-def test_qwen_vl_utils_resizes_first_and_gives_other_patches(qwen_vl_utils: None) -> None:
-    """It knows nothing of the checkpoint's limits, and rounds to whole patches before them."""
-    own = own_processor(TARGET)
-    patch = image_preprocessing(TARGET).spec.patch_size
-    differences = compare(ours, behind_qwen_vl_utils(own, patch))
-    finding = judge("pictures", differences, Level.WARN)
-    assert finding.level == Level.WARN
-    assert "300x200 becomes 240 patches there and 216 here" in finding.message
-    assert [d.ours == d.theirs for d in differences] == [True, True, False, True]
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    ours = image_preprocessing(EMBEDDED / "target")
+    monkeypatch.setattr(pictures, "image_preprocessing", lambda directory: ours)
+    [finding] = check_pictures("target", str(folder))
+    assert finding.level == level and said in f"{finding.message} {finding.advice}"
 
 
 def test_what_cannot_be_imported_is_skipped_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "qwen_vl_utils", None)
-    own, behind = check_pictures("target", TARGET)
-    assert own.level == Level.OK and behind.level == Level.OK
-    assert "not compared (ModuleNotFoundError" in behind.message and "qwen" in behind.advice
-
-
-def test_a_checkpoint_without_its_files_is_left_to_the_check_of_the_files(tmp_path: Path) -> None:
-    assert list(check_pictures("target", str(tmp_path))) == []
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    [finding] = check_pictures("target", str(EMBEDDED / "target"))
+    assert finding.level == Level.OK
+    assert "not compared (ModuleNotFoundError" in finding.message and finding.advice
+    assert not list(check_pictures("target", str(tmp_path))), "what has no files is said elsewhere"
