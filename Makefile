@@ -68,6 +68,7 @@ test: setup
 
 fuzz: setup
 	PYTHONPATH=test $(BIN)/python -m fuzz verifier --count 100000 $(ARGS)
+	PYTHONPATH=test $(BIN)/python -m fuzz robot --count 100000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz navigator --count 1000000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz decoder --count 100000 $(ARGS)
 	PYTHONPATH=test $(BIN)/python -m fuzz dialects --count 10000 $(ARGS)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
 from ..nav.pose import wrap, yaw_of
-from ..nodes.drafting.camera import encode_frame
+from ..nodes.drafting.camera import TYPES, encode_frame
 from ..observe.bag import Bag, topic_of
+from ..observe.run_log import seconds_of
 from .camera import frame_of
 from .figures import SILENT, Recording, is_still
 
 ODOMETRY = ("nav_msgs/msg/Odometry",)
-CAMERA = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
 COMMANDS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 SILENCE = 0.3  # s without commands, after which it is told nothing
 
@@ -26,7 +25,7 @@ def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = ""
         topic_of(bag.topics, given, kinds, option).lstrip("/")
         for given, kinds, option in (
             (odom, ODOMETRY, "--odom"),
-            (camera, CAMERA, "--camera"),
+            (camera, TYPES.values(), "--camera"),
             (cmd_vel, COMMANDS, "--cmd-vel"),
         )
     )
@@ -37,10 +36,10 @@ def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = ""
             at = message.pose.pose.position
             yaw += wrap(yaw_of(message.pose.pose.orientation) - yaw)
             recording.poses.append((now, at.x, at.y, yaw))
-            recording.stamps.append((_stamp(message), now))
+            recording.stamps.append((seconds_of(message.header.stamp), now))
         elif topic == camera:
             jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
-            recording.frames.append(frame_of(jpeg, _stamp(message), now))
+            recording.frames.append(frame_of(jpeg, seconds_of(message.header.stamp), now))
         else:
             if now - commanded > SILENCE and not is_still(*recording.commands[-1][1:]):
                 recording.command(commanded, SILENT, SILENT)
@@ -49,7 +48,3 @@ def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = ""
     if len(recording.poses) < 2:
         raise UserError(f"{path} has too little odometry to measure anything by")
     return recording
-
-
-def _stamp(message: Any) -> float:
-    return float(message.header.stamp.sec + message.header.stamp.nanosec / 1e9)

@@ -19,7 +19,6 @@ import numpy as np
 from .camera import Frame
 
 MOVE, TURN = 0, 1
-UNIT = ("m", "rad")
 SILENT = math.nan  # as a command: nothing was sent
 
 NONE = (0.005, 0.005)  # m/s, rad/s; what a stop is nudged by is no command

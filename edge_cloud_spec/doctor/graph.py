@@ -25,40 +25,29 @@ NAME = "edge_cloud_spec_doctor"
 def check_graph(snapshot: Snapshot, namespace: str | None = None) -> list[Health]:
     """Findings about each robot in the graph, or the one in ``namespace``."""
     robots = robots_in(snapshot)
-    if namespace is not None:
-        wanted = "/" + namespace.strip("/") if namespace.strip("/") else ""
-        if wanted not in robots:
-            elsewhere = f"; there are some in {_places(robots)}" if robots else ""
-            found = f"no node of ours in namespace {wanted or '/'}{elsewhere}"
-            advice = "give --namespace one of these, or leave it out to look at all of them"
-            return [
-                Health(Level.ERROR, found, advice if robots else _where(snapshot), check="graph")
-            ]
-        robots = [wanted]
-    if not robots:
+    wanted = robots if namespace is None else [f"/{namespace.strip('/')}".rstrip("/")]
+    if robots and {*wanted} <= {*robots}:
+        return [finding for robot in wanted for finding in _check_robot(snapshot, robot)]
+    if robots:
+        places = ", ".join(robot or "/" for robot in robots)
+        found = f"no node of ours in namespace {wanted[0] or '/'}; there are some in {places}"
+        advice = "give --namespace one of these, or leave it out to look at all of them"
+    else:
         found = f"no node of ours in ROS domain {snapshot.domain}"
         if snapshot.nodes:
             found += f", where there are {len(snapshot.nodes)} others"
-        return [Health(Level.ERROR, found, _where(snapshot), check="graph")]
-    return [finding for robot in robots for finding in _check_robot(snapshot, robot)]
+        advice = (
+            f"start ros2 launch edge_cloud_spec go2_nav.launch.py, and check ROS_DOMAIN_ID "
+            f"(here {snapshot.domain}), ROS_AUTOMATIC_DISCOVERY_RANGE and RMW_IMPLEMENTATION: they "
+            "must be the same as the robot's"
+        )
+    return [Health(Level.ERROR, found, advice, check="graph")]
 
 
 def robots_in(snapshot: Snapshot) -> list[str]:
     """The namespaces, without the last slash, that contain one of our nodes."""
     ours = {node.rpartition("/") for node in snapshot.nodes}
     return sorted({place for place, _, name in ours if name in NODES})
-
-
-def _places(robots: list[str]) -> str:
-    return ", ".join(robot or "/" for robot in robots)
-
-
-def _where(snapshot: Snapshot) -> str:
-    return (
-        f"start ros2 launch edge_cloud_spec go2_nav.launch.py, and check ROS_DOMAIN_ID "
-        f"(here {snapshot.domain}), ROS_AUTOMATIC_DISCOVERY_RANGE and RMW_IMPLEMENTATION: they "
-        "must be the same as the robot's"
-    )
 
 
 def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
@@ -141,16 +130,12 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
             why = mismatches(publisher, subscription)
             if why and ours & {publisher.node, subscription.node}:
                 wrong += 1
-                yield _mismatch(publisher, subscription, why)
+                found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
+                advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
+                yield Health(Level.ERROR, found, advice, check=f"topic {publisher.topic}")
     if not wrong:
         found = "publishers and subscriptions agree on types and QoS"
         yield Health(Level.OK, found, check=f"topics of {robot or '/'}")
-
-
-def _mismatch(publisher: Endpoint, subscription: Endpoint, why: str) -> Health:
-    found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
-    advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
-    return Health(Level.ERROR, found, advice, check=f"topic {publisher.topic}")
 
 
 def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Health]:
@@ -222,22 +207,17 @@ def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
 
 
 def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]:
-    """Findings about the graph of this ROS domain, or about one namespace's robot."""
+    """Findings about the graph of this ROS domain, or about one namespace's robot.
+
+    It looks for ``seconds``.
+    """
     try:
-        import rclpy  # noqa: F401
-        from diagnostic_msgs.msg import DiagnosticArray  # noqa: F401
+        from diagnostic_msgs.msg import DiagnosticArray
+
+        from ..nodes.runtime.node_thread import NodeThread
     except ImportError as error:
         advice = "source your ROS 2 (source /opt/ros/DISTRO/setup.bash), and try again"
         return [Health(Level.ERROR, f"ROS 2 cannot be imported ({error})", advice, check="graph")]
-    return check_graph(read_graph(seconds), namespace)
-
-
-def read_graph(seconds: float) -> Snapshot:
-    """A snapshot of the graph, collected for ``seconds``."""
-    from diagnostic_msgs.msg import DiagnosticArray
-
-    from ..nodes.runtime.node_thread import NodeThread
-
     thread = NodeThread(f"{NAME}_{os.getpid()}")
     node, said = thread.node, dict[str, Health]()
 
@@ -248,8 +228,11 @@ def read_graph(seconds: float) -> Snapshot:
     thread.start()
     try:
         time.sleep(seconds)
-        return Snapshot(
-            nodes=tuple(name for name in _node_names(node) if NAME not in name),
+        named = [
+            f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()
+        ]
+        snapshot = Snapshot(
+            nodes=tuple(sorted(name for name in named if NAME not in name)),
             endpoints=tuple(e for e in _endpoints(node) if NAME not in e.node),
             said=said.copy(),
             domain=os.environ.get("ROS_DOMAIN_ID", "0"),
@@ -257,6 +240,7 @@ def read_graph(seconds: float) -> Snapshot:
         )
     finally:
         thread.close()
+    return check_graph(snapshot, namespace)
 
 
 def _said(status: Any) -> Health:
@@ -265,11 +249,6 @@ def _said(status: Any) -> Health:
     who = f" ({status.hardware_id})" if status.hardware_id else ""
     values = {each.key: each.value for each in status.values}
     return Health(level, status.message, values=values, check=f"{status.name}{who}")
-
-
-def _node_names(node: Any) -> list[str]:
-    found = node.get_node_names_and_namespaces()
-    return sorted(f"{namespace.rstrip('/')}/{name}" for name, namespace in found)
 
 
 def _endpoints(node: Any) -> Iterable[Endpoint]:

@@ -62,9 +62,10 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
     return DecisionCaption(instruction, words, status, run_log.link_state, remembered)
 
 
+@lru_cache(maxsize=1)
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     """Draw instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH,
-    3]."""
+    3]; the last one is kept, to be read only."""
     sheet = Image.new("RGB", (scale * WIDTH, scale * HEIGHT), BACK)
     pen = _Pen(ImageDraw.Draw(sheet), scale)
     if caption == DecisionCaption():

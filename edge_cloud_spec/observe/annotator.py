@@ -13,7 +13,6 @@ import math
 import sys
 from typing import Any
 
-import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 from PIL import Image as Picture
@@ -26,16 +25,18 @@ from ..health import Health, Level
 from ..models.image import decode_image
 from ..nodes.drafting.camera import encode_frame
 from ..nodes.runtime.diagnostics import Diagnostics
-from ..nodes.runtime.qos import DECODE, LATCHED, SENSOR_DATA
+from ..nodes.runtime.qos import SENSOR_DATA
 from ..nodes.runtime.run import spin
 from ..nodes.topics import DRAWN, TOPICS
-from .annotated_picture import DecisionCaption, annotate, caption_of, draw_caption
+from .annotated_picture import annotate, caption_of, draw_caption
 from .run_log import RunLog
 
 DECISIONS = 2  # that are remembered
 MAX_DRAWN = 2**24  # pixels of a picture: as many as a model may take
-WORDS = ("decode_request", "draft", "verdict", "verified_tokens", "decode_stats")
-STATES = ("nav_status", "link_state")
+LOGGED = (
+    *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
+    *("nav_status", "link_state"),
+)
 STEP = 0.05  # m between two points of the path
 POINTS = 4000  # of the path: 200 m
 
@@ -50,7 +51,6 @@ class Annotator(Node):
     def __init__(self) -> None:
         super().__init__("annotator")
         self._run_log, self._instruction = RunLog(DECISIONS), ""
-        self._caption, self._sheet = DecisionCaption(), draw_caption(DecisionCaption())
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
         )
@@ -60,9 +60,9 @@ class Annotator(Node):
         )
         self.create_subscription(Image, "camera/image_raw", self._on_image, SENSOR_DATA)
         self.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
-        for topic in (*STATES, *WORDS):
-            qos = LATCHED if topic in STATES else DECODE
-            self.create_subscription(TOPICS[topic][0], topic, self._listener(topic), qos)
+        for topic in LOGGED:
+            kind, qos = TOPICS[topic]
+            self.create_subscription(kind, topic, self._listener(topic), qos)
         self.create_timer(1.0, self._publish_path)
         Diagnostics(self).report(lambda: Health(Level.OK, "drawing where somebody looks"))
 
@@ -93,7 +93,8 @@ class Annotator(Node):
         if not self._wanted:
             return
         try:
-            sheet = annotate(decode_image(bytes(jpeg), MAX_DRAWN), self._drawn_caption())
+            caption = draw_caption(caption_of(self._run_log, self._instruction))
+            sheet = annotate(decode_image(bytes(jpeg), MAX_DRAWN), caption)
         except UserError:
             return  # the drafter reports what is wrong with it
         if self._raw.get_subscription_count():
@@ -107,13 +108,6 @@ class Annotator(Node):
             self._compressed.publish(
                 CompressedImage(header=header, format="jpeg", data=encoded.getvalue())
             )
-
-    def _drawn_caption(self) -> np.ndarray:
-        """The drawn caption; drawn again only if it changed."""
-        caption = caption_of(self._run_log, self._instruction)
-        if caption != self._caption:
-            self._caption, self._sheet = caption, draw_caption(caption)
-        return self._sheet
 
     # Path
 

@@ -91,15 +91,11 @@ class Observer:
                 for event in self.run_log.on_message(topic, message, now):
                     self.events.put(event)
 
-    def close(self) -> None:
-        """Stop spinning and close the bag."""
-        self._thread.close()
-        with self.lock:
-            if self._bag is not None:
-                self._bag.close()
-
     def __enter__(self) -> Observer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._thread.close()
+        with self.lock:
+            if self._bag is not None:
+                self._bag.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -31,39 +30,23 @@ from .topic_bag import TopicBag, subscribe, subscribe_raw_camera
 SHOW_S = 5.0  # between two lines about how much there is
 
 
-class Recorder:
-    """Records the topics through ``node`` until it is closed or its disk is full, which it reports.
+def record(node: Node, folder: Path) -> TopicBag:
+    """Record the topics through ``node`` until the bag is closed or its disk is full.
 
-    Raises UserError if no bag can be created.
+    The node's health tells which. Raises UserError if no bag can be created.
     """
+    bag = TopicBag(node, folder)
+    subscribe(node, bag.take)
+    subscribe_raw_camera(node, bag.take)
 
-    def __init__(self, node: Node, folder: Path) -> None:
-        self.bag = TopicBag(node, folder)
-        self._log, self._reported = node.get_logger(), False
-        subscribe(node, self._take)
-        subscribe_raw_camera(node, self._take)
-        Diagnostics(node).report(self.health)
-        self._log.info(f"recording to {folder}")
+    def health() -> Health:
+        if bag.problem:
+            return Health(Level.ERROR, bag.problem, check="recording")
+        return Health(Level.OK, f"recording to {folder}: {bag.text}")
 
-    def _take(self, topic: str, cdr: bytes, stamp: int) -> None:
-        self.bag.take(topic, cdr, stamp)
-        self._report()
-
-    def _report(self) -> None:
-        if self.bag.problem and not self._reported:
-            self._reported = True
-            self._log.error(self.bag.problem)
-
-    def health(self) -> Health:
-        """Whether the recording works."""
-        if self.bag.problem:
-            return Health(Level.ERROR, self.bag.problem)
-        return Health(Level.OK, f"recording to {self.bag.folder}: {self.bag.text}")
-
-    def close(self) -> None:
-        """End the bag."""
-        self.bag.close()
-        self._report()
+    Diagnostics(node).report(health)
+    node.get_logger().info(f"recording to {folder}")
+    return bag
 
 
 class RecorderNode(Node):
@@ -72,11 +55,13 @@ class RecorderNode(Node):
     def __init__(self) -> None:
         super().__init__("recorder")
         folder = Parameters(self, RecorderSettings()).value.folder
-        self._recorder = Recorder(self, bag_folder(folder))
+        self._bag = record(self, bag_folder(folder))
 
     def close(self) -> None:
         """End the bag."""
-        self._recorder.close()
+        self._bag.close()
+        if self._bag.problem:
+            self.get_logger().error(self._bag.problem)
 
 
 def bag_folder(given: str = "") -> Path:
@@ -101,30 +86,27 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_record(args: argparse.Namespace) -> int:
-    """Record; returns 0 if a bag with messages was completed.
+    """Record until Ctrl-C; returns 0.
 
-    1: nothing was published. Raises UserError if the bag could not be created, or its disk failed.
+    Raises UserError if the bag could not be created, or its disk failed.
     """
     if not 0 <= args.seconds < math.inf:
         raise UserError(f"--seconds is 0 or more, not {args.seconds:g}")
     folder = args.out or bag_folder()
     thread = NodeThread("recorder", args.namespace)
     try:
-        recorder = Recorder(thread.node, folder)
+        bag = record(thread.node, folder)
         thread.start()
         print(f"recording to {folder}; Ctrl-C ends it", flush=True)
         with contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
-            _show(recorder.bag, args.seconds)
+            _show(bag, args.seconds)
     finally:
         thread.close()
-    recorder.close()
-    if recorder.bag.problem:
-        raise UserError(recorder.bag.problem)
-    print(f"recorded {folder}: {recorder.bag.text}")
-    if not recorder.bag.messages:
-        domain = os.environ.get("ROS_DOMAIN_ID", "0")
-        print(f"nothing was published in ROS domain {domain}, namespace /{args.namespace}")
-    return int(not recorder.bag.messages)
+    bag.close()
+    if bag.problem:
+        raise UserError(bag.problem)
+    print(f"recorded {folder}: {bag.text}")
+    return 0
 
 
 def _show(bag: TopicBag, seconds: float) -> None:

@@ -6,6 +6,7 @@ Times are seconds since the instruction was published, on the observing process'
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,10 +46,10 @@ class RunLog:
     """The run so far; ``on_message`` extends it. Read it under the observer's lock, or after the
     run.
 
-    ``keep``: how many of the newest decisions (and entries of other lists) are kept; None: all.
+    ``keep``: how many of the newest decisions (and entries of other lists) are kept.
     """
 
-    def __init__(self, keep: int | None = None) -> None:
+    def __init__(self, keep: int = sys.maxsize) -> None:
         self._keep, self._count = keep, 0
         self.decisions: dict[str, Decision] = {}
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
@@ -87,16 +88,12 @@ class RunLog:
                 return []  # who acts on it reports it
         handler = self._handlers.get(topic)
         events = [] if handler is None else list(handler(message, now) or ())
-        if self._keep is not None:
-            self._forget(self._keep)
-        return events
-
-    def _forget(self, keep: int) -> None:
-        while len(self.decisions) > keep:
+        while len(self.decisions) > self._keep:
             del self.decisions[next(iter(self.decisions))]
         entries: tuple[list[Any], ...] = (self.outcomes, self.frames, self.opened, self.statuses)
         for entry in entries:
-            del entry[:-keep]
+            del entry[: -self._keep]
+        return events
 
     def _decision(self, message: Any, now: float) -> Decision:
         request = message.request_id
@@ -227,5 +224,5 @@ def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 
 
 def seconds_of(duration: Any) -> float:
-    """Seconds of a builtin_interfaces/Duration."""
+    """Seconds of a builtin_interfaces/Duration or Time."""
     return float(duration.sec + duration.nanosec * 1e-9)

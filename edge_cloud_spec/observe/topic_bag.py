@@ -22,6 +22,7 @@ from rosbags.interfaces import (
 from sensor_msgs.msg import Image
 
 from ..errors import UserError
+from ..nodes.drafting.camera import COMPRESSED, RAW
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..nodes.topics import TOPICS
 from .bag import types
@@ -33,7 +34,6 @@ RELIABLE = QoSProfile(depth=200)
 STATES = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """For latched topics: also the states that follow each other before they are read."""
 
-COMPRESSED_CAMERA, RAW_CAMERA = "camera/image_raw/compressed", "camera/image_raw"
 LOOK_S = 1.0  # between two looks for a camera that is raw only
 
 # Whether rclpy passes on when a message was sent; Humble's does not.
@@ -42,7 +42,7 @@ MAX_DELAY = 60 * 10**9  # ns; an older message, or a future one, counts as sent 
 _FOREVER = QosTime(9223372036, 854775807)  # s, ns: as rosbag2 writes it
 
 Types = Mapping[str, tuple[type[Any], QoSProfile]]
-ALL: Types = {**TOPICS, RAW_CAMERA: (Image, SENSOR_DATA)}
+ALL: Types = {**TOPICS, RAW: (Image, SENSOR_DATA)}
 Take = Callable[[str, bytes, int], None]  # topic, CDR, when it was sent (ns)
 
 
@@ -62,12 +62,11 @@ def subscribe_raw_camera(node: Node, take: Take) -> None:
 
     def look() -> None:
         raw, compressed = (
-            node.count_publishers(node.resolve_topic_name(topic))
-            for topic in (RAW_CAMERA, COMPRESSED_CAMERA)
+            node.count_publishers(node.resolve_topic_name(topic)) for topic in (RAW, COMPRESSED)
         )
         if raw and not compressed:
             timer.cancel()
-            subscribe(node, take, (RAW_CAMERA,))
+            subscribe(node, take, (RAW,))
 
     timer = node.create_timer(LOOK_S, look, clock=Clock(clock_type=ClockType.STEADY_TIME))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
 
 from builtin_interfaces.msg import Time
 from rcl_interfaces.srv import SetParameters
@@ -19,12 +18,12 @@ from ..bringup.graph import Value
 from ..errors import UserError
 from ..instruction import normalized
 from ..nav.status import FAILED, FOLLOWING, NOBODY, STOPPED, UNKNOWN, GoalStatus, Status
+from ..nodes.drafting.camera import COMPRESSED
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
 from .recording import ReplayTask, opening_of
 
-CAMERA = "camera/image_raw/compressed"
 SETTLE = 0.15  # s from "idle" to the picture
 RETRY_AFTER = 1.5  # s after which a lost picture (best-effort QoS) is played again
 TRIES = 6
@@ -54,7 +53,7 @@ class Player:
         self._observer = observer
         self._instructed = False
         node = observer.node
-        self._camera = node.create_publisher(CompressedImage, CAMERA, SENSOR_DATA)
+        self._camera = node.create_publisher(CompressedImage, COMPRESSED, SENSOR_DATA)
         self._status = node.create_publisher(NavStatus, "nav_status", LATCHED)
         self._instruction = node.create_publisher(String, "instruction", 10)
         self._parameters = node.create_client(SetParameters, "drafter/set_parameters")
@@ -64,12 +63,7 @@ class Player:
     def __enter__(self) -> Player:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._instructed:
             self._retract()
 
@@ -83,7 +77,7 @@ class Player:
     def wait_for_drafter(self) -> None:
         """Wait until the drafter can receive the topics; raises NotPlayed."""
         subscribers = self._observer.subscribers
-        needed = (CAMERA, "instruction", "nav_status")
+        needed = (COMPRESSED, "instruction", "nav_status")
         heard = ("decode_request", "verdict", "verified_tokens", "decode_stats")
         count = self._observer.node.count_publishers
         if not self._wait_for(

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..bringup.graph import Value
@@ -16,6 +15,7 @@ from ..errors import UserError
 from ..instruction import is_stop
 from ..models.image import decode_image
 from ..models.prompt import PromptSpec
+from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag, robot_topics, topic_of
 from ..observe.decision import Decision
@@ -23,8 +23,6 @@ from ..observe.run_log import RunLog
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import Open, Opened, WireError
 
-COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
-CAMERAS = {"camera/image_raw/compressed": COMPRESSED, "camera/image_raw": RAW}
 RUN = {
     "instruction": "std_msgs/msg/String",
     "decode_request": "edge_cloud_spec/msg/DecodeRequest",
@@ -180,7 +178,7 @@ class _Reading:
 
     def _picture(self, message: Any, frame: int) -> bytes:
         try:
-            jpeg = _encoded(message) if _is_raw(message) else message.data.tobytes()
+            jpeg = encode_frame(message) if _is_raw(message) else message.data.tobytes()
             check_picture(jpeg)
         except UserError as error:
             raise UserError(
@@ -295,9 +293,3 @@ def _is_raw(picture: Any) -> bool:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
-
-
-def _encoded(message: Any) -> bytes:
-    """Encode a raw picture as the drafter does."""
-    fields = {name: getattr(message, name) for name in ("width", "height", "step", "encoding")}
-    return encode_frame(SimpleNamespace(data=message.data.tobytes(), **fields))

@@ -148,7 +148,7 @@ def run_view(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -> None:
-    from .entities import Entities
+    from .entities import Entities, bag_messages
     from .sink import Sink
 
     if args.bag is None:
@@ -156,8 +156,6 @@ def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -
 
         messages = live_messages(args.namespace, check)
     else:
-        from .bag_messages import bag_messages
-
         messages = bag_messages(args.bag, args.namespace)
     entities, sink, count, now = Entities(), Sink(to, live=args.bag is None), 0, 0.0
     try:

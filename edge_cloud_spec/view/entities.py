@@ -1,4 +1,4 @@
-"""Converts a run's messages to Rerun's archetypes."""
+"""Reads a bag's messages, and converts a run's to Rerun's archetypes. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import rerun as rr
@@ -16,6 +17,7 @@ from ..errors import UserError
 from ..nav.pose import yaw_of
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import COLOURS, GREY, NAMES, caption_of, draw_caption
+from ..observe.bag import Bag, robot_topics
 from ..observe.decision import (
     DecisionFinished,
     ProblemReported,
@@ -54,14 +56,18 @@ SERIES = {  # names and colours of the plots' lines
     UP: ("up, bytes a decision", YELLOW),
     DOWN: ("down, bytes a decision", (90, 160, 250)),
 }
-LOGGED = {  # topics that the run log takes, but the pictures
-    *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
-    *("nav_command", "nav_status", "instruction_status", "link_state"),
-}
 TOPICS = {  # all that is shown, as the graph names them
-    *(*LOGGED, "camera/image_raw/compressed", "camera/image_raw", "instruction", "e_stop"),
+    *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
+    *("nav_command", "nav_status", "instruction_status", "link_state", "instruction", "e_stop"),
+    *("camera/image_raw/compressed", "camera/image_raw"),
     *("odom", "cmd_vel", "markers", "/diagnostics"),
 }
+TYPES = dict.fromkeys(TOPICS, "") | {
+    "nav_status": "edge_cloud_spec/msg/NavStatus",
+    "instruction_status": "edge_cloud_spec/msg/InstructionStatus",
+    "link_state": "edge_cloud_spec/msg/LinkState",
+}
+"""Of the topics that held a std_msgs/String once; of others any that has their fields."""
 DECISIONS = 4  # that are remembered
 PERIOD = 0.1  # s between two pictures, captions or poses
 SHARP = 2  # how many times larger than in RViz the words are drawn
@@ -79,6 +85,26 @@ LINK_LEVELS = {
     LinkQuality.LOST: "ERROR",
 }
 BAD_STATES = {"failed": "ERROR", "not_found": "WARN", "blocked": "WARN", "given_up": "WARN"}
+
+
+Timed = tuple[float, str, Any]  # seconds since the first, topic, message
+
+
+def bag_messages(path: Path, namespace: str = "") -> Iterator[Timed]:
+    """A bag's messages under the graph's topic names, in the order of time. Raises UserError.
+
+    ``namespace``: the robot's, if the bag has several.
+    """
+    bag = Bag(path)
+    topics = robot_topics(bag.topics, TYPES, namespace)
+    names = {full.lstrip("/"): name for name, full in topics.items()}
+    if not names:
+        raise UserError(f"{path} has none of the graph's topics to show")
+    names["diagnostics"] = "/diagnostics"  # of all robots
+    begun = None
+    for stamp, full, _, message in bag.read(names):
+        begun = stamp if begun is None else begun
+        yield (stamp - begun) / 1e9, names[full], message
 
 
 class Entities:
@@ -118,13 +144,12 @@ class Entities:
         """The entities that a message of ``topic`` changes, at ``now`` seconds of the run."""
         if self._is_due(CAPTION, now):
             yield from self.caption(now)
-        if topic in LOGGED:
-            for event in self._run_log.on_message(topic, message, now):
-                yield from self._on_event(event, now)
-            newest = next(reversed(self._run_log.decisions.values()), None)
-            if newest is not None:
-                text = f"decision {newest.number}" if math.isnan(newest.ended) else ""
-                yield from self._state(DECISION, text, now)
+        for event in self._run_log.on_message(topic, message, now):
+            yield from self._on_event(event, now)
+        newest = next(reversed(self._run_log.decisions.values()), None)
+        if newest is not None:
+            text = f"decision {newest.number}" if math.isnan(newest.ended) else ""
+            yield from self._state(DECISION, text, now)
         if topic in self._handlers:
             yield from self._handlers[topic](message, now)
 

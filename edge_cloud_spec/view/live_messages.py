@@ -11,18 +11,12 @@ from typing import Any
 
 from rclpy.serialization import deserialize_message
 
+from ..nodes.drafting.camera import TYPES as PICTURES
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS as GRAPH
-from ..observe.topic_bag import (
-    ALL,
-    COMPRESSED_CAMERA,
-    RAW_CAMERA,
-    subscribe,
-    subscribe_raw_camera,
-)
+from ..observe.topic_bag import ALL, subscribe, subscribe_raw_camera
 from ..signals import signals_as_event
-from .bag_messages import Timed
-from .entities import TOPICS
+from .entities import TOPICS, Timed
 
 PERIOD = 0.1  # s between two looks at what came
 SILENCE = 5.0  # s without a message after which it is said that none comes
@@ -47,10 +41,9 @@ class Backlog:
         """Add a message of ``topic``, received at ``now`` (s)."""
         with self._lock:
             self.received += 1
-            is_picture = topic in (COMPRESSED_CAMERA, RAW_CAMERA)
             self._waiting.pop(topic, None)
-            if is_picture or len(self._waiting) < self._size:
-                key = topic if is_picture else next(self._numbers)
+            if topic in PICTURES or len(self._waiting) < self._size:
+                key = topic if topic in PICTURES else next(self._numbers)
                 self._waiting[key] = (now, topic, message)
             else:
                 self.missed += 1

@@ -18,14 +18,7 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.bag import recording_of
-from edge_cloud_spec.commission.figures import (
-    MOVE,
-    TURN,
-    Recording,
-    axis_figures,
-    drift_of,
-    runs_of,
-)
+from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
 from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
@@ -99,13 +92,6 @@ def test_another_base_is_not_taken_for_it() -> None:
             vars(axis_figures(trial.commission.recording, axis)), truth_of(Kinematic(), axis)
         )
         assert found.keys() == {"response", "braking", "slowest", "overshoot"}
-
-
-def test_a_drift_is_told_from_two_poses_and_none_from_less() -> None:
-    recording = Recording([(0.0, 0.0, 0.0)], [(0.0, 0.0, 0.0, 0.0), (10.0, 1.0, 0.0, 0.0)])
-    assert drift_of(recording) == pytest.approx((0.1, 0.0, 0.1))
-    del recording.poses[1:]
-    assert drift_of(recording) is drift_of(Recording()) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -227,6 +213,8 @@ def test_a_base_without_time_out_is_refused_and_a_blurred_or_late_camera_has_it_
     blurred = Trial(Kinematic(), camera=(0.15, 1.0)).run().commission.recording
     report = report_of(blurred, Settings())
     assert "blurred" in report.stands[0] and "stop_and_go" in yaml.safe_dump(report.parameters)
+    late = report_of(Trial(Kinematic(), camera=(9.0, 0.0)).run().commission.recording, Settings())
+    assert "turn left and right, slower" in late.stands[0]
     none = report_of(Trial(Kinematic(), camera=None).run().commission.recording, Settings())
     assert "no pictures" in none.stands[0] and "/**/drafter" not in none.parameters
 
@@ -253,9 +241,6 @@ def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path)
     assert settings.driving == ("continuous", "as it was given")
     files = [a for a in command(NodeSpec("navigator", "navigator"), settings) if "yaml" in a]
     assert files == [settings.parameter_file, str(path)], "what stands in the later one counts"
-    path.write_text("/**/navigater: {ros__parameters: {}}")
-    with pytest.raises(UserError, match="did you mean navigator"):
-        GraphSettings(robot=str(path))
 
 
 def test_what_is_refused_has_another_name_and_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -314,21 +299,13 @@ def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "asked", "why"),
-    [
-        (7.0, [], "turn left and right, slower"),  # at one speed: no lag shows
-        (2.0, [], "record 20 seconds"),
-        (2.0, ["--camera", "/cam"], "--camera must name a topic"),
-    ],
+    ("asked", "why"),
+    [([], "record 20 seconds"), (["--camera", "/cam"], "--camera must name a topic")],
 )
 def test_a_bag_from_which_no_lag_can_be_told_says_so_in_a_sentence(
-    seconds: float,
-    asked: list[str],
-    why: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    asked: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bag = make_bag(tmp_path / "bag", seed=ROOM, seconds=seconds)
+    bag = make_bag(tmp_path / "bag", seed=ROOM, seconds=2.0)
     out = ["--out", str(tmp_path / "robot.yaml")]
     done = main(["commission", "--bag", str(bag), *asked, *out])
     said, refused = capsys.readouterr()

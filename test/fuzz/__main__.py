@@ -1,4 +1,4 @@
-"""So much random input to a verifier, a navigator, a robot's decoder or the readers of answers.
+"""So much random input to a verifier, a robot, a navigator, a decoder or the readers of answers.
 
 PYTHONPATH=test .venv/bin/python -m fuzz navigator --count 1000000 --seed 0
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 
-from fuzz import Broken, decoder, dialects, navigator, verifier
+from fuzz import Broken, decoder, dialects, navigator, robot, verifier
 
 FUZZERS = {
-    "verifier": verifier.counted,
+    "verifier": verifier.run,
+    "robot": robot.run,
     "navigator": navigator.run,
     "decoder": decoder.run,
     "dialects": dialects.run_all,
@@ -25,6 +27,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000, help="frames, events or answers")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    warnings.simplefilter("error", RuntimeWarning)  # NaN that numpy went on with
     try:
         found = FUZZERS[given.what](given.count, given.seed)
     except Broken as broken:

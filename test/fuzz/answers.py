@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from fuzz.drafts import VOCABULARY
+import numpy as np
+from fuzz.drafts import VOCABULARY, packed
 from fuzz.scenes import Scene
 
 from edge_cloud_spec.wire import decode_pb2 as pb
@@ -41,27 +43,19 @@ class Answer:
 Flaw = Callable[[Answer], None]
 
 
-def _number(number: float) -> Flaw:
-    def error(answer: Answer) -> None:
-        rows = answer.rows
-        rows.probabilities = struct.pack("<f", number) + rows.probabilities[4:]
-
-    return error
-
-
-def _scaled(answer: Answer) -> None:
+def _number(answer: Answer, number: float) -> None:
     rows = answer.rows
-    numbers = struct.unpack(f"<{len(rows.probabilities) // 4}f", rows.probabilities)
-    rows.probabilities = struct.pack(f"<{len(numbers)}f", *(3 * n for n in numbers))
+    rows.probabilities = struct.pack("<f", number) + rows.probabilities[4:]
+
+
+def _scaled(answer: Answer, factor: float) -> None:
+    rows = answer.rows
+    numbers = np.frombuffer(rows.probabilities, "<f4") * np.float32(factor)
+    rows.probabilities = numbers.tobytes()
 
 
 def _empty(answer: Answer) -> None:
     answer.rows.CopyFrom(pb.Rows(sizes=[0], id_bits=1))
-
-
-def _zeros(answer: Answer) -> None:
-    rows = answer.rows
-    rows.probabilities = bytes(len(rows.probabilities))
 
 
 def _short(answer: Answer) -> None:
@@ -69,54 +63,38 @@ def _short(answer: Answer) -> None:
     answer.rows.CopyFrom(pb.Rows(sizes=[1], probabilities=struct.pack("<f", 1.0)))
 
 
-def _ids(*ids: int) -> Flaw:
-    def error(answer: Answer) -> None:
-        data = sum(number << (31 * place) for place, number in enumerate(ids))
-        packed = data.to_bytes((31 * len(ids) + 7) // 8, "little")
-        numbers = struct.pack(f"<{len(ids)}f", *([1 / len(ids)] * len(ids)))
-        rows = pb.Rows(sizes=[len(ids)], probabilities=numbers, ids=packed, id_bits=31)
-        answer.rows.CopyFrom(rows)
-        if answer.head.kind == "verdict" and answer.body.residual.HasField("tail"):
-            answer.body.residual.tail_mass = 0.0
-
-    return error
+def _ids(answer: Answer, ids: list[int]) -> None:
+    numbers = struct.pack("<f", 1 / len(ids)) * len(ids)
+    rows = pb.Rows(sizes=[len(ids)], probabilities=numbers, ids=packed(ids, 31), id_bits=31)
+    answer.rows.CopyFrom(rows)
+    if answer.head.kind == "verdict" and answer.body.residual.HasField("tail"):
+        answer.body.residual.tail_mass = 0.0
 
 
 FLAWS: dict[str, Flaw] = {
-    "NaN": _number(float("nan")),
-    "a negative number": _number(-0.125),
-    "an infinite number": _number(float("inf")),
-    "a number above 1": _number(1.5),
-    "a sum of 3": _scaled,
+    "NaN": partial(_number, number=float("nan")),
+    "a negative number": partial(_number, number=-0.125),
+    "an infinite number": partial(_number, number=float("inf")),
+    "a number above 1": partial(_number, number=1.5),
+    "a sum of 3": partial(_scaled, factor=3.0),
     "no numbers": _empty,
-    "zeros": _zeros,
+    "zeros": partial(_scaled, factor=0.0),
     "one number": _short,
-    "ids outside": _ids(3, VOCABULARY),
-    "ids far outside": _ids(3, 2**31 - 1),
-    "ids that descend": _ids(5, 3),
-    "ids twice": _ids(3, 3),
+    "ids outside": partial(_ids, ids=[3, VOCABULARY]),
+    "ids far outside": partial(_ids, ids=[3, 2**31 - 1]),
+    "ids that descend": partial(_ids, ids=[5, 3]),
+    "ids twice": partial(_ids, ids=[3, 3]),
 }
 
 
-def _mass(mass: float) -> Flaw:
-    def error(answer: Answer) -> None:
-        answer.body.residual.tail_mass = mass
-
-    return error
+def _mass(answer: Answer, mass: float) -> None:
+    answer.body.residual.tail_mass = mass
 
 
-def _tail(token: int, number: float) -> Flaw:
-    def error(answer: Answer) -> None:
-        answer.body.residual.tail.CopyFrom(
-            pb.Rows(
-                sizes=[1],
-                probabilities=struct.pack("<f", number),
-                ids=token.to_bytes(4, "little"),
-                id_bits=31,
-            )
-        )
-
-    return error
+def _tail(answer: Answer, token: int, number: float) -> None:
+    share = struct.pack("<f", number)
+    rows = pb.Rows(sizes=[1], probabilities=share, ids=packed([token], 31), id_bits=31)
+    answer.body.residual.tail.CopyFrom(rows)
 
 
 def _long_tail(answer: Answer) -> None:
@@ -127,16 +105,16 @@ def _long_tail(answer: Answer) -> None:
 
 
 SPARSE_FLAWS: dict[str, Flaw] = {
-    "a tail mass of NaN": _mass(float("nan")),
-    "a negative tail mass": _mass(-0.25),
-    "an infinite tail mass": _mass(float("inf")),
-    "a tail mass of 2": _mass(2.0),
-    "a tail token outside": _tail(VOCABULARY, 0.1),
-    "a tail token far outside": _tail(2**31 - 1, 0.1),
-    "a tail probability of 0": _tail(60, 0.0),
-    "a tail probability of NaN": _tail(60, float("nan")),
-    "a negative tail probability": _tail(60, -0.1),
-    "a tail probability above 1": _tail(60, 1.5),
+    "a tail mass of NaN": partial(_mass, mass=float("nan")),
+    "a negative tail mass": partial(_mass, mass=-0.25),
+    "an infinite tail mass": partial(_mass, mass=float("inf")),
+    "a tail mass of 2": partial(_mass, mass=2.0),
+    "a tail token outside": partial(_tail, token=VOCABULARY, number=0.1),
+    "a tail token far outside": partial(_tail, token=2**31 - 1, number=0.1),
+    "a tail probability of 0": partial(_tail, token=60, number=0.0),
+    "a tail probability of NaN": partial(_tail, token=60, number=float("nan")),
+    "a negative tail probability": partial(_tail, token=60, number=-0.1),
+    "a tail probability above 1": partial(_tail, token=60, number=1.5),
     "a tail longer than asked for": _long_tail,
 }
 

@@ -195,6 +195,7 @@ class DecodeFuzz:
         self._prompts: list[bytes] = []  # specifications whose prompt is due
         self._unread = self._failed = False
         self._work: Work | None = None
+        self._done = set[object]()  # its branches that are finished
         self._model: DraftModel | None = None
         self._proposal = preset.proposal(rule, policy)
         if not drafts:
@@ -208,15 +209,14 @@ class DecodeFuzz:
         if self._random.random() < 0.6:
             self._handle(opened)
         elif self._random.random() < 0.6:
-            for event in [*self._draw("prompt"), opened]:
-                self._handle(event)
+            self._draw_all("prompt")
+            self._handle(opened)
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
         for _ in range(events):
             if self.decoder.finished:
                 break
             self.now += self._random.random() * 0.05
-            for event in self._draw(self._random.choices(names, weights)[0]):
-                self._handle(event)
+            self._draw_all(self._random.choices(names, weights)[0])
         for _ in range(200):  # silence: it ends by itself
             if self.decoder.finished:
                 return
@@ -263,7 +263,7 @@ class DecodeFuzz:
             if isinstance(effect, Prepare):
                 self._prompts, self._unread, self._work = [effect.spec], False, None
             elif isinstance(effect, Work):
-                self._work = effect
+                self._work, self._done = effect, set()
 
     def _base(self, spec: bytes) -> PrefixDigest:
         return base_digest(self._opening, b"prompt", spec_digest(spec))
@@ -325,16 +325,6 @@ class DecodeFuzz:
         grown = self._model.step(self.decoder.width)
         self._done.update(one.branch for one in grown if one.done)
         return [replace(one, seconds=0.01) for one in grown]
-
-    @property
-    def _done(self) -> set[object]:
-        """The branches of the present Work that are finished."""
-        if self._done_of is not self._work:
-            self._done_of, self._finished = self._work, set()
-        return self._finished
-
-    _done_of: Work | None = None
-    _finished: set[object] = set()  # noqa: RUF012 (replaced with the first Work)
 
     def _place(self) -> PrefixDigest:
         """A prefix: mostly where the robot is, else one that was, that may come, or none."""

@@ -158,31 +158,30 @@ def mutated(text: str, random: Random) -> str:
     for _ in range(random.randint(0, 2)):
         place = random.randint(0, len(text))
         end = min(len(text), place + random.randint(0, 3))
-        kind = random.randrange(9)
-        if kind == 0:
-            text = text[:place] + random.choice(ODD) + text[place:]
-        elif kind == 1:
-            text = text[:place] + text[end:]
-        elif kind == 2:
-            text = text[:place] + random.choice(ODD) + text[end:]
-        elif kind == 3:
-            text = text[:place]
-        elif kind == 4:
-            text = random.choice(
-                (f"Error: {text}", f"{text} {text}", text + text, f" {text}", text + "\n")
-            )
-        elif kind == 5:
-            text = text.swapcase() if random.random() < 0.5 else text[:place] + text[place:].upper()
-        elif kind == 6:
-            words = text.split(" ")
-            words.insert(random.randint(0, len(words)), random.choice(WORDS))
-            text = " ".join(words)
-        elif kind == 7:
-            words = text.split(" ")
-            words[random.randrange(len(words))] = random.choice(WORDS)
-            text = " ".join(words)
-        else:
-            text = " ".join(random.choices([*WORDS, *ODD], k=random.randint(0, 6)))
+        words = text.split(" ")
+        match random.randrange(9):
+            case 0:
+                text = text[:place] + random.choice(ODD) + text[place:]
+            case 1:
+                text = text[:place] + text[end:]
+            case 2:
+                text = text[:place] + random.choice(ODD) + text[end:]
+            case 3:
+                text = text[:place]
+            case 4:
+                text = random.choice(
+                    (f"Error: {text}", f"{text} {text}", text + text, f" {text}", text + "\n")
+                )
+            case 5:
+                text = random.choice((text.swapcase(), text[:place] + text[place:].upper()))
+            case 6:
+                words.insert(random.randint(0, len(words)), random.choice(WORDS))
+                text = " ".join(words)
+            case 7:
+                words[random.randrange(len(words))] = random.choice(WORDS)
+                text = " ".join(words)
+            case 8:
+                text = " ".join(random.choices([*WORDS, *ODD], k=random.randint(0, 6)))
     return text
 
 

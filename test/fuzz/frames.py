@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from fuzz.draft_flaws import FLAWS, twins
 from fuzz.drafts import GIANTS, Place, frame_of, giant, proper_draft
@@ -16,105 +17,92 @@ from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open, Res
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
 
+ODD_DRAFT: dict[str, tuple[Any, ...]] = {
+    "round": (2**32 - 1,),
+    "open_at": (0,),
+    "resampled": (0, 1, 2**32 - 1),
+    "values": (b"", bytes(3), bytes(4), bytes(19)),
+    "hint": (True,),
+    "looked_up": (1, 6, 2**32 - 1),
+    "without_exits": (True,),
+}
+NUMBERS = (0, 1, 2**31, 2**32 - 1)
+REALS = (float("nan"), float("inf"), -1.0, -0.0, 5e-324, 1e-300, 1e300, 2.0)
+TEXTS = ("", "\0", "x" * 600, "greedy", "rejection", "\ufffd", "ids", "dense")
+BLOBS = (b"", b"x", bytes(16), b"\xff\xd8\xff" * 40)
+DIGESTS = (*BLOBS, b"a digest unknown")
+ODD_OPEN: dict[str, tuple[Any, ...]] = {
+    "policy.temperature": REALS,
+    "policy.top_p": REALS,
+    "policy.top_k": NUMBERS,
+    "policy.seed": (2**64 - 1,),
+    "policy.grammar": ("some", "@", "x" * 5000, "\0"),
+    "split.top_k": NUMBERS,
+    "split.tail": NUMBERS,
+    "split.residual": TEXTS,
+    "draft_length": NUMBERS,
+    "max_tokens": NUMBERS,
+    "instruction": TEXTS,
+    "order": TEXTS,
+    "rule": TEXTS,
+    "payload": (*TEXTS, "y" * 100_000),
+    "tokenizer_digest": BLOBS,
+    "spec_digest": BLOBS,
+    "jpeg": BLOBS,
+    "protocol": NUMBERS,
+    "generate.may_speculate": (True,),
+    "generate.speculative": (True,),
+    "lookup": (True,),
+    "after": DIGESTS,
+    "turns_before": NUMBERS,
+}
+ODD_TURN = {
+    "answer": (*TEXTS, "y" * 100_000),
+    "jpeg": BLOBS,
+    "picture": DIGESTS,
+}
+
 
 def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDigest:
     """Change a field to what is rare, or the base; the draft may stand all the same."""
-    match random.randrange(12):
+    match random.randrange(4):
         case 0:
-            base = replace(base, length=random.choice((0, 2**32 - 1, base.length + 1)))
+            far = replace(base, length=random.choice((0, 2**32 - 1, base.length + 1)))
+            base = random.choice((far, replace(base, hash=random.getrandbits(64)), NOWHERE))
         case 1:
-            base = replace(base, hash=random.getrandbits(64))
-        case 2:
-            draft.round = 2**32 - 1
-        case 3:
-            draft.open_at = 0
-        case 4:
             draft.tokens[-1] = draft.tokens[0]
-        case 5:
-            base = NOWHERE
-        case 6:
-            draft.resampled = random.choice((0, 1, 2**32 - 1))
-        case 7:
-            draft.values = bytes(random.randrange(20))
-        case 8:
+        case 2:
             twins(draft)
-        case 9:
-            draft.hint = True
-        case 10:
-            draft.looked_up = random.choice((1, len(draft.tokens), 2**32 - 1))
-        case 11:
-            draft.without_exits = True
+        case 3:
+            change(random, draft, ODD_DRAFT)
     return base
 
 
 def odd_open(random: Random, opening: Open) -> bytes:
     """An Open with one field that is rare or wrong."""
     message = pb.Open.FromString(read_client(encode_client(opening))[1])
-    policy, split = message.policy, message.split
     if random.random() < 0.5:
         message.nonce = random.getrandbits(64)
-    number = random.choice((0, 1, 2**31, 2**32 - 1))
-    real = random.choice((float("nan"), float("inf"), -1.0, -0.0, 5e-324, 1e-300, 1e300, 2.0))
-    text = random.choice(("", "\0", "x" * 600, "greedy", "rejection", "\ufffd", "ids", "dense"))
-    blob = random.choice((b"", b"x", bytes(16), b"\xff\xd8\xff" * 40))
-    match random.randrange(26):
+    match random.randrange(8):
         case 0:
-            policy.temperature = real
-        case 1:
-            policy.top_p = real
-        case 2:
-            policy.top_k = number
-        case 3:
-            policy.seed = 2**64 - 1
-        case 18:
-            policy.grammar = random.choice(("some", "@", "x" * 5000, "\0"))
-        case 4:
-            split.top_k = number
-        case 5:
-            split.tail = number
-        case 6:
-            split.residual = text
-        case 7:
             message.ClearField("split")
-        case 8:
-            message.draft_length = number
-        case 9:
-            message.max_tokens = number
-        case 10:
-            message.instruction = text
-        case 11:
-            message.order = text
-        case 12:
-            message.rule = text
-        case 13:
-            message.payload = random.choice((text, "y" * 100_000))
-        case 14:
-            message.tokenizer_digest = blob
-        case 15:
-            message.spec_digest = blob
-        case 16:
-            message.jpeg = blob
-        case 17:
-            message.protocol = number
-        case 19:
-            message.generate.may_speculate = True
-        case 20:
-            message.generate.speculative = True
-        case 21:
-            message.lookup = True
-        case 22:
-            message.after = random.choice((blob, random.randbytes(16)))
-            message.turns_before = random.choice((0, 1, number))
-        case 23:  # more than there may be, or some that are unknown
+        case 1:  # more than there may be, or some that are unknown
             count = random.choice((1, 3, 65, 1000))
             message.turns.extend([pb.Turn(picture=random.randbytes(16))] * count)
-        case 24 if message.turns:
-            turn = random.choice(message.turns)
-            turn.answer = random.choice((text, "y" * 100_000))
-            turn.jpeg = random.choice((blob, turn.jpeg))
-        case 25 if message.turns:
-            random.choice(message.turns).picture = random.choice((blob, random.randbytes(16)))
+        case 2 if message.turns:
+            change(random, random.choice(message.turns), ODD_TURN)
+        case _:
+            change(random, message, ODD_OPEN)
     return client_frame(Head("open"), message.SerializeToString())
+
+
+def change(random: Random, message: Any, odd: dict[str, tuple[Any, ...]]) -> None:
+    """Set one of these fields, by its path, to one of its values."""
+    path = random.choice(tuple(odd))
+    *parts, name = path.split(".")
+    for part in parts:
+        message = getattr(message, part)
+    setattr(message, name, random.choice(odd[path]))
 
 
 def other_frame(random: Random, place: Place) -> bytes:

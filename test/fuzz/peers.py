@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from fuzz import Broken
 from fuzz.drafts import VOCABULARY, Place, frame_of, opening_of, proper_draft
 from fuzz.frames import hostile
 from fuzz.target import JPEG, own_answer
@@ -32,10 +33,6 @@ from edge_cloud_spec.wire.messages import (
 )
 
 DEADLINE_S = 60.0  # a frame that is answered later hangs
-
-
-class Failure(Exception):
-    """The verifier did what it must not."""
 
 
 class Peer:
@@ -65,7 +62,7 @@ class Peer:
         await self.say(encode_client(opening))
         opened = await self.hear()
         if not isinstance(opened, Opened):
-            raise Failure(f"a proper Open got {opened}")
+            raise Broken(f"a proper Open got {opened}")
         self.own, self._start = own_answer(opening), opened.base
         self._places = {opened.base.extend(self.own[:n]): n for n in range(len(self.own) + 1)}
         self.place = Place(opening, opened.session, opened.base)
@@ -88,13 +85,13 @@ class Peer:
         try:
             data = await asyncio.wait_for(self._inbox.get(), DEADLINE_S)
         except asyncio.TimeoutError:
-            raise Failure(f"no answer for {DEADLINE_S:g} s") from None
+            raise Broken(f"no answer for {DEADLINE_S:g} s") from None
         if data is None:
             code, why = await self._call.code(), await self._call.details()
             # What our own end makes of a write that found the stream ended.
             fine = code is grpc.StatusCode.OK or why == "Internal error from Core"
             if not fine or not self._may_end:
-                raise Failure(f"the stream ended with {code}: {why}")
+                raise Broken(f"the stream ended with {code}: {why}")
             self.place = None
             return None
         message = decode_server(data)
@@ -130,7 +127,7 @@ class Peer:
             return None
         base = opened[-1].base
         if self.own and base not in self._places:
-            raise Failure(f"the session stands at {base}, where its answer never was")
+            raise Broken(f"the session stands at {base}, where its answer never was")
         if self.own and self._places[base] == len(self.own):
             self.place = None
             return None
@@ -159,7 +156,7 @@ class Peer:
             case Fault(code, text):
                 self.counters[code] += 1
                 if not code or code == "internal" or len(text) < 10 or len(text) > 1000:
-                    raise Failure(f"a fault that says too little or too much: {message}"[:2000])
+                    raise Broken(f"a fault that says too little or too much: {message}"[:2000])
                 self._finished |= "the answer ended" in text
             case Verdict() if message.base in self._places and self.own:
                 self._check_verdict(message)
@@ -181,7 +178,7 @@ class Peer:
         at = self._places[verdict.base] + len(verdict.path)
         last = () if verdict.token is None else (verdict.token,)
         if last != self.own[at : at + len(last)] or at > len(self.own):
-            raise Failure(f"{verdict} is not the target's own: {self.own[at:]}")
+            raise Broken(f"{verdict} is not the target's own: {self.own[at:]}")
 
 
 def _closes(frame: bytes) -> bool:
@@ -228,7 +225,7 @@ class Hostile(Peer):
             if await self.draft(proper_draft(self._random, place, tokens)) is not None:
                 return
         if not self._finished:
-            raise Failure(f"a proper draft got no verdict in a session of {self.place}")
+            raise Broken(f"a proper draft got no verdict in a session of {self.place}")
 
 
 class Bystander(Peer):
@@ -252,7 +249,7 @@ class Bystander(Peer):
         if not isinstance(verdict, Verdict) or (
             (verdict.base, verdict.path, verdict.token) != expected
         ):
-            raise Failure(f"the bystander got {verdict}, not {expected}")
+            raise Broken(f"the bystander got {verdict}, not {expected}")
         self.sent.clear()
         self.place = replace(self.place, base=self.place.base.extend(right))
 

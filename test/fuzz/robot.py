@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from fuzz import Broken
 from fuzz.answers import Answer, flaws_of
 from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.frames import garbled
@@ -92,17 +93,15 @@ def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:
     assert robot.tokens == expected.tokens, f"{robot.tokens}, not {expected.tokens}"
 
 
-def fuzz_robot(frames: int, seed: int, counters: Counter[str], failures: list[str]) -> None:
-    """So many mutated frames, each to a decoder that waits for another."""
-    random = Random(f"robot {seed}")
-    all_scenes = scenes()
+def run(frames: int, seed: int) -> Counter[str]:
+    """So many mutated frames, each to a decoder that waits for another. Raises Broken."""
+    random, counts, all_scenes = Random(f"robot {seed}"), Counter[str](), scenes()
     due = [scene.due for scene in all_scenes]
     for _ in range(frames):
         scene = random.choice(all_scenes)
         frame = hostile(random, scene, due)
         try:
-            counters[trial(scene, frame)] += 1
+            counts[trial(scene, frame)] += 1
         except Exception as error:
-            failures.append(f"robot in {scene.name}: {error!r} upon {frame[:200].hex()}")
-            if len(failures) > 20:
-                return
+            raise Broken(f"robot in {scene.name}: {error!r} upon {frame[:200].hex()}") from error
+    return counts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.target import END, Target
@@ -155,28 +156,26 @@ class _Talk:
         return message
 
 
-def _told(preset: Preset) -> tuple[_Talk, bytes]:
-    """A talk in which a draft is rejected and the robot resamples."""
+def _told(preset: Preset) -> Iterator[tuple[_Talk, bytes]]:
+    """Talks in which a draft is rejected and the robot resamples, and what it is told."""
     for seed in range(1000):
         talk = _Talk(preset, "rejection", SOME, seed)
         frame = talk.verdict()
         message = decode_server(frame)
         if isinstance(message, Verdict) and message.residual is not None:
-            return talk, frame
-    raise AssertionError("nothing was ever rejected")
+            yield talk, frame
+
+
+def _told_robot(talk: _Talk, frame: bytes) -> EdgeDecoder:
+    robot = talk.robot()
+    robot.handle(Received(decode_server(frame)), 0.0)
+    return robot
 
 
 def _waits_for_a_row() -> Scene:
-    preset = split("sparse", 1, 0)
-    for seed in range(1000):
-        talk = _Talk(preset, "rejection", SOME, seed)
-        frame = talk.verdict()
-
-        def robot(talk: _Talk = talk, frame: bytes = frame) -> EdgeDecoder:
-            waiting = talk.robot()
-            waiting.handle(Received(decode_server(frame)), 0.0)
-            return waiting
-
+    """It has drawn the tail."""
+    for talk, frame in _told(split("sparse", 1, 0)):
+        robot = partial(_told_robot, talk, frame)
         if robot().stats.fallbacks:
             return Scene("row", robot, talk.row())
     raise AssertionError("the tail was never chosen")
@@ -195,6 +194,6 @@ def scenes() -> list[Scene]:
         talk = _Talk(preset, rule, policy, 1)
         found.append(Scene(name, talk.robot, talk.verdict()))
     for residual in ("dense", "top_k", "sparse"):
-        talk, frame = _told(split(residual))
+        talk, frame = next(_told(split(residual)))
         found.append(Scene(residual, talk.robot, frame))
     return [*found, _waits_for_a_row()]

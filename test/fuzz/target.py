@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fuzz.drafts import MAX_TOKENS, TOKENIZER, VOCABULARY
-from helpers.bounded_toy import BoundedSession
+from helpers.bounded_toy import BoundedToy
 from helpers.checkpoints import jpeg, own_tokens
 
 from edge_cloud_spec.errors import UserError
@@ -15,7 +15,6 @@ from edge_cloud_spec.history import HistorySpec, history_digest
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
-from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire.messages import Open
 
@@ -57,14 +56,8 @@ class Target(ToyVlm):
         return tuple(prompt.digest)
 
 
-class BoundedTarget(Target):
+class BoundedTarget(Target, BoundedToy):
     """Its sessions hold memory for keys and values, and lose it as real ones do."""
-
-    def use_memory(self, memory: KvMemory) -> None:
-        self.memory = memory
-
-    def prefill(self, prompt: Any) -> Any:
-        return BoundedSession(self, self.memory, self.start(prompt)).restore()
 
 
 def own_answer(opening: Open) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from random import Random
@@ -13,13 +13,13 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-from fuzz import drafts, peers, robot
+from fuzz import Broken, drafts, peers, robot, verifier
 from fuzz.answers import Answer, flaws_of
 from fuzz.draft_flaws import FLAWS, twins
-from fuzz.peers import Bystander, Hostile, Peer
+from fuzz.peers import Hostile
 from fuzz.scenes import Scene, scenes
 from fuzz.target import SPEC, Target
-from fuzz.verifier import Report, ResourceCounts, run
+from fuzz.verifier import ResourceCounts
 from helpers.bounded_toy import BoundedSession
 from helpers.cloud.grpc_cloud import Cloud
 from hypothesis import given
@@ -43,71 +43,70 @@ from edge_cloud_spec.edge import answer
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import (
     Fault,
-    ServerMessage,
     Verdict,
 )
+
+Patch = pytest.MonkeyPatch
 
 # The whole
 
 
-def run_apart(frames: int, seed: int) -> Report:
-    """In a process of its own.
-
-    An error in the log fails a run, and gRPC's poller, one for all loops of a process, logs one
-    where another test's loop was closed before its last event.
-    """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(run, frames, seed).result()
-
-
 def test_a_sample_of_mutated_frames_does_no_harm() -> None:
-    report = run_apart(3000, seed=1)
-    assert not report.failures, report.failures[0]
-    assert report.frames >= 3000
-    assert report.evictions > 30
-    assert report.answers["bad_draft"] > 300
-    assert report.answers["bad_request"] > 300
-    assert report.answers["verdict"] > 300
-    assert report.answers["residual"] > 30
-    assert report.robot["bad_verdict"] > 300
+    """In a process of its own: an error in the log fails a run, and gRPC's poller, one for all
+    loops of a process, logs one where another test's loop was closed before its last event."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        counts = pool.submit(verifier.run, 2000, 1).result()
+    assert counts["frames"] >= 2000
+    assert min(counts["bad_draft"], counts["bad_request"], counts["verdict"]) > 300
+    assert min(counts["evictions"], counts["residual"]) > 30
+    assert robot.run(3000, 1)["bad_verdict"] > 300
 
 
-def test_a_verifier_that_does_not_check_drafts_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(validation, "check_draft", lambda draft, vocabulary: None)
-    assert any("internal" in failure for failure in run(1000, 1).failures)
+def _does_not_check_drafts(patch: Patch) -> None:
+    patch.setattr(validation, "check_draft", lambda draft, vocabulary: None)
 
 
-def test_a_verifier_whose_verdicts_are_not_the_targets_own_is_found_out() -> None:
-    assert run(2000, 1, Target(0.1)).failures
+def _serves_another_target(patch: Patch) -> None:
+    patch.setattr(verifier, "BoundedTarget", lambda: Target(0.1))
 
 
-def test_a_verifier_whose_evicted_sessions_come_back_changed_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _brings_evicted_sessions_back_changed(patch: Patch) -> None:
     adopt = BoundedSession._adopt
 
     def changed(session: BoundedSession, *refilled: Any) -> None:
         adopt(session, *refilled)
-        session._states[-1] += 1
+        session._states[-1] += (1,)
 
-    monkeypatch.setattr(BoundedSession, "_adopt", changed)
-    assert any("not" in failure for failure in run(2000, 1).failures)
+    patch.setattr(BoundedSession, "_adopt", changed)
 
 
-def test_a_verifier_that_does_not_answer_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "DEADLINE_S", 0.5)
-    monkeypatch.setattr(Worker, "_run_pass", lambda *_: None)
-    assert any("no answer" in failure for failure in run(2000, 1).failures)
+def _does_not_answer(patch: Patch) -> None:
+    patch.setattr(peers, "DEADLINE_S", 0.5)
+    patch.setattr(Worker, "_run_pass", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (_does_not_check_drafts, "internal"),
+        (_serves_another_target, "not the target's own"),
+        (_brings_evicted_sessions_back_changed, "not the target's own"),
+        (_does_not_answer, "no answer"),
+    ],
+)
+def test_a_verifier_that_is_wrong_is_found_out(
+    wrong: Callable[[Patch], None], what: str, monkeypatch: Patch
+) -> None:
+    wrong(monkeypatch)
+    with pytest.raises(Broken, match=what):
+        verifier.run(2000, 1)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_robot_that_trusts_what_it_is_told_is_found_out(monkeypatch: Patch) -> None:
     monkeypatch.setattr(answer, "residual_error", lambda *_: "")
-    failures: list[str] = []
-    robot.fuzz_robot(2000, 1, Counter(), failures)
-    assert failures
+    with pytest.raises(Broken):
+        robot.run(2000, 1)
 
 
 def test_what_grows_is_named() -> None:
@@ -126,14 +125,6 @@ def cloud() -> Iterator[Cloud]:
         yield running
 
 
-async def refusals(peer: Peer, frames: dict[str, bytes]) -> dict[str, list[ServerMessage]]:
-    answers = {}
-    for name, frame in frames.items():
-        await peer.say(frame)
-        answers[name] = await peer.fence()
-    return answers
-
-
 def flawed(random: Random, place: drafts.Place) -> dict[str, bytes]:
     """Every malformed draft there is, for this session."""
     frames = {f"a million, {n}": drafts.giant(n, place) for n in range(drafts.GIANTS)}
@@ -141,6 +132,10 @@ def flawed(random: Random, place: drafts.Place) -> dict[str, bytes]:
         draft = drafts.proper_draft(random, place)
         error(draft, random)
         frames[name] = drafts.frame_of(draft, place.draft_base)
+    if not place.opening.replacement:
+        draft = drafts.proper_draft(random, place)
+        twins(draft)
+        frames["equal siblings"] = drafts.frame_of(draft, place.draft_base)
     return frames
 
 
@@ -153,32 +148,14 @@ def test_every_malformed_draft_is_refused_by_name_and_the_session_goes_on(
             peer = Hostile(channel, Random(kind), Counter(), kind=kind)
             await peer.open(kind)
             assert peer.place is not None
-            for name, answers in (await refusals(peer, flawed(Random(kind), peer.place))).items():
-                (said,) = answers
+            for name, frame in flawed(Random(kind), peer.place).items():
+                await peer.say(frame)
+                (said,) = await peer.fence()
                 assert isinstance(said, Fault), name
                 assert said.code in ("bad_draft", "bad_request"), name
+                assert name != "equal siblings" or "proposed twice" in said.text
             proper = drafts.proper_draft(Random(kind), peer.place, list(peer.own[:2]) or None)
             assert await peer.draft(proper) is not None
-            await peer.close()
-
-    asyncio.run(session())
-
-
-def test_equal_siblings_drawn_without_replacement_are_a_bad_draft(cloud: Cloud) -> None:
-    kind = next(i for i, (*_, replacement) in enumerate(drafts.KINDS) if not replacement)
-
-    async def session() -> None:
-        async with grpc.aio.insecure_channel(cloud.address) as channel:
-            peer = Bystander(channel, Random(0), Counter())
-            await peer.open(kind)
-            assert peer.place is not None
-            draft = drafts.proper_draft(Random(0), peer.place)
-            twins(draft)
-            frame = drafts.frame_of(draft, peer.place.draft_base)
-            ((said,),) = (await refusals(peer, {"twins": frame})).values()
-            assert isinstance(said, Fault)
-            assert said.code == "bad_draft"
-            assert "proposed twice" in said.text
             await peer.close()
 
     asyncio.run(session())

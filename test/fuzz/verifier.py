@@ -12,15 +12,14 @@ import threading
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import grpc.aio
 from fuzz import Broken
 from fuzz.drafts import GIANTS, KINDS, Place, giant, opening_of
-from fuzz.peers import Bystander, Failure, Hostile
-from fuzz.robot import fuzz_robot
+from fuzz.peers import Bystander, Hostile
 from fuzz.target import SPEC, BoundedTarget, Target
 from helpers.bounded_toy import SESSION_BYTES
 from helpers.cloud.grpc_cloud import Cloud
@@ -57,124 +56,90 @@ class ResourceCounts:
         return [f"{what}: {n}, above {most}" for what, (n, most) in bounds.items() if n > most]
 
 
-@dataclass
-class Report:
-    """What came of a run."""
-
-    frames: int = 0
-    slowest: float = 0.0  # check of the bystander, in seconds
-    answers: Counter[str] = field(default_factory=Counter)  # kinds, faults by their code
-    robot: Counter[str] = field(default_factory=Counter)
-    evictions: int = 0  # of sessions' caches
-    failures: list[str] = field(default_factory=list)
-    before: ResourceCounts | None = None
-    after: ResourceCounts | None = None
-
-
 class _Alarm(logging.Handler):
     """An error in the log is a failure: nobody sees it on a robot."""
 
-    def __init__(self, failures: list[str]) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.addFilter(is_our_error)
-        self._failures = failures
+        self.heard: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._failures.append(self.format(record))
+        self.heard.append(self.format(record))
 
 
-def counted(frames: int, seed: int) -> Counter[str]:
-    """What came of a run. Raises Broken."""
-    report = run(frames, seed)
-    if report.failures:
-        raise Broken("\n".join(report.failures[:10]))
-    slowest = {"ms of the slowest answer to the bystander": round(1e3 * report.slowest)}
-    return Counter({**report.answers, **report.robot, "evictions": report.evictions, **slowest})
-
-
-def run(frames: int, seed: int, target: Target | None = None) -> Report:
-    """Send so many mutated frames to a verifier, and as many to the robot's decoder."""
-    report = Report()
-    alarm = _Alarm(report.failures)
+def run(frames: int, seed: int) -> Counter[str]:
+    """So many mutated frames to a verifier; what came of them. Raises Broken."""
+    counts, alarm = Counter[str](), _Alarm()
+    limits = WorkerLimits(
+        keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_mb=ROOM * SESSION_BYTES / 2**20
+    )
+    worker = Worker(BoundedTarget(), SPEC, Target(1.0), limits)  # type: ignore[arg-type]
     logging.getLogger().addHandler(alarm)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), Cloud(worker) as cloud:
             warnings.simplefilter("error", RuntimeWarning)  # NaN that numpy went on with
-            limits = WorkerLimits(
-                keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_mb=ROOM * SESSION_BYTES / 2**20
-            )
-            worker = Worker(target or BoundedTarget(), SPEC, Target(1.0), limits)  # type: ignore[arg-type]
-            with Cloud(worker) as cloud:
-                asyncio.run(_fuzz_cloud(cloud, frames, seed, report))
-            report.evictions = worker.kv_memory.evictions
-            fuzz_robot(frames, seed, report.robot, report.failures)
+            asyncio.run(_fuzz(cloud, frames, seed, counts))
     finally:
         logging.getLogger().removeHandler(alarm)
-    return report
+    if alarm.heard:
+        raise Broken("\n".join(alarm.heard[:10]))
+    counts["evictions"] = worker.kv_memory.evictions
+    return counts
 
 
-async def _fuzz_cloud(cloud: Cloud, frames: int, seed: int, report: Report) -> None:
+async def _fuzz(cloud: Cloud, frames: int, seed: int, counts: Counter[str]) -> None:
     async with grpc.aio.insecure_channel(cloud.address) as channel:
         hostile = [
-            Hostile(channel, Random(f"{seed} {n}"), report.answers, kind=n * len(KINDS) // PEERS)
+            Hostile(channel, Random(f"{seed} {n}"), counts, kind=n * len(KINDS) // PEERS)
             for n in range(PEERS)
         ]
         bystander = Bystander(channel, Random(seed), Counter())
         try:
-            await _rounds(cloud, hostile, bystander, frames, report)
-        except Failure as failure:
-            report.failures.append(str(failure))
-        for peer in (*hostile, bystander):
-            await peer.close()
+            await _rounds(cloud, hostile, bystander, frames, counts)
+        finally:
+            for peer in (*hostile, bystander):
+                await peer.close()
     remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's own, of ended calls
     if remaining:  # else what is due comes to a loop that is closed
         await asyncio.wait(remaining, timeout=5.0)
 
 
 async def _rounds(
-    cloud: Cloud,
-    hostile: list[Hostile],
-    bystander: Bystander,
-    frames: int,
-    report: Report,
+    cloud: Cloud, hostile: list[Hostile], bystander: Bystander, frames: int, counts: Counter[str]
 ) -> None:
-    number = 0
-    while report.frames < frames and not report.failures:
+    number, before = 0, None
+    while counts["frames"] < frames:
         await bystander.ready(number)
         giants = [_giant(number)] if number < GIANTS else None  # before memory is counted
-        await asyncio.gather(*(_batch(peer, report, giants) for peer in hostile))
+        await asyncio.gather(*(_batch(peer, giants) for peer in hostile))
+        counts["frames"] += PEERS * (1 if giants else BATCH)
         begin = time.perf_counter()
         await bystander.check()
-        report.slowest = max(report.slowest, time.perf_counter() - begin)
+        slowest = "ms of the slowest answer to the bystander"
+        counts[slowest] = max(counts[slowest], round(1e3 * (time.perf_counter() - begin)))
         number += 1
-        if report.before is None and report.frames >= frames / 5:
-            report.before = _count_resources(cloud)
-    report.failures += await _growth(cloud, report)
-
-
-async def _growth(cloud: Cloud, report: Report) -> list[str]:
-    """What has grown, and stays so when all is quiet."""
-    grown: list[str] = []
+        if before is None and counts["frames"] >= frames / 5:
+            before = _count_resources(cloud)
+    assert before is not None
     for _ in range(5):
-        report.after = _count_resources(cloud)
-        grown = report.after.grown(report.before or report.after)
+        grown = _count_resources(cloud).grown(before)
         if not grown:
-            break
-        await asyncio.sleep(0.3)
-    return grown
+            return
+        await asyncio.sleep(0.3)  # what stays so when all is quiet
+    raise Broken("; ".join(grown))
 
 
 def _giant(number: int) -> bytes:
     return giant(number, Place(opening_of(0, 0, b""), "", PrefixDigest(0, 0)))
 
 
-async def _batch(peer: Hostile, report: Report, frames: list[bytes] | None) -> None:
+async def _batch(peer: Hostile, frames: list[bytes] | None) -> None:
     try:
         await peer.batch(BATCH, frames)
     except Exception as error:
         said = "\n  ".join(frame[:100].hex() for frame in peer.mutated)
-        report.failures.append(f"{error!r}, after the frames\n  {said}")
-    report.frames += len(frames) if frames else BATCH
+        raise Broken(f"{error!r}, after the frames\n  {said}") from error
 
 
 def _count_resources(cloud: Cloud) -> ResourceCounts:

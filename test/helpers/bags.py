@@ -27,22 +27,24 @@ def make_bag(folder: Path, **options: Any) -> Path:
 def changed(
     bag: Path,
     copy: Path,
-    change: Callable[[str, Any], Any],
+    change: Callable[[Any], object] = lambda message: None,
+    of: str | tuple[str, ...] = "",
+    only: str = "",
     storage: StoragePlugin = StoragePlugin.MCAP,
 ) -> Path:
-    """A copy of a bag; ``change(topic, message)`` gives the message to write, None leaves it out.
+    """A copy of a bag, with a ``change`` to each message ``of`` topics that end so.
 
-    The copy is whole: only what it says is another.
+    ``only``: the one topic of it. The copy is whole: only what it says is another.
     """
     source, store = Bag(bag), types()
-    kinds = {topic.lstrip("/"): kind for topic, kind in source.topics.items()}
+    kinds = {t.lstrip("/"): kind for t, kind in source.topics.items() if t.endswith(only)}
     with Writer(copy, version=VERSION, storage_plugin=storage) as writer:
         known = {
             name: writer.add_connection(f"/{name}", kind, typestore=store)
             for name, kind in kinds.items()
         }
         for stamp, topic, _, message in source.read(set(kinds)):
-            made = change(topic, message)
-            if made is not None:
-                writer.write(known[topic], stamp, store.serialize_cdr(made, kinds[topic]))
+            if topic.endswith(of):
+                change(message)
+            writer.write(known[topic], stamp, store.serialize_cdr(message, kinds[topic]))
     return copy

@@ -71,4 +71,4 @@ class BoundedToy(ToyVlm):
         self.memory = memory
 
     def prefill(self, prompt: Any) -> Any:
-        return BoundedSession(self, self.memory).restore()
+        return BoundedSession(self, self.memory, self.start(prompt)).restore()

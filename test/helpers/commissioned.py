@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from geometry_msgs.msg import Twist
-from nav_msgs.msg import Odometry as OdometryMsg
-from rclpy.serialization import serialize_message
-from rosbags.rosbag2 import Writer
+from helpers.graph.topic_messages import seconds
+from helpers.run_bag import Said, odometry, write_run
 
 from edge_cloud_spec.commission.camera import WIDE, Frame
 from edge_cloud_spec.commission.figures import Recording
 from edge_cloud_spec.commission.trials import Commission, Event, Settings
 from edge_cloud_spec.nav.events import Instruction, Odometry, Tick
 from edge_cloud_spec.nav.pose import Pose, Velocity
-from edge_cloud_spec.observe.bag import VERSION, types
 
 DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
 EPOCH = 1_700_000_000.0
@@ -65,19 +60,16 @@ class Trial:
         base: Kinematic,
         answer: Callable[[str, Trial], str | None] = lambda text, trial: trial.agree(text),
         odometry: Callable[[Pose, float], Pose | None] = lambda pose, now: pose,
-        settings: Settings | None = None,
         camera: tuple[float, float] | None = (0.15, 0.0),
         seed: int = 0,
     ) -> None:
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
-        self.commission = Commission(self, settings or Settings())
-        self.random = random.Random(seed)
+        self.commission = Commission(self, Settings())
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
         self.velocity, self.sent = (0.0, 0.0), -math.inf
         self.halts = 0
-        self.said: list[str] = []
         self.asked: list[str] = []
         self.problem: str | None = None
         self.pending: list[Event] = []
@@ -104,7 +96,7 @@ class Trial:
         """As it is."""
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        """Nobody reads it."""
 
     def ask(self, text: str) -> None:
         self.asked.append(text)
@@ -164,23 +156,13 @@ def write_bag(path: Path, recording: Recording, nudge: float = 0.0) -> None:
 
     ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.
     """
-    rows: list[tuple[float, str, Any]] = []
+    said: list[Said] = []
     for at, x, y, yaw in recording.poses:
-        odometry = OdometryMsg()
-        odometry.header.stamp.sec, part = divmod(round(at * 1e9), 10**9)
-        odometry.header.stamp.nanosec = part
-        odometry.pose.pose.position.x, odometry.pose.pose.position.y = x, y
-        turn = odometry.pose.pose.orientation
-        turn.z, turn.w = math.sin(yaw / 2), math.cos(yaw / 2)
-        rows.append((at, "/odom", odometry))
-    for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
+        told = odometry(x, yaw, y) | {"header": {"stamp": seconds(at)}}
+        said.append((at, "odom", told))
+    for (at, *given), (end, *_) in pairwise([*recording.commands, (said[-1][0], 0.0, 0.0)]):
         if not math.isnan(given[0]):
             for number, one in enumerate(np.arange(at, end, 0.05)):
-                twist = Twist()
-                twist.linear.x, twist.angular.z = given if any(given) else (number % 2 * nudge, 0.0)
-                rows.append((one, "/cmd_vel", twist))
-    kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
-    with Writer(path, version=VERSION) as bag:
-        known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}
-        for at, name, message in sorted(rows, key=lambda row: row[0]):
-            bag.write(known[name], round(at * 1e9), serialize_message(message))
+                speed, turn = given if any(given) else (number % 2 * nudge, 0.0)
+                said.append((one, "cmd_vel", {"linear": {"x": speed}, "angular": {"z": turn}}))
+    write_run(path, said=sorted(said, key=lambda each: each[0]))

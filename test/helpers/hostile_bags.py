@@ -14,6 +14,7 @@ from backports import zstd
 from edge_cloud_spec.observe import bag_check
 
 MB = 1 << 20
+BOMB = 1280 * MB  # of zeros: more than a reader may hold
 CDR = b"\0\1\0\0" + struct.pack("<I", 4) + b"cup\0"
 
 
@@ -66,7 +67,7 @@ def lz4_zeros(count: int) -> bytes:
 def hidden_index(path: Path) -> Path:
     """An index within a message, where the footer points: of other bytes, compressed otherwise."""
     at = 8 + len(record(1, text(b"ros2") + text(b""))) + len(defined())
-    bomb = zstd_zeros(2048 * MB)
+    bomb = zstd_zeros(BOMB)
     raw = message(bomb)
     honest = indexed(at, 49 + len(raw), b"", len(raw), len(raw))
     bytes_before = 49 + len(raw) - len(bomb)  # rosbags looks 53 bytes after where a block begins
@@ -90,11 +91,11 @@ def small_parts(path: Path) -> Path:
 
 
 HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
-    "says_16": lambda p: mcap(p, block(zstd_zeros(2048 * MB), 16, b"zstd")),
-    "says_16_lz4": lambda p: mcap(p, block(lz4_zeros(2048 * MB), 16, b"lz4")),
-    "says_so": lambda p: mcap(p, block(zstd_zeros(2048 * MB), 2048 * MB, b"zstd")),
+    "says_16": lambda p: mcap(p, block(zstd_zeros(BOMB), 16, b"zstd")),
+    "says_16_lz4": lambda p: mcap(p, block(lz4_zeros(BOMB), 16, b"lz4")),
+    "says_so": lambda p: mcap(p, block(zstd_zeros(BOMB), BOMB, b"zstd")),
     "too_many": lambda p: mcap(
-        p, defined() + b"".join(large_block(stamp) for stamp in range(1, 20))
+        p, defined() + b"".join(large_block(stamp) for stamp in range(1, 11))
     ),
     "of_one_time": lambda p: mcap(p, defined() + large_block(1) * 5),
     "long_record": lambda p: mcap(p, record(9, bytes(bag_check.MAX_BLOCK + 1))),
@@ -202,7 +203,7 @@ HOSTILE_METADATA = {
     "nested_blocks": "- " * 100_000,
     "long": "x: " + "y" * (bag_check.MAX_METADATA + 1),
     "file_again": "rosbag2_bagfile_information:\n  topics_with_message_count: []\n"
-    f"  relative_file_paths: [{', '.join(['x.mcap'] * 20_000)}]\n",
+    f"  relative_file_paths: [{', '.join(['x.mcap'] * 5_000)}]\n",
     "many_topics": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
     f"  topics_with_message_count: [{', '.join([NAMED] * 5000)}]\n",
     "compressed": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap.zstd]\n"
@@ -215,6 +216,6 @@ HOSTILE_METADATA = {
 def folder(path: Path, metadata: str) -> Path:
     path.mkdir()
     mcap(path / "x.mcap", defined())
-    (path / "x.mcap.zstd").write_bytes(zstd_zeros(2048 * MB))
+    (path / "x.mcap.zstd").write_bytes(zstd_zeros(BOMB))
     (path / "metadata.yaml").write_text(metadata)
     return path

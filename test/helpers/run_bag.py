@@ -5,21 +5,18 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from helpers.graph.topic_messages import INSTRUCTION, draft, message, settled, verdict
 from PIL import Image
 from rosbags.interfaces import Nodetype
 from rosbags.typesys.store import Typestore
 
-from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.observe.bag import types
 from edge_cloud_spec.observe.bag_writer import BagWriter
-from edge_cloud_spec.wire.codec import encode_client, encode_server
-from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
-INSTRUCTION = "find the silver bottle"
 OURS = "edge_cloud_spec/msg"
 KINDS = {
     "camera/image_raw/compressed": "sensor_msgs/msg/CompressedImage",
@@ -40,8 +37,7 @@ KINDS = {
     "link_state": "edge_cloud_spec/msg/LinkState",
     "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
 }
-REQUEST = {"request_id": "r"}
-Said = tuple[float, str, dict[str, Any]]
+Said = tuple[float, str, dict[str, Any] | SimpleNamespace]
 
 
 def jpeg() -> bytes:
@@ -50,36 +46,13 @@ def jpeg() -> bytes:
     return data.getvalue()
 
 
-def duration(seconds: float) -> dict[str, int]:
-    return {"sec": int(seconds), "nanosec": round(seconds % 1 * 1e9)}
-
-
-def draft(base: int, *words: str, hash: int = 1) -> dict[str, Any]:
-    tree = Draft((0,) * len(words), None)
-    payload = encode_client(DraftMessage(PrefixDigest(base, hash), tree, base))
-    fields = {"base_length": base, "base_hash": hash, "words": list(words), "payload": payload}
-    return {**REQUEST, **fields, "draft_time": duration(0.25)}
-
-
-def verdict(base: int, accepted: int, hash: int = 1) -> dict[str, Any]:
-    path = tuple(range(accepted))
-    payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, ""))
-    fields = {"base_length": base, "base_hash": hash, "accepted": accepted, "payload": payload}
-    return {**REQUEST, **fields, "verify_time": duration(0.125)}
-
-
-def settled(position: int, text: str, count: int, **fields: Any) -> dict[str, Any]:
-    known = {"position": position, "text": text, "tokens": list(range(count)), "verified": True}
-    return {**REQUEST, **known, "instruction": INSTRUCTION, **fields}
-
-
 def status(level: int, message: str) -> dict[str, Any]:
     return {"status": [{"level": level, "name": "/drafter", "message": message}]}
 
 
-def odometry(x: float, yaw: float = 0.0) -> dict[str, Any]:
+def odometry(x: float, yaw: float = 0.0, y: float = 0.0) -> dict[str, Any]:
     turned = {"z": math.sin(yaw / 2), "w": math.cos(yaw / 2)}
-    return {"pose": {"pose": {"position": {"x": x}, "orientation": turned}}}
+    return {"pose": {"pose": {"position": {"x": x, "y": y}, "orientation": turned}}}
 
 
 def run() -> list[Said]:
@@ -90,18 +63,18 @@ def run() -> list[Said]:
         (0.1, "link_state", {"state": 1, "round_trip_ms": 40.0}),
         (0.1, "/diagnostics", status(1, "no camera")),
         (0.2, "camera/image_raw/compressed", {"format": "jpeg", "data": jpeg()}),
-        (0.5, "decode_request", {**REQUEST, "kind": 0, "instruction": INSTRUCTION}),
-        (1.0, "draft", draft(0, "turn", " left", " medium")),
-        (1.2, "prediction", {**REQUEST, "base_length": 0, "confidence": 0.83}),
-        (1.5, "verdict", verdict(0, 2)),
-        (1.5, "verified_tokens", settled(0, "turn left small", 3)),
-        (1.6, "nav_command", {**REQUEST, "action": 2, "magnitude": 0.3, "verified": True,
-                              "text": "turn left small"}),
+        (0.5, "decode_request", message(kind=0, instruction=INSTRUCTION)),
+        (1.0, "draft", draft(0, ["turn", " left", " medium"])),
+        (1.2, "prediction", message(base_length=0, confidence=0.83)),
+        (1.5, "verdict", verdict(0, 0, 1)),
+        (1.5, "verified_tokens", settled(0, "turn left small", [1, 2, 3])),
+        (1.6, "nav_command", message(action=2, magnitude=0.3, verified=True,
+                                     text="turn left small")),
         (1.7, "cmd_vel", {"angular": {"z": 0.5}}),
         (2.0, "odom", odometry(0.5, 0.3)),
-        (2.1, "verified_tokens", settled(3, "", 0, finished=True, finish_reason="end",
+        (2.1, "verified_tokens", settled(3, "", [], finished=True, finish_reason="end",
                                          answer="turn left small")),
-        (2.1, "decode_stats", {**REQUEST, "up_bytes": 1234, "down_bytes": 567, "rounds": 1}),
+        (2.1, "decode_stats", message(up_bytes=1234, down_bytes=567, rounds=1)),
         (2.2, "nav_status", {"state": 1, "request_id": "r", "stops": 4, "detail": "done"}),
         (2.5, "instruction_status", {"state": 6, "instruction": INSTRUCTION}),
     ]  # fmt: skip
@@ -125,12 +98,13 @@ def write_run(folder: Path, *robots: str, said: list[Said] | None = None) -> Pat
     return folder
 
 
-def cdr_of(topic: str, fields: dict[str, Any]) -> bytes:
+def cdr_of(topic: str, fields: dict[str, Any] | SimpleNamespace) -> bytes:
     """A serialized message of ``topic`` with these fields, and blanks for the rest."""
     return bytes(types().serialize_cdr(_message(types(), KINDS[topic], fields), KINDS[topic]))
 
 
-def _message(store: Typestore, kind: str, fields: dict[str, Any]) -> Any:
+def _message(store: Typestore, kind: str, fields: Any) -> Any:
+    fields = vars(fields) if isinstance(fields, SimpleNamespace) else fields
     values = {
         name: _value(store, node, fields.get(name)) for name, node in store.fielddefs[kind][1]
     }

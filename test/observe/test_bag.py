@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
+import shutil
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rosbags")
+from fuzz.frames import garbled
+from helpers.cloud.grpc_cloud import until
 from helpers.run_bag import KINDS, cdr_of
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import StoragePlugin, Writer
@@ -25,6 +25,7 @@ from edge_cloud_spec.observe.bag_writer import BagWriter
 
 TOPICS = {topic: KINDS[topic] for topic in ("camera/image_raw/compressed", "instruction")}
 Messages = list[tuple[int, str, bytes]]
+Damage = Callable[[bytearray, random.Random], None]
 
 
 def messages(count: int = 60, size: int = 700) -> Messages:
@@ -78,49 +79,45 @@ def zero(data: bytearray, rng: random.Random) -> None:
     data[at:end] = bytes(end - at)
 
 
-def flip(data: bytearray, rng: random.Random) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+def garble(data: bytearray, rng: random.Random) -> None:
+    data[:] = garbled(rng, bytes(data), bytes(data))
 
 
-def cut(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(len(data)) :]
+def after_damage(bag: Path, file: Path, damage: Damage) -> Iterator[Messages | str]:
+    """What is read of a bag whose file was damaged, or what is said of it; sixty times."""
+    whole = file.read_bytes()
+    for seed in range(60):
+        data = bytearray(whole)
+        damage(data, random.Random(seed))
+        file.write_bytes(data)
+        try:
+            yield read(bag)
+        except UserError as error:
+            assert str(error).count("\n") == 0 and str(bag) in str(error)
+            yield str(error)
+    file.write_bytes(whole)
 
 
-def insert(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data))
-    data[at:at] = rng.randbytes(rng.choice((1, 8, 100)))
-
-
-def swap(data: bytearray, rng: random.Random) -> None:
-    size = len(data) // 4
-    first, second = rng.randrange(size), 2 * size + rng.randrange(size)
-    data[first : first + 64], data[second : second + 64] = (
-        data[second : second + 64],
-        data[first : first + 64],
-    )
-
-
-@pytest.mark.parametrize("damage", [zero, flip, cut, insert, swap])
-def test_damage_is_one_sentence_or_changes_nothing(
-    damage: Callable[[bytearray, random.Random], None], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("damage", [zero, garble])
+def test_damage_is_one_sentence_or_changes_nothing(damage: Damage, tmp_path: Path) -> None:
     written, bag = messages(), tmp_path / "bag"
     write(bag, written)
-    named = 0
-    for path in (bag / "bag.mcap", bag / "metadata.yaml"):
-        whole = path.read_bytes()
-        for seed in range(60):
-            data = bytearray(whole)
-            damage(data, random.Random(seed))
-            path.write_bytes(data)
-            try:
-                assert read(bag) == written, (path.name, seed)
-            except UserError as error:
-                named += 1
-                assert str(error).count("\n") == 0 and str(bag) in str(error)
-        path.write_bytes(whole)
-    assert named > 30
+    found = [
+        *after_damage(bag, bag / "bag.mcap", damage),
+        *after_damage(bag, bag / "metadata.yaml", damage),
+    ]
+    read_as = [one for one in found if not isinstance(one, str)]
+    assert all(one == written for one in read_as) and len(found) - len(read_as) > 30
     assert read(bag) == written
+
+
+@pytest.mark.parametrize("damage", [zero, garble])
+def test_a_damaged_database_is_one_sentence_or_other_bytes(damage: Damage, tmp_path: Path) -> None:
+    """sqlite3 has no checksums: what its pages cannot tell, the pictures' own check does."""
+    written, bag = messages(), tmp_path / "bag"
+    write_sqlite(bag, written)
+    for found in after_damage(bag, bag / "bag.db3", damage):
+        assert isinstance(found, str) or len(found) == len(written)
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {  # what is said of it
@@ -168,24 +165,6 @@ def test_a_garbage_message_is_named_with_its_topic(tmp_path: Path) -> None:
         read(tmp_path / "bag")
 
 
-@pytest.mark.parametrize("damage", [zero, flip, cut])
-def test_a_damaged_database_is_one_sentence_or_other_bytes(
-    damage: Callable[[bytearray, random.Random], None], tmp_path: Path
-) -> None:
-    """sqlite3 has no checksums: what its pages cannot tell, the pictures' own check does."""
-    written, bag = messages(), tmp_path / "bag"
-    write_sqlite(bag, written)
-    whole = (bag / "bag.db3").read_bytes()
-    for seed in range(60):
-        data = bytearray(whole)
-        damage(data, random.Random(seed))
-        (bag / "bag.db3").write_bytes(data)
-        try:
-            assert len(read(bag)) == len(written)
-        except UserError as error:
-            assert str(error).count("\n") == 0
-
-
 def test_a_full_disk_ends_the_bag_and_what_came_before_can_be_read(tmp_path: Path) -> None:
     """A limit on a file's size is what a full disk is: writes fail, the rest goes on."""
     written = messages(3000, 2000)
@@ -213,40 +192,31 @@ def test_where_nothing_can_be_written_it_is_said_before_the_recording(tmp_path: 
 
 
 def test_a_killed_recorder_leaves_a_bag_that_is_named_as_cut_off(tmp_path: Path) -> None:
-    code = (
-        "import os, sys; from pathlib import Path;"
-        "from observe.test_bag import BagWriter, TOPICS, messages;"
-        "bag = BagWriter(Path(sys.argv[1]), TOPICS);"
-        "[bag.write(topic, stamp, cdr) for stamp, topic, cdr in messages(100)];"
-        "os.kill(os.getpid(), 9)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code, str(tmp_path / "bag")]
-    done = subprocess.run(command, env=environment, check=False)
-    assert done.returncode == -9
+    """What is on the disk while it records is all that it leaves: nothing of it is buffered."""
+    bag = BagWriter(tmp_path / "bag", TOPICS)
+    for stamp, topic, cdr in messages(100):
+        bag.write(topic, stamp, cdr)
+    left = shutil.copytree(tmp_path / "bag", tmp_path / "left")
+    bag.close()
     with pytest.raises(UserError, match=r"no metadata\.yaml"):
-        read(tmp_path / "bag")
+        read(left)
     with pytest.raises(UserError, match=r"cut off.*mcap recover"):
-        read(tmp_path / "bag/bag.mcap")
+        read(left / "bag.mcap")
 
 
 def test_a_bag_that_is_closed_while_messages_come_is_whole(tmp_path: Path) -> None:
     """Before, a recorder that was ended by Ctrl-C left a bag that replay refused as damaged."""
-    folder = tmp_path / "bag"
-    writer = BagWriter(folder, {"instruction": "std_msgs/msg/String"})
+    folder, count = tmp_path / "bag", 10**6
+    writer = BagWriter(folder, TOPICS)
     cdr = cdr_of("instruction", {"data": "x" * 100})
-    begun, done = threading.Event(), threading.Event()
 
     def write_on() -> None:
-        while not done.is_set():
-            writer.write("instruction", 1 + writer.messages, cdr)
-            if writer.messages > 2000:
-                begun.set()
+        for stamp in range(1, count):
+            writer.write("instruction", stamp, cdr)
 
-    thread = threading.Thread(target=write_on)
-    thread.start()
-    begun.wait(60)
-    writer.close()
-    done.set()
-    thread.join()
-    assert sum(1 for _ in Bag(folder).read(("instruction",))) == writer.messages > 0
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write_on)
+        until(lambda: writer.messages > 2000)
+        writer.close()
+        writing.result()
+    assert 2000 < sum(1 for _ in Bag(folder).read(("instruction",))) == writer.messages < count

@@ -32,51 +32,49 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
-
-
-@pytest.fixture(scope="module")
 def guarded(authority: Authority) -> Iterator[Cloud]:
     """A verifier with TLS and a token."""
     with Cloud(toy_worker(), token="secret", **authority.certificate("verifier")) as running:
         yield running
 
 
-def expect(settings: ClientSettings, level: Level, *said: str, timeout: float = TIMEOUT_S) -> None:
-    """It is found to be so, and all of this is said."""
+def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[Level, str]:
+    """Level, and all that is said."""
     finding = check_cloud(settings, timeout)
-    text = f"{finding.message} {finding.advice}"
-    assert finding.level == level and all(words in text for words in said), text
+    return finding.level, f"{finding.message} {finding.advice}"
 
 
 @pytest.mark.parametrize(
-    ("trusts", "token", "state", "said"),
+    ("signer", "token", "state", "said"),
     [
-        ("authority", "secret", OK, ["serves over TLS", "takes the token", "ms"]),
-        ("authority", "", ERROR, ["asks for a token", "--token-file"]),
-        ("authority", "wrong", ERROR, ["the token is refused", "--token-file"]),
+        ("verifier", "secret", OK, ["serves over TLS", "takes the token", "ms"]),
+        ("verifier", "", ERROR, ["asks for a token", "--token-file"]),
+        ("verifier", "wrong", ERROR, ["the token is refused", "--token-file"]),
         ("stranger", "secret", ERROR, ["not signed by", "stranger", "--authority"]),
         ("", "secret", ERROR, ["speaks TLS, the robot not"]),
     ],
 )
-def test_a_verifier_is_ok_that_is_trusted_and_takes_the_token_and_keeps_no_session(
+def test_a_verifier_is_ok_whose_authority_and_token_are_known_and_keeps_no_session(
     guarded: Cloud,
-    trusts: str,
+    authority: Authority,
+    tmp_path: Path,
+    signer: str,
     token: str,
     state: Level,
     said: list[str],
-    request: pytest.FixtureRequest,
 ) -> None:
-    path = request.getfixturevalue(trusts).path if trusts else ""
-    expect(ClientSettings(guarded.address, path, token), state, *said)
+    known = {"verifier": authority.path, "stranger": Authority(tmp_path, "stranger").path}
+    found_state, text = found(ClientSettings(guarded.address, known.get(signer, ""), token))
+    assert found_state == state and all(words in text for words in said), text
     assert guarded.worker.sessions == 0
 
 
 def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Authority) -> None:
     with Cloud(toy_worker()) as plain:
-        expect(ClientSettings(plain.address), OK, "without TLS", "asks for no token")
-        expect(ClientSettings(plain.address, authority.path), ERROR, "speaks no TLS")
+        state, text = found(ClientSettings(plain.address))
+        assert state == OK and "without TLS" in text and "asks for no token" in text
+        state, text = found(ClientSettings(plain.address, authority.path))
+    assert state == ERROR and "speaks no TLS" in text
 
 
 @pytest.mark.parametrize(
@@ -92,32 +90,36 @@ def test_a_certificate_that_cannot_be_accepted_is_told_apart(
 ) -> None:
     files = authority.certificate("wrong", **wrong)  # type: ignore[arg-type]
     with Cloud(toy_worker(), token="secret", **files) as running:
-        robot = ClientSettings(running.address, authority.path, "secret")
-        expect(robot, ERROR, said, "(tls)", advice)
+        state, text = found(ClientSettings(running.address, authority.path, "secret"))
+    assert state == ERROR and said in text and "(tls)" in text and advice in text
 
 
 def test_a_verifier_that_wants_a_client_certificate_says_so_to_a_robot_without_one(
-    authority: Authority, stranger: Authority
+    authority: Authority, tmp_path: Path
 ) -> None:
     files, mutual = authority.certificate("verifier"), {"client_authority": authority.path}
+    known = authority.certificate("robot")
+    stranger = Authority(tmp_path, "stranger").certificate("robot")
     with Cloud(toy_worker(), token="secret", **files, **mutual) as running:
         for robot, state, said in (
             ({}, ERROR, ["asks for a client certificate", "--certificate"]),
-            (authority.certificate("robot"), OK, []),
-            (stranger.certificate("robot"), ERROR, ["refuses the robot's certificate"]),
+            (known, OK, []),
+            (stranger, ERROR, ["refuses the robot's certificate"]),
         ):
             where = (running.address, authority.path, "secret")
-            expect(ClientSettings(*where, **robot), state, *said)
+            found_state, text = found(ClientSettings(*where, **robot))
+            assert found_state == state and all(words in text for words in said), text
 
 
 def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        silent = ClientSettings(f"127.0.0.1:{deaf.getsockname()[1]}")
-        expect(silent, ERROR, "does not answer gRPC", timeout=0.5)
-    nobody = ClientSettings(f"127.0.0.1:{free_port()}")
-    expect(nobody, ERROR, "nothing listens", "edge-cloud-spec serve")
-    unknown = ClientSettings("verifier.invalid:50151")
-    expect(unknown, ERROR, "verifier.invalid is not known")
+        for address, said in (
+            (f"127.0.0.1:{free_port()}", ["nothing listens", "edge-cloud-spec serve"]),
+            (f"127.0.0.1:{deaf.getsockname()[1]}", ["does not answer gRPC"]),
+            ("verifier.invalid:50151", ["verifier.invalid is not known"]),
+        ):
+            state, text = found(ClientSettings(address), 0.5 if "gRPC" in said[0] else TIMEOUT_S)
+            assert state == ERROR and all(words in text for words in said), text
 
 
 Status = health_pb2.HealthCheckResponse
@@ -143,9 +145,10 @@ def test_another_grpc_server_and_one_that_does_not_serve_are_told_apart(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        expect(ClientSettings(f"127.0.0.1:{port}"), ERROR, *said)
+        state, text = found(ClientSettings(f"127.0.0.1:{port}"))
     finally:
         server.stop(0).wait(60)
+    assert state == ERROR and all(words in text for words in said), text
 
 
 def test_a_link_that_is_cut_again_and_again_fails_and_does_not_hang() -> None:

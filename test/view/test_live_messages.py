@@ -1,14 +1,14 @@
-"""The running graph's messages: all of them, while drawing takes long; or it is said how many."""
+"""The running graph's messages: all of them, while drawing takes long; or it is said how many.
+
+That a running graph is shown and saved until a signal is in test/nodes/test_running_topics.py.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -17,17 +17,35 @@ pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 from helpers.cloud.grpc_cloud import until
 from helpers.graph.peer import Peer
 from helpers.graph.ros_domain import ros_domain
-from helpers.rerun_file import lines, read_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from rclpy.publisher import Publisher
 
-from edge_cloud_spec.cli import main
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.view import live_messages
 from edge_cloud_spec.view.live_messages import Backlog
 
-REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
+PICTURES = ("camera/image_raw/compressed", "camera/image_raw")
 COUNT, BATCH = 5000, 50  # messages; a batch is less than the queue of a subscription
+
+
+@given(st.lists(st.sampled_from(["words", "verdict", *PICTURES]), max_size=40), st.integers(1, 10))
+def test_words_wait_in_order_and_of_pictures_the_newest(said: list[str], size: int) -> None:
+    backlog = Backlog(size)
+    for number, topic in enumerate(said):
+        backlog.put(float(number), topic, number)
+    taken = backlog.take()
+    assert taken == sorted(taken) and all(said[number] == topic for _, topic, number in taken)
+    assert len(said) == backlog.received
+    for picture in PICTURES:
+        of_it = [number for number, topic in enumerate(said) if topic == picture]
+        assert [number for _, topic, number in taken if topic == picture] == of_it[-1:]
+    small = [number for number, topic in enumerate(said) if topic in ("words", "verdict")]
+    first = [number for _, topic, number in taken if topic in ("words", "verdict")]
+    assert first == small[: len(first)] and len(small) - len(first) == backlog.missed
+    assert not backlog.missed or len(taken) >= size
+    assert not backlog.take()
 
 
 @pytest.fixture
@@ -49,42 +67,19 @@ def backlogs(monkeypatch: pytest.MonkeyPatch) -> list[Backlog]:
     return made
 
 
-def publish_and_end(words: Publisher, ended: Callable[[], object]) -> threading.Thread:
-    """Publish until then, and end the program by a signal."""
-
-    def publish() -> None:
-        until(words.get_subscription_count)
-        while not ended():
-            words.publish(VerifiedTokens(text="left", tokens=[1], position=0))
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=publish, daemon=True)
-    thread.start()
-    return thread
-
-
 def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(
     words: Publisher, backlogs: list[Backlog]
 ) -> None:
-    def publish() -> None:
-        until(lambda: backlogs)
-        while not backlogs[0].received:  # both sides have found each other
-            words.publish(VerifiedTokens(finished=True))
-            time.sleep(0.01)
-        time.sleep(0.5)  # what is still on its way
+    def publish_until_it_is_heard() -> None:
+        words.publish(VerifiedTokens(finished=True))
+
+    with closing(live_messages.live_messages("", publish_until_it_is_heard)) as messages:
+        taken = [next(messages)]
         before = backlogs[0].received
-        for position in range(COUNT):
+        for position in range(COUNT):  # meanwhile nothing is taken
             if position % BATCH == 0:
                 until(lambda p=position: backlogs[0].received >= before + p)
             words.publish(VerifiedTokens(position=position))
-        until(lambda: backlogs[0].received >= before + COUNT)
-
-    thread = threading.Thread(target=publish, daemon=True)
-    thread.start()
-    with closing(live_messages.live_messages("", lambda: None)) as messages:
-        taken = [next(messages)]
-        thread.join(REPLY_TIMEOUT)  # meanwhile nothing is taken
         while taken[-1][2].position < COUNT - 1:
             taken.append(next(messages))
     heard = [message.position for _, _, message in taken if not message.finished]
@@ -93,25 +88,17 @@ def test_every_word_that_came_while_nothing_was_drawn_is_there_in_order(
     assert not backlogs[0].missed
 
 
-def test_the_running_graph_is_saved_until_a_signal(
-    words: Publisher, backlogs: list[Backlog], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    thread = publish_and_end(words, lambda: backlogs[0].received > 3)
-    assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
-    thread.join(REPLY_TIMEOUT)
-    assert set(lines(read_rows(tmp_path / "run.rrd")["/tokens"])) == {("not verified", "left")}
-    assert f"{backlogs[0].received} messages shown" in capsys.readouterr().out
-
-
-def test_what_was_missed_is_said(
+def test_what_was_missed_is_said_and_a_signal_ends_it(
     words: Publisher,
     backlogs: list[Backlog],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    def publish_until_it_is_missed() -> None:
+        words.publish(VerifiedTokens())
+        if backlogs[0].missed:
+            os.kill(os.getpid(), signal.SIGINT)
+
     monkeypatch.setattr(live_messages, "WAITING", 0)
-    thread = publish_and_end(words, lambda: backlogs[0].missed)
-    assert main(["view", "--save", str(tmp_path / "run.rrd")]) == 0
-    thread.join(REPLY_TIMEOUT)
+    assert not list(live_messages.live_messages("", publish_until_it_is_missed))
     assert "messages missed: they come faster than they can be shown" in capsys.readouterr().out

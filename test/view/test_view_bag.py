@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 pytest.importorskip("rosbags")
+from helpers.graph.topic_messages import INSTRUCTION, draft, message, settled
 from helpers.rerun_file import PlayState, Row, lines, play_state, read_rows, states
-from helpers.run_bag import INSTRUCTION, KINDS, Said, draft, jpeg, run, settled, status, write_run
+from helpers.run_bag import KINDS, Said, jpeg, run, status, write_run
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import how_to_install
@@ -81,14 +82,15 @@ def test_the_time_line_has_what_each_side_did_and_when(shown: dict[str, list[Row
 def test_the_last_words_of_a_decision_do_not_end_the_next_that_overtook_them(
     tmp_path: Path,
 ) -> None:
-    other = {"request_id": "the next"}
+    proposed = draft(0, ["turn"])
+    proposed.request_id = "the next"
     said: list[Said] = [
         (0.0, "instruction_status", {"state": 2}),
-        (0.5, "decode_request", {"request_id": "r", "kind": 0}),
-        (1.0, "decode_request", {**other, "kind": 0}),
-        (1.1, "verified_tokens", settled(3, "", 0, finished=True, request_id="r")),
-        (1.2, "draft", {**draft(0, "turn"), **other}),
-        (2.0, "verified_tokens", settled(0, "", 0, finished=True, **other)),
+        (0.5, "decode_request", message(kind=0)),
+        (1.0, "decode_request", {"request_id": "the next", "kind": 0}),
+        (1.1, "verified_tokens", settled(3, "", [], finished=True)),
+        (1.2, "draft", proposed),
+        (2.0, "verified_tokens", {"request_id": "the next", "finished": True}),
     ]
     rows = view(tmp_path, said)
     lane = states(rows["/timeline/1_decision"])
@@ -111,15 +113,12 @@ def test_camera_map_and_link_are_there(shown: dict[str, list[Row]]) -> None:
     assert up == [1234.0]
 
 
-def test_words_without_a_verdict_are_never_shown_as_accepted(tmp_path: Path) -> None:
-    said = [(1.0, "verified_tokens", settled(0, "turn left small", 3, verified=False))]
-    assert lines(view(tmp_path, said)["/tokens"]) == [("not verified", "turn left small")]
-
-
-def test_words_that_were_not_received_are_a_gap_among_the_tokens(tmp_path: Path) -> None:
+def test_words_without_a_verdict_are_not_accepted_and_lost_ones_are_a_gap(
+    tmp_path: Path,
+) -> None:
     said: list[Said] = [
-        (1.0, "verified_tokens", settled(0, "turn left", 2, verified=False)),
-        (2.0, "verified_tokens", settled(5, "small", 1, verified=False)),
+        (1.0, "verified_tokens", settled(0, "turn left", [1, 2], verified=False)),
+        (2.0, "verified_tokens", settled(5, "small", [6], verified=False)),
     ]
     assert lines(view(tmp_path, said)["/tokens"]) == [
         ("not verified", "turn left"),
@@ -130,13 +129,13 @@ def test_words_that_were_not_received_are_a_gap_among_the_tokens(tmp_path: Path)
 
 def test_messages_that_lie_or_are_damaged_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
     said: list[Said] = [
-        (0.1, "draft", {**draft(0, "turn"), "payload": b"\xff\x00"}),
+        (0.1, "draft", {"words": ["turn"], "payload": b"\xff\x00"}),
         (0.2, "nav_status", {"state": 99}),
         (0.3, "/diagnostics", status(9, "of another age")),
         (0.4, "camera/image_raw", {"encoding": "yuv422", "width": 4, "height": 4}),
         (0.5, "camera/image_raw/compressed", {"format": "jpeg", "data": b"no picture"}),
         (0.6, "link_state", {"state": 0}),
-        (0.7, "verdict", {"kind": 3, "text": "the cloud has no model", "request_id": "r"}),
+        (0.7, "verdict", message(kind=3, text="the cloud has no model")),
         (0.8, "odom", {"pose": {"pose": {"position": {"x": float("nan")}}}}),
         (0.9, "instruction", {"data": "one for which there was no end" * 40}),
     ]

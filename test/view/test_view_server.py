@@ -18,7 +18,6 @@ pytest.importorskip("rosbags")
 from helpers.cloud.grpc_cloud import free_port
 from helpers.run_bag import write_run
 
-from edge_cloud_spec.cli import main
 from edge_cloud_spec.view.command import ViewerAddress
 
 OTHER = "127.0.0.2"  # an address of this machine that only who listens on all of them answers
@@ -85,11 +84,3 @@ def test_another_machines_browser_is_let_in_and_finds_the_data_there() -> None:
     anywhere = ViewerAddress("0.0.0.0", free_port(), free_port())
     assert socket.gethostname() in anywhere.page and not anywhere.is_loopback
     assert anywhere.data_url.startswith("rerun+http://127.0.0.1:")
-
-
-def test_a_port_that_is_taken_is_said(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["view", str(bag), "--port", str(port), "--data-port", str(free_port())]) == 2
-    said = capsys.readouterr().err
-    assert f"127.0.0.1:{port} cannot be served" in said and said.count("\n") == 1

@@ -11,6 +11,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.codec import encode_client, encode_server
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
+INSTRUCTION = "find the red box"
 HEADER = SimpleNamespace(stamp=SimpleNamespace(sec=5, nanosec=7))
 
 
@@ -34,12 +35,12 @@ def draft(
 def verdict(base: int, *path: int, hash: int = 1) -> SimpleNamespace:
     payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, ""))
     prefix = {"base_length": base, "base_hash": hash, "accepted": len(path)}
-    return message(kind=0, verify_time=seconds(0.5), text="", payload=payload, **prefix)
+    return message(kind=0, verify_time=seconds(0.125), text="", payload=payload, **prefix)
 
 
 def settled(position: int, text: str, tokens: list[int], **fields: Any) -> SimpleNamespace:
     last = {"verified": True, "finished": False, "finish_reason": "", "answer": text}
-    last |= {"instruction": "find the red box", **fields}
+    last |= {"instruction": INSTRUCTION, **fields}
     return message(position=position, text=text, tokens=tokens, **last)
 
 
