@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import ExitStack, closing
 from typing import Any
 
 from ...edge.client import ClientSettings, VerifierClient
@@ -11,27 +12,18 @@ from ...models import EMBEDDED
 from ...models.prompt import PromptSpec, Request
 
 
-class GrpcRobot:
-    """Decodes one request after another; a context manager, which closes the channel."""
+class GrpcRobot(ExitStack):
+    """Decodes one request after another, until ``close``."""
 
-    def __init__(self, address: str, model: Any, spec: PromptSpec, token: str = "") -> None:
+    def __init__(self, address: str, model: Any, spec: PromptSpec) -> None:
         """model: a ``Vlm``, or a fake one, that drafts."""
-        self.client = VerifierClient(ClientSettings(address, token=token))
+        super().__init__()
+        self.client = self.enter_context(closing(VerifierClient(ClientSettings(address))))
         self.runner = DecodeRunner(model, spec)
 
     def decode(self, request: Request, settings: DecodeSettings) -> Outcome:
         """Decode one request."""
         return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
-
-    def close(self) -> None:
-        """Close the channel."""
-        self.client.close()
-
-    def __enter__(self) -> GrpcRobot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def verifier_options(
