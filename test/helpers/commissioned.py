@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from geometry_msgs.msg import Twist
-from nav_msgs.msg import Odometry as OdometryMsg
-from rclpy.serialization import serialize_message
-from rosbags.rosbag2 import Writer
+from helpers.run_bag import KINDS, cdr_of, duration, odometry
 
 from edge_cloud_spec.commission.camera import WIDE, Frame
 from edge_cloud_spec.commission.figures import Recording
 from edge_cloud_spec.commission.trials import Commission, Event, Settings
 from edge_cloud_spec.nav.events import Instruction, Odometry, Tick
 from edge_cloud_spec.nav.pose import Pose, Velocity
-from edge_cloud_spec.observe.bag import VERSION, types
+from edge_cloud_spec.observe.bag_writer import BagWriter
 
 DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
 EPOCH = 1_700_000_000.0
@@ -65,12 +62,11 @@ class Trial:
         base: Kinematic,
         answer: Callable[[str, Trial], str | None] = lambda text, trial: trial.agree(text),
         odometry: Callable[[Pose, float], Pose | None] = lambda pose, now: pose,
-        settings: Settings | None = None,
         camera: tuple[float, float] | None = (0.15, 0.0),
         seed: int = 0,
     ) -> None:
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
-        self.commission = Commission(self, settings or Settings())
+        self.commission = Commission(self, Settings())
         self.random = random.Random(seed)
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
@@ -164,23 +160,17 @@ def write_bag(path: Path, recording: Recording, nudge: float = 0.0) -> None:
 
     ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.
     """
-    rows: list[tuple[float, str, Any]] = []
+    said: list[tuple[float, str, dict[str, Any]]] = []
     for at, x, y, yaw in recording.poses:
-        odometry = OdometryMsg()
-        odometry.header.stamp.sec, part = divmod(round(at * 1e9), 10**9)
-        odometry.header.stamp.nanosec = part
-        odometry.pose.pose.position.x, odometry.pose.pose.position.y = x, y
-        turn = odometry.pose.pose.orientation
-        turn.z, turn.w = math.sin(yaw / 2), math.cos(yaw / 2)
-        rows.append((at, "/odom", odometry))
-    for (at, *given), (end, *_) in pairwise([*recording.commands, (rows[-1][0], 0.0, 0.0)]):
+        fields = odometry(x, yaw) | {"header": {"stamp": duration(at)}}
+        fields["pose"]["pose"]["position"]["y"] = y
+        said.append((at, "odom", fields))
+    for (at, *given), (end, *_) in pairwise([*recording.commands, (said[-1][0], 0.0, 0.0)]):
         if not math.isnan(given[0]):
             for number, one in enumerate(np.arange(at, end, 0.05)):
-                twist = Twist()
-                twist.linear.x, twist.angular.z = given if any(given) else (number % 2 * nudge, 0.0)
-                rows.append((one, "/cmd_vel", twist))
-    kinds = {"/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist"}
-    with Writer(path, version=VERSION) as bag:
-        known = {name: bag.add_connection(name, kinds[name], typestore=types()) for name in kinds}
-        for at, name, message in sorted(rows, key=lambda row: row[0]):
-            bag.write(known[name], round(at * 1e9), serialize_message(message))
+                ahead, turn = given if any(given) else (number % 2 * nudge, 0.0)
+                said.append((one, "cmd_vel", {"linear": {"x": ahead}, "angular": {"z": turn}}))
+    bag = BagWriter(path, {f"/{topic}": KINDS[topic] for topic in ("odom", "cmd_vel")})
+    for at, topic, fields in sorted(said, key=lambda row: row[0]):
+        bag.write(f"/{topic}", round(at * 1e9), cdr_of(topic, fields))
+    bag.close()
