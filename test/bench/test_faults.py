@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("rclpy")
-from helpers.bench_options import arguments
+from helpers.suites import arguments
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.command import write

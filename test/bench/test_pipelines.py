@@ -22,8 +22,13 @@ from edge_cloud_spec.lab.harness.cost_profiles import (
     load_cost_profile,
 )
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.trace import Trace
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness, with_cost_profile_length
+from edge_cloud_spec.lab.harness.scripted.model import ModelPass
+from edge_cloud_spec.lab.harness.virtual import (
+    DecodedAnswer,
+    VirtualHarness,
+    with_cost_profile_length,
+)
+from edge_cloud_spec.lab.harness.virtual_time import Hop, Trace
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import DraftMessage, Verdict
 
@@ -67,6 +72,16 @@ def test_every_pipeline_gives_the_targets_own_tokens(
     assert len(done.own) == sum(r.emitted for r in done.outcome.stats.rounds) == 40
 
 
+def traced(
+    cost_profile: CostProfile, preset: str, tokens: int, seed: int, **link: float
+) -> tuple[DecodedAnswer, list[ModelPass], list[Hop]]:
+    """An answer in virtual time, and the passes and messages that it took."""
+    trace = Trace()
+    profile = LinkProfile(cost_profile.one_way_ms, **link)
+    there = VirtualHarness(cost_profile, profile, seed, trace=trace)
+    return there.robot.decode(load_preset(preset), tokens, seed), there.passes, trace.hops
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     preset=st.sampled_from(DRAFTED_FOR),
@@ -78,26 +93,33 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
     preset: str, name: str, rtt: float, seed: int
 ) -> None:
     cost_profile = load_cost_profile(name).with_rtt(rtt)
-    trace, profile = Trace(), LinkProfile(cost_profile.one_way_ms)
-    there = VirtualHarness(cost_profile, profile, seed, trace=trace)
-    there.robot.decode(load_preset(preset), 60, seed)
+    _, passes, hops = traced(cost_profile, preset, 60, seed)
     came: dict[object, float] = {}
-    for hop in trace.hops:
+    for hop in hops:
         if isinstance(hop.message, DraftMessage):
             came[hop.message.base] = min(hop.arrived, came.get(hop.message.base, np.inf))
-    passes = {each.end: each for each in trace.cloud}
+    by_end = {each.end: each for each in passes}
     free, said = 0.0, set()
-    for hop in trace.hops:
+    for hop in hops:
         if not isinstance(hop.message, Verdict) or hop.message.base in said:
             continue  # a verdict may be said again
         said.add(hop.message.base)
-        if hop.left in passes:
-            each = passes.pop(hop.left)
+        if hop.left in by_end:
+            each = by_end.pop(hop.left)
             if each.drafted:
                 due = max(free, came.get(hop.message.base, np.inf))
                 assert each.start == pytest.approx(due)
             free = each.end
-    assert not passes or min(passes) >= free  # what the end of the answer came before
+    assert not by_end or min(by_end) >= free  # what the end of the answer came before
+
+
+def test_what_an_outage_swallows_never_arrives() -> None:
+    cost_profile = load_cost_profile("fsd-go2")
+    answer, _, hops = traced(cost_profile, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
+    assert answer.equal and answer.outcome.stats.resumed
+    out = [(5.0 * n, 5.0 * n + 2.0) for n in range(1, 9)]
+    assert not any(hop.left < begin < hop.arrived for hop in hops for begin, _ in out)
+    assert not any(begin < hop.left < end for hop in hops for begin, end in out)
 
 
 @pytest.mark.parametrize("name", [name for name in cost_profile_names() if name.startswith("fsd-")])

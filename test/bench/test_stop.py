@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("rclpy")
-from helpers.bench_options import arguments
+from helpers.suites import arguments
 
 from edge_cloud_spec.lab.bench import stop
 

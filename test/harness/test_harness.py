@@ -7,12 +7,13 @@ import json
 import threading
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 
 import pytest
-from helpers.real_harness import RealHarness
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,14 +21,26 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, WorkerLimits
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
-from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile
-from edge_cloud_spec.lab.harness.virtual import DecodedAnswer, VirtualHarness
+from edge_cloud_spec.lab.harness.cost_profiles import (
+    CostProfile,
+    custom_cost_profile,
+    load_cost_profile,
+)
+from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile, read_trace
+from edge_cloud_spec.lab.harness.proxy import Proxy
+from edge_cloud_spec.lab.harness.scripted.model import scripted_worker
+from edge_cloud_spec.lab.harness.server import InProcessServer
+from edge_cloud_spec.lab.harness.virtual import (
+    REPLY_TIMEOUT,
+    DecodedAnswer,
+    ScriptedRobot,
+    VirtualHarness,
+)
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.presets import load_preset, preset_names
 
@@ -35,6 +48,27 @@ CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0
 SLOW = custom_cost_profile(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
 COUPLED = SamplingPolicy(0.8, seed=3)
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
+
+
+# Real time, to which virtual time is held
+
+
+@contextmanager
+def robot_over_grpc(
+    cost_profile: CostProfile, profile: LinkProfile, cloud_drafts: bool = False
+) -> Iterator[ScriptedRobot]:
+    """A scripted robot of a server behind a proxy; their models sleep as long as real ones compute.
+
+    cloud_drafts: the server has a draft model, too.
+    """
+    clock, reply_timeout = time.perf_counter, REPLY_TIMEOUT + profile.longest_outage_s
+    worker = scripted_worker(cost_profile, clock, time.sleep, drafts=cloud_drafts)
+    with (
+        InProcessServer(worker) as cloud,
+        Proxy(cloud.address, profile) as proxy,
+        closing(VerifierClient(ClientSettings(proxy.address))) as client,
+    ):
+        yield ScriptedRobot(cost_profile, client.connect, clock, time.sleep, reply_timeout)
 
 
 # The link
@@ -58,49 +92,18 @@ def test_a_direction_keeps_the_order_and_is_never_early(
         last = arrival
 
 
-def test_a_full_link_holds_up_what_comes_after_until_an_outage_clears_it() -> None:
-    way = Direction(LinkProfile(10.0, rate_mbit=8.0), seed=1)  # 1 MB/s
-    assert way.arrival(0.0, 500_000) == pytest.approx(0.51)
-    assert way.arrival(0.1, 500_000) == pytest.approx(1.01)
-    way.clear()
-    assert way.arrival(0.2, 100_000) == pytest.approx(0.31)
-
-
-def test_outages_come_at_their_times_or_never() -> None:
-    outages = LinkProfile(outage_every_s=60.0, outage_s=2.0).outages()
-    assert [next(outages), next(outages)] == [(60.0, 62.0), (120.0, 122.0)]
-    assert not list(LinkProfile().outages())
-    for wrong in ({"delay_ms": -1.0}, {"outage_s": 1.0}, {"outage_every_s": 1.0, "outage_s": 2.0}):
-        with pytest.raises(UserError):
-            LinkProfile(**wrong)
-
-
 # Both harnesses
-
-
-@pytest.mark.parametrize("preset", VERIFIED)
-def test_over_grpc_every_preset_gives_the_targets_own_tokens(preset: str) -> None:
-    with closing(
-        RealHarness(CHEAP, LinkProfile(CHEAP.one_way_ms, jitter_ms=2.0), cloud_drafts=True)
-    ) as there:
-        greedy = there.robot.decode(load_preset(preset), 40, seed=5)
-        coupled = there.robot.decode(load_preset(preset), 40, 6, COUPLED)
-    for answer in (greedy, coupled):
-        assert answer.equal, answer.outcome.text
-        assert sum(r.emitted for r in answer.outcome.stats.rounds) == 40
-    assert greedy.own != coupled.own
 
 
 def test_both_harnesses_make_the_same_rounds() -> None:
     """Where nothing depends on what comes first, real time and virtual time differ in nothing."""
-    done = {}
+    done = []
     link = LinkProfile(CHEAP.one_way_ms)
-    with closing(RealHarness(CHEAP, link)) as real:
-        for there in (real, VirtualHarness(CHEAP, link)):
-            stats = there.robot.decode(load_preset("dsd"), 60, seed=2).outcome.stats
-            done[there] = [(r.drafted, r.accepted, r.emitted) for r in stats.rounds]
-    virtual, over_grpc = done.values()
-    assert virtual == over_grpc
+    with robot_over_grpc(CHEAP, link) as real:
+        for robot in (real, VirtualHarness(CHEAP, link).robot):
+            rounds = robot.decode(load_preset("dsd"), 60, seed=2).outcome.stats.rounds
+            done.append([(r.drafted, r.accepted, r.emitted) for r in rounds])
+    assert done[0] == done[1]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +116,34 @@ def test_outages_are_resumed_from(preset: str, every: float) -> None:
     resumed(there.robot.decode(load_preset(preset), 500, seed=1))
 
 
-@pytest.mark.parametrize("preset", ["cloud_ar", "auto"])
-def test_outages_over_grpc_are_resumed_from(preset: str) -> None:
-    profile = LinkProfile(SLOW.one_way_ms, outage_every_s=1.0, outage_s=0.1)
-    with closing(RealHarness(SLOW, profile, cloud_drafts=True)) as there:
-        resumed(there.robot.decode(load_preset(preset), 120, seed=1))
+@pytest.mark.parametrize(
+    ("preset", "rows"),
+    [("cloud_ar", "0,4\n.4,\n.5,4\n1.3,60,20"), ("auto", "0,4\n.9,\n1,4\n1.8,4")],
+    ids=["cloud_ar", "auto"],
+)
+def test_outages_over_grpc_are_resumed_from_and_leave_no_thread(
+    preset: str, rows: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link.csv").write_text(rows)
+    profile = LinkProfile(trace=read_trace(tmp_path / "link.csv"))
+    before = set(threading.enumerate())
+    resumed_and_left_in_an_outage(preset, profile)
+    gc.collect()
+    # gRPC's poller is told to end with the last of its objects; a moment later it may still be in
+    # the list.
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(10.0)
+    assert not [thread.name for thread in new if thread.is_alive()]
+
+
+def resumed_and_left_in_an_outage(preset: str, profile: LinkProfile) -> None:
+    heard: Queue[object] = Queue()
+    with robot_over_grpc(SLOW, profile, cloud_drafts=True) as robot:
+        resumed(robot.decode(load_preset(preset), 120, seed=1))
+        robot.connect(heard.put)
+        while not isinstance(heard.get(timeout=60.0), LinkLost):
+            pass
 
 
 def resumed(answer: DecodedAnswer) -> None:
@@ -130,33 +156,15 @@ def resumed(answer: DecodedAnswer) -> None:
 def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
     profile = LinkProfile(10.0, outage_every_s=5.0, outage_s=4.0)
     there = VirtualHarness(CHEAP, profile)
-    there.rest(5.5)
+    there.timeline.sleep(5.5)
     answer = there.robot.decode(load_preset("dsd"), 30, seed=1)
     assert answer.equal, answer.outcome.text
-    assert there.clock() > 9.0
+    assert there.timeline.now > 9.0
     heard: list[object] = []
-    there.rest(11.0 - there.clock())
+    there.timeline.sleep(11.0 - there.timeline.now)
     there.robot.connect(heard.append)
-    there.rest(3.5)
+    there.timeline.sleep(3.5)
     assert [type(item) for item in heard] == [LinkLost, LinkUp]
-
-
-def test_grpc_leaves_no_thread_not_even_from_the_middle_of_an_outage() -> None:
-    def decode() -> None:
-        profile = LinkProfile(5.0, outage_every_s=0.5, outage_s=0.4)
-        with closing(RealHarness(CHEAP, profile, cloud_drafts=True)) as there:
-            there.robot.decode(load_preset("dsd"), 5, seed=1)
-            time.sleep(0.6)
-
-    before = set(threading.enumerate())
-    decode()
-    gc.collect()
-    # gRPC's poller is told to end with the last of its objects; a moment later it may still be in
-    # the list.
-    new = set(threading.enumerate()) - before
-    for thread in new:
-        thread.join(10.0)
-    assert not [thread.name for thread in new if thread.is_alive()]
 
 
 DECODE_OBJECTS = (EdgeDecoder, Drafts, DraftModel, HeldSession, RobotStream)
@@ -184,15 +192,18 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
         robot["resumed"] += answer.outcome.stats.resumed
 
     before = decode_objects()
+    held = Drafts(VerifiedAnswer(), "ids", load_preset("dsd"), Measures())
+    assert decode_objects() == before + 1, "what is held on to is counted"
+    del held
     for seed, preset in enumerate([*VERIFIED, *VERIFIED, *VERIFIED]):
         coupled = seed // len(VERIFIED) == 1
         decode(
             preset, 40 + 13 * seed % 80, seed, replace(COUPLED, seed=seed) if coupled else GREEDY
         )
     for _ in range(5):  # sessions whose Close was lost end at the next Open
-        there.rest(8.0)
+        there.timeline.sleep(8.0)
         decode("dsd", 9, seed=0)
-        there.rest(2.0)
+        there.timeline.sleep(2.0)
         if decode_objects() == before:
             break
     assert decode_objects() == before and not there.worker.sessions
@@ -200,12 +211,6 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
     assert robot["resumed"] > 10 and cloud.refused == 0
     assert cloud.verdicts == robot["rounds"] and cloud.answers.drafts == robot["on drafts"]
     assert cloud.drafts == cloud.accounted
-
-
-def test_what_is_held_on_is_counted() -> None:
-    before = decode_objects()
-    held = Drafts(VerifiedAnswer(), "ids", load_preset("dsd"), Measures())
-    assert decode_objects() == before + 1, held
 
 
 def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
@@ -236,6 +241,7 @@ def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
         ("--cost-profile custom", "need --draft-ms, --verify-ms"),
         ("--cost-profile fsd-go2 --alpha 2", "alpha, runner-up and exit-hit are from 0 to 1"),
         ("--outage 2,60", "60,2"),
+        ("--jitter -1", "delay, jitter and rate are 0 or more"),
         ("--presets dsd,edge_only", "edge_only asks no cloud"),
         ("--tokens 0", "--tokens is at least 1"),
     ],

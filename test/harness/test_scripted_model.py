@@ -12,13 +12,8 @@ import pytest
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
 from edge_cloud_spec.lab.harness.scripted.model import (
-    SPEC,
-    CalibratedVlm,
-    DraftVlm,
-    FakeVlm,
     ScriptedPrompt,
     TargetVlm,
-    request_of,
 )
 from edge_cloud_spec.lab.harness.toy import ToyVlm
 
@@ -45,43 +40,6 @@ COSTS = custom_cost_profile(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=
 
 def asked(session: Any, tokens: list[int], parents: Any = None, on_layer: Any = None) -> Any:
     return SimpleNamespace(session=session, tokens=tokens, parents=parents, on_layer=on_layer)
-
-
-def test_logits_depend_on_the_prefix_only() -> None:
-    model: FakeVlm = ToyVlm(3)
-    one, two = model.open(None), model.open(None)
-    one.extend([4, 5])
-    two.forward([6, 4, 5], [-1, -1, 1])
-    two.commit([1, 2])
-    assert one.tokens == two.tokens == (4, 5)
-    assert np.array_equal(one.forward([3]), two.forward([3]))
-    two.extend([6])
-    two.truncate(1)
-    one.truncate(1)
-    assert np.array_equal(one.forward([]), two.forward([]))
-    assert not np.array_equal(one.forward([]), ToyVlm(4).open(None).forward([]))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.6, 0.85, 1.0])
-def test_greedy_agreement_is_the_given_share(share: float) -> None:
-    target, draft = CalibratedVlm(), CalibratedVlm(share)
-    state, equal = target.start(ScriptedPrompt(1, b"")), 0
-    for _ in range(2000):
-        token = int(target.row(state).argmax())
-        equal += token == int(draft.row(state).argmax())
-        state = target.after(state, token)
-    assert abs(equal / 2000 - share) < 0.04
-
-
-def test_costs_are_counted_by_rows() -> None:
-    model = Slow()
-    session = model.open(None)
-    session.forward([])
-    assert model.seconds == pytest.approx(1.0)
-    session.extend([1])
-    session.forward([2, 3])
-    assert model.seconds == pytest.approx(1.0 + 0.1 + 0.03)
-    assert model.passes == 1
 
 
 def test_misuse_is_refused() -> None:
@@ -184,14 +142,3 @@ def test_a_cost_profile_of_today_says_what_a_prompt_takes() -> None:
             1.05 * cost_profile.ar_ms
         )
     assert load_cost_profile("instant").with_assumed().prefill_ms == pytest.approx(1.5 * 0.2)
-
-
-def test_a_scripted_prompt_takes_its_time_layer_by_layer() -> None:
-    cost_profile = replace(load_cost_profile("fsd-go2"), draft_prefill_ms=280.0)
-    slept: list[float] = []
-    model = DraftVlm(cost_profile, slept.append)
-    seen: list[float] = []
-    prefill = model.prefill(model.prompt(request_of(3), SPEC))
-    assert prefill.step(1 << 30, lambda layer, _: seen.append(sum(slept)))
-    assert seen == pytest.approx([0.01 * (layer + 1) for layer in range(28)])
-    assert prefill.session.length == 0

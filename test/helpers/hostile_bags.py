@@ -35,11 +35,11 @@ def block(stored: bytes, size: int, compression: bytes = b"", stamp: int = 1) ->
     return record(6, head + struct.pack("<Q", len(stored)) + stored)
 
 
-def defined(kind: str = "string data\n", more: bytes = b"") -> bytes:
+def defined(kind: str = "string data\n") -> bytes:
     """The schema and the channel of /instruction, whose type is ``kind``."""
     schema = text(b"std_msgs/msg/String") + text(b"ros2msg") + text(kind.encode())
     channel = struct.pack("<HH", 1, 1) + text(b"/instruction") + text(b"cdr") + text(b"")
-    return record(3, struct.pack("<H", 1) + schema) + record(4, channel) + more
+    return record(3, struct.pack("<H", 1) + schema) + record(4, channel)
 
 
 def mcap(path: Path, content: bytes, index: bytes = b"", start: int | None = None) -> Path:

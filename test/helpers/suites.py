@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.lab.bench.command import add_bench_arguments
 
 
 def rows(suite: str, folder: Path, *options: str, seed: int = 3) -> list[dict[str, Any]]:
@@ -17,3 +19,10 @@ def rows(suite: str, folder: Path, *options: str, seed: int = 3) -> list[dict[st
     assert content["suite"] == suite and content["seed"] == seed and content["versions"]["torch"]
     found: list[dict[str, Any]] = content["rows"]
     return found
+
+
+def arguments(suite: str, *argv: str) -> argparse.Namespace:
+    """What a suite's ``run`` receives from ``edge-cloud-spec bench SUITE``."""
+    parser = argparse.ArgumentParser()
+    add_bench_arguments(parser, [suite])
+    return parser.parse_args([suite, *argv])

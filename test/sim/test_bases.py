@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.episode import Episode
 from helpers.go2 import each_base, needs_go2
 
 from edge_cloud_spec.errors import UserError
@@ -20,7 +19,6 @@ from edge_cloud_spec.lab.sim.obstacles import people_in, with_pillar
 from edge_cloud_spec.lab.sim.room import Pose, make_room
 from edge_cloud_spec.lab.sim.scene import Scene
 from edge_cloud_spec.lab.sim.world import TIMEOUT
-from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.pose import wrap
 
 _FULL = make_room(1)
@@ -175,16 +173,6 @@ def test_every_room_has_ways_for_people_clear_of_what_stands_there() -> None:
             people.step(0.5, np.array([99.0, 99.0]))
             places = [(x, y, t) for x, y, _ in people.poses() for t in room.furniture + room.things]
             assert all(thing.distance(x, y) > 0.2 for x, y, thing in places)
-
-
-@each_base
-def test_an_episode_turns_either_base_by_what_was_said(name: str) -> None:
-    with Episode(_FULL, size=32, base=name) as episode:
-        still = episode.frame()
-        episode.perform(Action("turn", "left", "large"))
-        turned = wrap(episode.world.pose.yaw - _FULL.start.yaw)
-        assert turned == pytest.approx(math.radians(45), abs=math.radians(12))
-        assert episode.frame() != still
 
 
 @needs_go2

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from edge_cloud_spec.lab.sim.floor_plan import draw_plan
 from edge_cloud_spec.lab.sim.kinds import KINDS, LOOKALIKES
 from edge_cloud_spec.lab.sim.room import APART, CLEARANCE, START_DISTANCE, make_room
 
@@ -65,11 +64,3 @@ def test_distance_is_to_the_footprint_and_bearing_to_its_middle() -> None:
     assert door.distance(x, y) == pytest.approx(2.0 - door.half[0])
     assert door.bearing(x, y, door.yaw + math.pi) == pytest.approx(0.0, abs=1e-9)
     assert door.bearing(x, y, door.yaw + math.pi - 0.3) == pytest.approx(0.3)
-
-
-def test_the_plan_shows_the_room_and_the_path() -> None:
-    room = make_room(1)
-    empty, walked = draw_plan(room, []), draw_plan(room, [room.start, room.start])
-    assert empty.shape[1] == 640
-    assert empty.dtype == np.uint8
-    assert (empty != walked).any()

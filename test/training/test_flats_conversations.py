@@ -12,6 +12,7 @@ import torch
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.training.flats.command import DRAFTER_SHARE
 from edge_cloud_spec.lab.training.flats.conversations import (
     ConversationBatch,
     Tuner,
@@ -46,6 +47,7 @@ ANSWERS = (
     "action: turn left large; reason: red chair done, hallway turn left;",
     "action: move forward small; reason: enter second door far 3.0 left 10;",
 )
+REASON = "no blue box|door 2"
 ASKED = "first go to the red chair, then go back to the blue box"
 
 
@@ -88,21 +90,20 @@ def test_its_logits_are_those_of_transformers(tmp_path: Path) -> None:
     assert not torch.allclose(ours, theirs.roll(1, 0), atol=0.02)
 
 
-@pytest.fixture
-def tuned(tmp_path: Path) -> Path:
-    """A folder in which a pair was tuned for an instant."""
+def test_a_tuned_pair_loads_and_a_second_run_goes_on(tmp_path: Path) -> None:
     few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--threads", "1")
-    few += ("--out", str(tmp_path))
-    assert main(["train", "flats", "--minutes", "0.001", *few]) == 0
-    assert main(["train", "flats", "--minutes", "0.2", *few]) == 0
-    return tmp_path
-
-
-def test_a_tuned_pair_loads_and_a_second_run_goes_on(tuned: Path) -> None:
+    steps, minutes = dict.fromkeys(SHAPES, 0), 0.001
+    for _ in range(2):
+        command = ("train", "flats", "--minutes", str(minutes), "--out", str(tmp_path), *few)
+        assert main(command) == 0
+        for name in SHAPES:
+            state = torch.load(tmp_path / name / "tuning.pt", weights_only=True)
+            assert state["steps"] > steps[name]
+            steps[name] = state["steps"]
+            minutes = max(minutes, state["spent"] / 60 / DRAFTER_SHARE + 0.001)
     for name in SHAPES:
-        assert torch.load(tuned / name / "tuning.pt", weights_only=True)["steps"] >= 2
-        model = load(tuned / name, threads=1)
-        pattern = instruction_pattern(tuned / name)
+        model = load(tmp_path / name, threads=1)
+        pattern = instruction_pattern(tmp_path / name)
         assert pattern is not None and pattern.fullmatch("go through the second door on the left")
         (ids,) = greedy_answers(model, [sample_requests(0, 1)[0]], model.spec("", 8))
         assert ids
@@ -119,49 +120,39 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_rendered(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    ("taken", "learned"),
+    ("action", "taken", "said", "learned"),
     [
-        ("turn left large", "turn left large"),
-        ("turn left small", "turn left large"),
-        ("turn right large", "turn left"),
-        ("move forward medium", "turn"),
-        ("search", "turn"),
+        ("turn left large", "turn left large", "", f"turn left large|{REASON}"),
+        ("turn left large", "turn left small", "", f"turn left large|{REASON}"),
+        ("turn left large", "turn right large", "", f"turn left|{REASON}"),
+        ("turn left large", "move forward medium", "", f"turn|{REASON}"),
+        ("turn left large", "search", "", f"turn|{REASON}"),
+        ("search", "", "action: search; reason: no blue box, door 2;", f"search|{REASON}"),
+        (
+            "search",
+            "",
+            "action: turn left; reason: no blue box, look 2;",
+            "search|no blue box|door",
+        ),
+        ("search", "", "action: stop; reason: blue box near 0.6 ahead 2;", "search|no"),
+        ("search", "", "reason: no blue box, door 2; action: search;", "no blue box|door 2|search"),
+        ("search", "", "reason: no blue box; action: stop;", "no blue box|search"),
+        ("search", "", "action: stop", "search"),
+        ("search", "", "stop;", ""),
     ],
 )
-def test_a_wrong_action_teaches_the_right_one_up_to_the_word_that_differs(
-    taken: str, learned: str, order: str
+def test_an_answer_teaches_the_first_word_that_differs_in_each_part(
+    action: str, taken: str, said: str, learned: str
 ) -> None:
-    tokenizer = build_tokenizer()
-    turn = EpisodeTurn("turn left large", taken, (Piece(" no", 1.0),))
-    row = conversation([turn.pieces(order)], order, ASKED, QuestionEncoder(tokenizer))
-    assert f"action: {taken};" in tokenizer.decode(row.ids)
-    words = [row.targets[i] for i, weight in enumerate(row.weights) if weight == 2.0]
-    assert tokenizer.decode(words).strip() == learned
-
-
-@pytest.mark.parametrize(
-    ("said", "learned"),
-    [
-        ("action: search; reason: no blue box, door 2;", "search|no blue box|door 2"),
-        ("action: turn left; reason: no blue box, look 2;", "search|no blue box|door"),
-        ("action: stop; reason: blue box near 0.6 ahead 2;", "search|no"),
-        ("reason: no blue box, door 2; action: search;", "no blue box|door 2|search"),
-        ("reason: no blue box; action: stop;", "no blue box|search"),
-        ("action: stop", "search"),
-        ("stop;", ""),
-    ],
-)
-def test_a_models_answer_teaches_the_first_word_that_differs_in_each_part(
-    said: str, learned: str
-) -> None:
+    """An expert's answer whose action was drawn at random, or what a model said."""
     right = (Piece(" no", 1.0), Piece(" blue box", 1.0), Piece(",", 0.5), Piece(" door", 1.0))
-    turn = EpisodeTurn("search", "", (*right, Piece(" 2", 1.0)), said)
+    turn = EpisodeTurn(action, taken, (*right, Piece(" 2", 1.0)), said)
     tokenizer = build_tokenizer()
     order = ORDERS[said.startswith("reason")]
     row = conversation([turn.pieces(order)], order, ASKED, QuestionEncoder(tokenizer))
-    assert f"<|im_start|>{said}<|im_end|>" in tokenizer.decode(row.ids)
+    answer = said or f"action: {taken}; reason: no blue box, door 2;"
+    assert f"<|im_start|>{answer}<|im_end|>" in tokenizer.decode(row.ids)
     words = [row.targets[i] if weight >= 1.0 else None for i, weight in enumerate(row.weights)]
     parts = [list(part) for known, part in groupby(words, lambda word: word is not None) if known]
     assert "|".join(tokenizer.decode(part).strip() for part in parts) == learned

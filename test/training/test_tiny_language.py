@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.lab.sim.kinds import KINDS
 from edge_cloud_spec.lab.sim.thing import VisibleThing
 from edge_cloud_spec.lab.training.tiny import language
 from edge_cloud_spec.lab.training.tiny.language import (
@@ -34,10 +33,6 @@ views = st.lists(
     max_size=8,
     unique_by=lambda thing: thing.name,
 )
-
-
-def test_the_language_names_what_the_simulator_shows():
-    assert NAMES == KINDS
 
 
 @given(views, st.sampled_from(ORDERS))

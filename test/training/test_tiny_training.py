@@ -22,7 +22,6 @@ from edge_cloud_spec.lab.training.tiny import command
 from edge_cloud_spec.lab.training.tiny.architecture import (
     SHAPES,
     build_model,
-    save_pair_model,
 )
 from edge_cloud_spec.lab.training.tiny.command import (
     QUESTIONS,
@@ -151,32 +150,6 @@ def test_the_learning_rate_warms_up_and_falls_to_its_floor():
     shares = [learning_rate_share(progress) for progress in (0.0, 0.1, 0.3, 0.65, 1.0, 1.1)]
     assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4:] == [pytest.approx(FLOOR)] * 2
     assert shares[2] > shares[3] > shares[4]
-
-
-def test_what_is_saved_loads_as_a_model_of_the_family(tmp_path):
-    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
-
-    model = build_model(SHAPES["drafter"], seed=7).eval()
-    save_pair_model(model, tmp_path)
-    assert next(model.parameters()).dtype == torch.float32
-    again = Qwen3VLForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32)
-    assert again.config.text_config.vocab_size == SHAPES["drafter"].vocabulary
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
-    prompt = tokenizer.apply_chat_template(
-        [
-            {"role": "system", "content": "rules"},
-            {
-                "role": "user",
-                "content": [{"type": "image"}, {"type": "text", "text": "find it\naction first"}],
-            },
-        ],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    assert prompt == (
-        "<|vision_start|><|image_pad|><|vision_end|>find it\naction first<|im_start|>"
-    )
 
 
 @pytest.mark.parametrize(

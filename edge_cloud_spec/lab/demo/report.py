@@ -272,7 +272,7 @@ def write_report(
     numbers = figures(run, run_log, result, started)
     path = [_pose(outcome) for _, outcome in run_log.outcomes]
     stops = [_pose(d.pose) for d in run_log.decisions.values() if d.pose]
-    Image.fromarray(draw_plan(room, path, stops=stops)).save(folder / "path.png")
+    Image.fromarray(draw_plan(room, path, stops)).save(folder / "path.png")
     numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"

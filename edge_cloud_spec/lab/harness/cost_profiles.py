@@ -96,11 +96,6 @@ class CostProfile:
         """The time of a target's pass over this many drafted tokens, ms."""
         return self.verify_ms * (1 + self.per_token * max(0, tokens - self.flat_tokens))
 
-    def verify_without_exits_ms(self, tokens: int) -> float:
-        """The time of a target's pass without early exits over this many drafted tokens, ms."""
-        share = self.without_exits * self.ar_ms / self.verify_ms
-        return self.verify_pass_ms(tokens) * (min(1.0, share) if share else 1.0)
-
     def batch_pass_ms(self, drafted: Sequence[int], exits: bool = True) -> float:
         """The time of a pass over several sessions, which drafted so many tokens each, ms.
 
@@ -109,9 +104,11 @@ class CostProfile:
         """
         rows = sum(drafted) + len(drafted) - 1
         whole = self.verify_pass_ms(rows)
-        if any(drafted) and not exits:
-            return self.verify_without_exits_ms(rows)
-        return whole if any(drafted) else whole * self.ar_ms / self.verify_ms
+        if not any(drafted):
+            return whole * self.ar_ms / self.verify_ms
+        if exits or not self.without_exits:
+            return whole
+        return whole * min(1.0, self.without_exits * self.ar_ms / self.verify_ms)
 
 
 def _content() -> dict[str, Any]:

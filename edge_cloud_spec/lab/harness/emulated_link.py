@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -165,8 +165,6 @@ class LinkProfile:
             self.outage_every_s == self.outage_s == 0 or 0 < self.outage_s < self.outage_every_s
         ):
             raise UserError("an outage is EVERY,FOR in seconds, and over before the next: 60,2")
-        if self.trace is not None and replace(self, trace=None) != LinkProfile():
-            raise UserError("a link's trace has its delay, rate and outages: give no others")
 
     def at(self, time: float) -> LinkState:
         """The link's state at this time, s from the start."""

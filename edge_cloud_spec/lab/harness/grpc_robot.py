@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,27 +24,18 @@ if TYPE_CHECKING:
 MAX_TOKENS = 48  # of an answer
 
 
-class GrpcRobot:
-    """Decodes one request after another; a context manager, which closes the channel."""
+class GrpcRobot(ExitStack):
+    """Decodes one request after another, until ``close``."""
 
-    def __init__(self, address: str, model: Any, spec: PromptSpec, token: str = "") -> None:
+    def __init__(self, address: str, model: Any, spec: PromptSpec) -> None:
         """model: a ``Vlm``, or a fake one, that drafts."""
-        self.client = VerifierClient(ClientSettings(address, token=token))
+        super().__init__()
+        self.client = self.enter_context(closing(VerifierClient(ClientSettings(address))))
         self.runner = DecodeRunner(model, spec)
 
     def decode(self, request: Request, settings: DecodeSettings) -> Outcome:
         """Decode one request."""
         return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
-
-    def close(self) -> None:
-        """Close the channel."""
-        self.client.close()
-
-    def __enter__(self) -> GrpcRobot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 Decide = Callable[[str, Request], tuple[Request, Outcome, str]]

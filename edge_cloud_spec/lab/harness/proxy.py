@@ -129,7 +129,7 @@ class MessageProxy:
 CHUNK = 65_536  # bytes
 
 
-class Proxy:
+class Proxy(contextlib.AbstractContextManager["Proxy"]):
     """Listens at ``address`` and forwards to ``to``; an outage breaks every connection."""
 
     def __init__(self, to: str, profile: LinkProfile | None = None, seed: int = 0) -> None:
@@ -148,9 +148,6 @@ class Proxy:
         """Break all connections and end the thread."""
         self._loop.call_soon_threadsafe(self._server.close)
         self._thread.close()
-
-    def __enter__(self) -> Proxy:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,7 +4,6 @@ shapes."""
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,16 +68,15 @@ def make_checkpoint(
     shape: CheckpointShape = TINY,
     *,
     seed: int = 0,
-    tokenizer_from: Path | None = None,
     follows: np.ndarray | None = None,
 ) -> Path:
     """Write a checkpoint of `family` (qwen2_vl, qwen2_5_vl, qwen3_vl) and return its directory.
 
-    tokenizer_from: a directory whose tokenizer is copied; default is a byte-level BPE made here.
     follows: int [tokens], the most likely successor of each token, -1 for none; see `make_pair`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = _copy_tokenizer(tokenizer_from, directory) or _make_tokenizer(directory)
+    tokenizer = _make_tokenizer()
+    tokenizer.save_pretrained(directory)
     config = _config(family, shape, tokenizer)
     config.tie_word_embeddings = follows is None
     torch.manual_seed(seed)
@@ -115,8 +113,6 @@ def make_pair(
     *,
     agreement: float = 0.8,
     seed: int = 0,
-    family: str = "qwen3_vl",
-    tokenizer_from: Path | None = None,
 ) -> tuple[Path, Path]:
     """The directories of a random target and drafter whose greedy tokens agree at about this rate.
 
@@ -124,10 +120,7 @@ def make_pair(
     is a successor of the last one, along one cycle through all ordinary tokens; for 1 -
     ``agreement`` of the tokens the drafter has another successor. Answers never end by themselves.
     """
-    first = make_checkpoint(
-        directory / "target", family, TINY, seed=seed, tokenizer_from=tokenizer_from
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(first)
+    tokenizer = _make_tokenizer()
     special = set(tokenizer.added_tokens_decoder)
     ordinary = np.array([i for i in sorted(tokenizer.get_vocab().values()) if i not in special])
     rng = np.random.default_rng(seed)
@@ -137,12 +130,9 @@ def make_pair(
     errs = rng.permutation(len(cycle))[round(agreement * len(cycle)) :]
     drafted = follows.copy()
     drafted[cycle[errs]] = np.roll(cycle, -2)[errs]
-    options: dict[str, Any] = {"family": family, "tokenizer_from": first}
     return (
-        make_checkpoint(first, shape=target, seed=seed, follows=follows, **options),
-        make_checkpoint(
-            directory / "drafter", shape=drafter, seed=seed + 1, follows=drafted, **options
-        ),
+        make_checkpoint(directory / "target", shape=target, seed=seed, follows=follows),
+        make_checkpoint(directory / "drafter", shape=drafter, seed=seed + 1, follows=drafted),
     )
 
 
@@ -161,16 +151,8 @@ def _follow(model: Any, follows: np.ndarray) -> None:
     model.lm_head.weight.copy_(head)
 
 
-def _copy_tokenizer(source: Path | None, directory: Path) -> Any:
-    if source is None:
-        return None
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (source / name).is_file() and source != directory:
-            shutil.copy(source / name, directory / name)
-    return transformers.AutoTokenizer.from_pretrained(directory)
-
-
-def _make_tokenizer(directory: Path) -> Any:
+def _make_tokenizer() -> Any:
+    """A byte-level BPE, always the same."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -184,7 +166,6 @@ def _make_tokenizer(directory: Path) -> Any:
         tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
     tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(directory)
     return tokenizer
 
 

@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,13 @@ from ...options import parsed
 from .loop_thread import TIMEOUT_S, LoopThread
 
 
-class InProcessServer:
+class InProcessServer(ExitStack):
     """A worker and its server in threads; ``address`` is where robots reach it, ``service`` its
     streams."""
 
     def __init__(self, worker: Worker, **settings: Any) -> None:
         """settings: the server's. Raises UserError."""
+        super().__init__()
         self.worker = worker
         with ExitStack() as endings:
             cloud = LoopThread("cloud")
@@ -37,25 +38,16 @@ class InProcessServer:
             self._server = Server(worker, chosen, self.service)
             self.address: str = cloud.run(self._server.start())
             endings.callback(lambda: cloud.run(self._server.stop()))
-            self.loop, self._endings = cloud.loop, endings.pop_all()
-
-    def stop(self) -> None:
-        """End the server, the worker and both threads."""
-        self._endings.close()
+            self.loop = cloud.loop
+            self.push(endings.pop_all())
 
     def _end_worker(self) -> None:
         self.worker.stop()
         self.worker.join(timeout=TIMEOUT_S)
         assert not self.worker.is_alive()
 
-    def __enter__(self) -> InProcessServer:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-class ServerProcess:
+class ServerProcess(AbstractContextManager["ServerProcess"]):
     """A process that serves the result of ``make_worker`` (picklable) at ``address``."""
 
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
@@ -80,9 +72,6 @@ class ServerProcess:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-
-    def __enter__(self) -> ServerProcess:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

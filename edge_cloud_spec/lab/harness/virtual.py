@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from ...cloud.model_thread.sessions import WorkerLimits
-from ...cloud.model_thread.worker import Worker
 from ...decoding.policy import GREEDY, SamplingPolicy
 from ...decoding.preset import Preset
 from ...edge.events import Connect, Inbox
@@ -20,19 +19,20 @@ from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from .cost_profiles import CostProfile
 from .emulated_link import LinkProfile
 from .scripted.model import (
-    SPEC,
+    CALIBRATED,
     BusyTime,
     DraftVlm,
+    ModelPass,
+    ScriptedPair,
     Sleep,
-    ignore_pass,
     own_answer,
     request_of,
     scripted_worker,
 )
-from .trace import Trace, record_passes
 from .virtual_time import (
     ProfileImpairments,
     Timeline,
+    Trace,
     VirtualCloud,
     VirtualInbox,
     VirtualLink,
@@ -75,15 +75,16 @@ class ScriptedRobot:
         sleep: Sleep,
         reply_timeout: float = REPLY_TIMEOUT,
         inbox: Callable[[], Inbox] = Inbox,
+        pair: ScriptedPair = CALIBRATED,
     ) -> None:
         """reply_timeout: seconds within which the cloud must reply, outages included."""
         self.cost_profile = cost_profile
         self.connect, self._inbox, self._reply_timeout = connect, inbox, reply_timeout
         self._nonce = 0
         self.busy = BusyTime(sleep)
-        vlm: Any = DraftVlm(cost_profile, self.busy)
-        self.runner = DecodeRunner(vlm, SPEC, clock)
-        self.runner.remember(SPEC.to_bytes())  # as after any first decode
+        vlm: Any = DraftVlm(cost_profile, self.busy, pair.drafter)
+        self.runner = DecodeRunner(vlm, pair.spec, clock, instructions=pair.instructions)
+        self.runner.remember(pair.spec.to_bytes())  # as after any first decode
 
     def decode(
         self, preset: Preset, tokens: int, seed: int, policy: SamplingPolicy = GREEDY
@@ -115,27 +116,24 @@ class VirtualHarness:
         limits: WorkerLimits | None = None,
         trace: Trace | None = None,
         cloud_drafts: bool = False,
+        pair: ScriptedPair = CALIBRATED,
     ) -> None:
-        """trace: records messages and passes in the cloud. cloud_drafts: it has a draft model."""
+        """trace: records messages. cloud_drafts: the cloud has a draft model, too."""
         self.timeline = timeline = Timeline()
-
-        def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
-            traced = ignore_pass if trace is None else record_passes(trace.cloud, clock)
-            return scripted_worker(cost_profile, clock, sleep, limits, traced, cloud_drafts)
-
+        self.passes: list[ModelPass] = []  # of the target
+        make_worker = partial(
+            scripted_worker,
+            cost_profile,
+            limits=limits,
+            drafts=cloud_drafts,
+            pair=pair,
+            passes=self.passes,
+        )
         cloud = VirtualCloud(timeline, make_worker)
         self.worker, self.cloud_busy = cloud.worker, cloud.busy
         link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed), trace)
         inbox: Any = partial(VirtualInbox, timeline)
         reply_timeout = REPLY_TIMEOUT + profile.longest_outage_s
         self.robot = ScriptedRobot(
-            cost_profile, link.connect, self.clock, timeline.sleep, reply_timeout, inbox
+            cost_profile, link.connect, timeline.clock, timeline.sleep, reply_timeout, inbox, pair
         )
-
-    def clock(self) -> float:
-        """Seconds since the start."""
-        return self.timeline.now
-
-    def rest(self, seconds: float) -> None:
-        """Advance the time."""
-        self.timeline.sleep(seconds)

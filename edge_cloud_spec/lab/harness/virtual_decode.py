@@ -330,7 +330,7 @@ class _Runner(DecodeRunner):
     decoder: EdgeDecoder
 
     def __init__(self, decode: Decode) -> None:
-        super().__init__(decode.draft_model, decode.spec, lambda: decode.now)  # type: ignore[arg-type]
+        super().__init__(decode.draft_model, decode.spec, decode.timeline.clock)  # type: ignore[arg-type]
         self._decode = decode
 
     def decoder_of(

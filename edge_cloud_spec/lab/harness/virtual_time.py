@@ -1,4 +1,4 @@
-"""Virtual time: a timeline of jobs, and a verifier and links that run on it.
+"""Virtual time: a timeline of jobs, a verifier and links that run on it, and a record of messages.
 
 Reading a queue advances time instead of waiting. A link has one stream per decode, which is opened
 again after a cut.
@@ -18,10 +18,30 @@ from ...cloud.model_thread.sessions import RobotStream, SendBytes
 from ...cloud.model_thread.worker import Worker
 from ...edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive
 from ...wire.codec import decode_server, encode_client
-from ...wire.messages import ClientMessage
+from ...wire.messages import ClientMessage, ServerMessage
 from .emulated_link import Direction, LinkProfile
 from .scripted.model import BusyTime, Sleep
-from .trace import Hop, Trace
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A message's way over the link; ``size`` in bytes."""
+
+    left: float
+    arrived: float
+    size: int
+    message: ClientMessage | ServerMessage
+
+
+class Trace:
+    """Messages in the order in which they left."""
+
+    def __init__(self) -> None:
+        self.hops: list[Hop] = []
+
+    def cut(self, now: float) -> None:
+        """Drop the messages that are in flight when the link is lost."""
+        self.hops = [hop for hop in self.hops if hop.arrived <= now]
 
 
 class Hung(Exception):
@@ -36,6 +56,10 @@ class Timeline:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._steps, self._max_steps = 0, max_steps
+
+    def clock(self) -> float:
+        """Seconds since the start."""
+        return self.now
 
     def at(self, time: float, job: Callable[[], None]) -> None:
         """Schedule a job for this time, s."""

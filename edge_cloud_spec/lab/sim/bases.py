@@ -1,17 +1,16 @@
-"""The bases that can drive in a room: their interface, the choice, and a simulated lidar scan."""
+"""The bases that can drive in a room: the choice, and a simulated lidar scan."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
 
 import numpy as np
 
-from .camera import Eye, cast
+from .camera import cast
 from .legs import Legs
-from .room import Pose, Room
+from .room import Room
 from .scene import ROBOT_GROUPS, Scene
-from .world import OdometryReading, World
+from .world import World
 
 IDEAL, GO2, UNTRIMMED = "ideal", "go2", "go2_untrimmed"
 BASES = (IDEAL, GO2, UNTRIMMED)
@@ -28,60 +27,14 @@ NEAREST, FARTHEST = 0.05, 12.0
 """Metres between which a scan sees something."""
 
 
-class Base(Protocol):
-    """The interface of a robot's base in a room, implemented by ``World`` and ``Legs``; for one
-    thread.
-
-    ``mount`` is the camera's place in its frame (m).
-    """
-
-    model: Any
-    data: Any
-    mount: tuple[float, float, float]
-
-    def command(self, vx: float, vy: float, wz: float) -> None:
-        """Follow this velocity (m/s, m/s, rad/s) until the next, or its time-out."""
-
-    def step(self, dt: float) -> None:
-        """Let ``dt`` seconds pass."""
-
-    @property
-    def time(self) -> float:
-        """Simulated seconds since the start."""
-
-    @property
-    def pose(self) -> Pose:
-        """The true pose in the room's frame."""
-
-    @property
-    def velocity(self) -> tuple[float, float, float]:
-        """The true velocity: m/s forward, m/s left, rad/s."""
-
-    @property
-    def standing(self) -> bool:
-        """Whether the base stands, whatever was commanded."""
-
-    @property
-    def resting(self) -> bool:
-        """Whether the base stands because that was commanded."""
-
-    @property
-    def odometry(self) -> OdometryReading:
-        """The pose and velocity that the base reports."""
-
-    @property
-    def contact(self) -> bool:
-        """Whether the base touches anything but the floor."""
-
-    @property
-    def eye(self) -> Eye:
-        """The camera's position and orientation."""
+Base = World | Legs
+"""A robot's base in a room; for one thread."""
 
 
 def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Base:
     """Make a base of BASES at the room's start; UserError if its package is missing."""
     if name in (GO2, UNTRIMMED):
-        return Legs(room, people, drift, trimmed=name == GO2)
+        return Legs(room, people, drift, name == GO2)
     return World(Scene(room, people), drift)
 
 

@@ -6,9 +6,10 @@ import io
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,9 +19,6 @@ from .engine import mujoco, no_gl_because
 from .gl import GlContext, GlPainter
 from .room import Pose
 from .scene import MAX_SIZE, ROBOT_GROUPS, Scene
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _MARGIN = 0.01  # metres by which rounding may put a surface behind itself without shadow
 
@@ -174,7 +172,7 @@ def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0
     )
 
 
-class Camera:
+class Camera(ExitStack):
     """Renders one scene; used and closed by the thread that made it, as GL contexts must be.
 
     ``renderer`` is "egl", "rays" or "auto" (EGL if it works, else rays and a warning); ``size`` is
@@ -192,6 +190,7 @@ class Camera:
         context: GlContext | None = None,
         hidden: tuple[int, ...] = ROBOT_GROUPS,
     ) -> None:
+        super().__init__()
         if renderer not in RENDERERS:
             raise UserError(
                 f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}"
@@ -208,16 +207,17 @@ class Camera:
         self.renderer = "rays" if renderer == "rays" or no_gl_because else "egl"
         self._data = mujoco.MjData(scene.model)
         mujoco.mj_forward(scene.model, self._data)
-        self._own_context: GlContext | None = None
         self._painter: GlPainter | None = None
         if self.renderer == "egl":
             try:
                 if context is None:
-                    context = self._own_context = GlContext(size or 256)
-                self._painter = GlPainter(scene, self._data, context, shadows, hidden)
+                    context = self.enter_context(closing(GlContext(size or 256)))
+                painter = GlPainter(scene, self._data, context, shadows, hidden)
+                self.callback(painter.close)
                 if not context.has_drawn:
                     start = eye_at(scene.room.start)
-                    self._painter.paint(start.position, start.axes, 16, FIELD_OF_VIEW)
+                    painter.paint(start.position, start.axes, 16, FIELD_OF_VIEW)
+                self._painter = painter
             except Exception as error:  # whatever a GL driver may raise
                 self.close()
                 if renderer == "egl":
@@ -258,21 +258,6 @@ class Camera:
             return self.render(eye), self.segment(eye)
         image, geoms = self._caster.shade(eye.position, self._directions @ eye.axes.T)
         return image.reshape(self.size, self.size, 3), self._things(geoms)
-
-    def close(self) -> None:
-        """Free the GL resources."""
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
-        if self._own_context is not None:
-            self._own_context.close()
-            self._own_context = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _things(self, geoms: np.ndarray) -> np.ndarray:
         things = np.where(geoms >= 0, self.scene.thing_of_geom[geoms], -1)

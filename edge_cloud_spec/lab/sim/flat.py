@@ -188,39 +188,26 @@ def judge(flat: Flat, poses: list[Pose], stopped: bool) -> FlatJudgement:
 
 
 @dataclass(frozen=True)
-class SeenDoorway:
-    """A doorway in view: its index, pixels of 128 x 128, bearing of what is seen of it (degrees,
-    left positive), and metres from the camera to its middle."""
-
-    index: int
-    pixels: int
-    bearing: float
-    distance: float
-
-
-@dataclass(frozen=True)
 class Sight:
-    """What a picture shows, and the pose at which it was taken."""
+    """What a picture shows, and the pose at which it was taken.
+
+    ``doorways`` by their index; the distance of each is to its middle.
+    """
 
     pose: Pose
     things: tuple[VisibleThing, ...]
-    doorways: tuple[SeenDoorway, ...]
+    doorways: dict[int, VisibleThing]
 
 
 def sight_of(flat: Flat, pose: Pose, eye: Eye, segmentation: np.ndarray) -> Sight:
     """What is in a segmentation int [n, n], indices into ``flat.room.things``, or -1."""
     first = len(flat.room.things) - len(flat.doorways)
     seen = visible_parts(flat.room.things, eye, segmentation)
-    doorways = tuple(
-        SeenDoorway(
-            i - first,
-            part.pixels,
-            part.bearing,
-            math.dist((eye.x, eye.y), flat.doorways[i - first].at(0.0)),
-        )
-        for i, part in seen.items()
-        if i >= first
-    )
+    doorways = {
+        i: replace(seen[first + i], distance=math.dist((eye.x, eye.y), door.at(0.0)))
+        for i, door in enumerate(flat.doorways)
+        if first + i in seen
+    }
     things = tuple(part for part in seen.values() if part.name in KINDS)
     return Sight(pose, things, doorways)
 
@@ -259,7 +246,7 @@ def _try_flat(seed: int, rng: np.random.Generator, family: str, rooms: int) -> F
         instruction=instruction,
         things=(*things, *frames),
         furniture=(*walls, *furniture),
-        decoration=(*decoration,),
+        decoration=tuple(decoration),
         size=size,
         start=start,
         light=light_of(size, rng),
@@ -351,10 +338,9 @@ def _posts(frame: Thing) -> list[Thing]:
     ]
 
 
-def _wall(x: float, y: float, a: float, b: float, rgb: Rgb, low: float = 0.0) -> Thing:
-    """A wall of half sides (a, b) from ``low`` metres above the floor to the top."""
-    h = (WALL_HEIGHT - low) / 2
-    part = Part("box", (a, b, h), (0, 0, low + h), rgb, solid=not low)
+def _wall(x: float, y: float, a: float, b: float, rgb: Rgb) -> Thing:
+    """A wall of half sides (a, b)."""
+    part = Part("box", (a, b, WALL_HEIGHT / 2), (0, 0, WALL_HEIGHT / 2), rgb)
     return Thing("wall", x, y, 0.0, (a, b), False, (part,))
 
 

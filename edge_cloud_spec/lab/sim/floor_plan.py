@@ -11,28 +11,26 @@ from PIL import Image, ImageDraw
 from .room import Pose, Room
 from .thing import Part, Rgb, Thing
 
-_MARGIN = 24  # pixels
+_WIDTH, _MARGIN = 640, 24  # pixels
 _INK = (40, 40, 46)
 _PATH = (214, 60, 40)
 
 
-def draw_plan(
-    room: Room, path: Sequence[Pose], width: int = 640, stops: Sequence[Pose] = ()
-) -> np.ndarray:
-    """The plan uint8 [H, width, 3]: x to the right, y up; ``stops`` are marked as decisions.
+def draw_plan(room: Room, path: Sequence[Pose], stops: Sequence[Pose]) -> np.ndarray:
+    """The plan uint8 [H, 640, 3]: x to the right, y up; ``stops`` are marked as decisions.
 
     The path begins at a ring and ends at an arrow; a dashed circle marks 1 m around the named
     thing.
     """
-    return _FloorPlan(room, width).draw(path, stops)
+    return _FloorPlan(room).draw(path, stops)
 
 
 class _FloorPlan:
-    def __init__(self, room: Room, width: int) -> None:
+    def __init__(self, room: Room) -> None:
         self.room = room
-        self.scale = (width - 2 * _MARGIN) / room.size[0]
+        self.scale = (_WIDTH - 2 * _MARGIN) / room.size[0]
         height = round(room.size[1] * self.scale) + 2 * _MARGIN
-        self.image = Image.new("RGB", (width, height), (250, 250, 248))
+        self.image = Image.new("RGB", (_WIDTH, height), (250, 250, 248))
         self.pen = ImageDraw.Draw(self.image)
 
     def draw(self, path: Sequence[Pose], stops: Sequence[Pose]) -> np.ndarray:

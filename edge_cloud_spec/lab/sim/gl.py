@@ -21,7 +21,6 @@ class GlContext:
     """An off-screen GL context of this thread for pictures of up to ``size`` x ``size`` pixels."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
         self.has_drawn = False
         self._context = gl_context_class(size, size)
 

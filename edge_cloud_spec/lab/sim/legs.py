@@ -56,18 +56,16 @@ def legged_model(room: Room, people: int = 0) -> Any:
 class Legs:
     """The legged Go2 in one room; owned by one thread. Time is simulated seconds since it stood.
 
-    ``drift`` and ``seed`` are the odometer's; ``trimmed``: its gait is trimmed to the command, as a
+    ``drift`` is the odometer's; ``trimmed``: its gait is trimmed to the command, as a
     real Go2's controller does. UserError if the package is missing.
     """
 
     def __init__(
         self,
         room: Room,
-        people: int = 0,
-        drift: float = 0.0,
-        seed: int = 0,
-        *,
-        trimmed: bool = True,
+        people: int,
+        drift: float,
+        trimmed: bool,
     ) -> None:
         self.model = legged_model(room, people)
         physics = go2_sim("config").PhysicsConfig(track_velocity=trimmed)
@@ -82,7 +80,7 @@ class Legs:
         self._ticks, self._due, self._touching = 0, 0.0, False
         self._standing, self._moves = True, 0.0
         self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
-        self._odometer = Odometer(drift, seed, room.seed)
+        self._odometer = Odometer(drift, room.seed)
 
     def _stand_at(self, start: np.ndarray) -> None:
         """Put the robot on its feet at a pose. Settling moves it, always alike, so it begins

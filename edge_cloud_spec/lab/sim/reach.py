@@ -21,10 +21,9 @@ def thing_in_front(room: Room, pose: Pose) -> str:
     Of several the one most nearly ahead counts; a wide one is ahead if the line ahead meets it.
     """
     eye = eye_at(pose)
-    near = [t for t in room.things if t.distance(eye.x, eye.y) <= REACH]
-    aside = {t.name: _aside(t, eye) for t in near}
-    faced = [name for name, angle in aside.items() if angle <= FACING]
-    return min(faced, key=lambda name: aside[name], default="")
+    faced = [thing for thing in room.things if faces(thing, pose)]
+    nearest = min(faced, key=lambda thing: _aside(thing, eye), default=None)
+    return nearest.name if nearest else ""
 
 
 def faces(thing: Thing, pose: Pose) -> bool:

@@ -55,13 +55,13 @@ class Thing:
         angle = math.atan2(self.y - y, self.x - x) - yaw
         return math.atan2(math.sin(angle), math.cos(angle))
 
-    def outline(self, spacing: float = 0.1) -> np.ndarray:
-        """Points [n, 2] on and in the footprint's edge, about ``spacing`` metres apart."""
+    def outline(self) -> np.ndarray:
+        """Points [n, 2] on and in the footprint's edge, about 0.1 m apart."""
         if self.round:
             angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
             local = self.half[0] * np.stack([np.cos(angle), np.sin(angle)], 1)
         else:
-            sides = [np.linspace(-h, h, max(2, math.ceil(2 * h / spacing) + 1)) for h in self.half]
+            sides = [np.linspace(-h, h, max(2, math.ceil(2 * h / 0.1) + 1)) for h in self.half]
             local = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
         cos, sin = math.cos(self.yaw), math.sin(self.yaw)
         turned = local @ np.array([[cos, sin], [-sin, cos]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ _VIEWS_PER_ROOM = 12
 
 @dataclass(frozen=True)
 class View:
-    """A picture uint8 [size, size, 3], the nameable things in view, and classes int8 [16, 16].
+    """A picture uint8 [128, 128, 3], the nameable things in view, and classes int8 [16, 16].
 
     A cell's class is 0 for nothing nameable, else 1 + the index in KINDS of what fills most of it.
     """
@@ -80,46 +81,27 @@ def class_grid(room: Room, things: np.ndarray) -> np.ndarray:
     return np.where(enough, counts.argmax(-1) + 1, 0).astype(np.int8)
 
 
-def sample_views(
-    seed: int,
-    count: int,
-    renderer: str = "mixed",
-    size: int = SIZE,
-    rooms: int | None = None,
-) -> Iterator[View]:
+def sample_views(seed: int, count: int, renderer: str = "mixed") -> Iterator[View]:
     """``count`` views of many rooms as a walking robot's camera sees them; determined by the seed.
 
     ``renderer`` is "egl", "rays" or "mixed" (EGL for three of four rooms, if it works). Poses are
     biased so that every nameable thing is seen near, midway and far, on both sides and ahead.
-    ``rooms`` limits how many different rooms there are. Pictures differ in shadows, exposure,
-    contrast, sensor noise and JPEG quality (60 to 95, at the published size).
+    Pictures differ in shadows, exposure, contrast, sensor noise and JPEG quality (60 to 95, at the
+    published size).
     """
     rng = np.random.default_rng((seed, 0x71E3))
     context = open_gl(renderer)
-    made = 0
-    try:
-        while made < count:
+    with closing(context) if context is not None else nullcontext():
+        for start in range(0, count, _VIEWS_PER_ROOM):
             # rooms of episodes have seeds below 2**31; training has others
-            number = (
-                int(rng.integers(2**31, 2**32))
-                if rooms is None
-                else 2**32 + int(rng.integers(rooms))
-            )
-            room = make_room(number)
+            room = make_room(int(rng.integers(2**31, 2**32)))
             use_gl = context is not None and (renderer == "egl" or rng.random() < 0.75)
             shadows = bool(rng.random() < 0.7)
             scene = Scene(room)
             caster = Camera(scene, "rays", SIZE, shadows)
-            painter = Camera(scene, "egl", 256, shadows, context) if use_gl else caster
-            try:
-                for _ in range(min(_VIEWS_PER_ROOM, count - made)):
-                    yield _one_view(room, caster, painter, size, rng)
-                    made += 1
-            finally:
-                painter.close()
-    finally:
-        if context is not None:
-            context.close()
+            with Camera(scene, "egl", 256, shadows, context) if use_gl else caster as painter:
+                for _ in range(min(_VIEWS_PER_ROOM, count - start)):
+                    yield _one_view(room, caster, painter, rng)
 
 
 def open_gl(renderer: str) -> GlContext | None:
@@ -137,9 +119,7 @@ def open_gl(renderer: str) -> GlContext | None:
     return GlContext(256)
 
 
-def _one_view(
-    room: Room, caster: Camera, painter: Camera, size: int, rng: np.random.Generator
-) -> View:
+def _one_view(room: Room, caster: Camera, painter: Camera, rng: np.random.Generator) -> View:
     pitch, roll = (float(v) for v in np.clip(rng.normal(0, math.radians(1.6), 2), -0.09, 0.09))
     eye = eye_at(sample_pose(room, rng), pitch, roll, float(rng.normal(0, 0.006)))
     if painter is caster:
@@ -147,15 +127,12 @@ def _one_view(
     else:
         image, things = painter.render(eye), caster.segment(eye)
     image = decode_jpeg(encode_jpeg(expose(image, rng), int(rng.integers(60, 96))))
-    image = halved(image, size)
-    return View(image, visible_things(room, eye, things), class_grid(room, things))
+    return View(halved(image), visible_things(room, eye, things), class_grid(room, things))
 
 
-def halved(image: np.ndarray, size: int) -> np.ndarray:
-    """A picture uint8 [n, n, 3] with ``size`` pixels a side."""
-    if len(image) == size:
-        return image
-    return np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
+def halved(image: np.ndarray) -> np.ndarray:
+    """A picture uint8 [n, n, 3] with SIZE pixels a side."""
+    return np.array(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BOX))
 
 
 def expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -228,11 +205,11 @@ def _is_free(room: Room, pose: Pose) -> bool:
     return True
 
 
-def pack(views: Iterator[View], count: int, size: int = SIZE) -> dict[str, np.ndarray]:
-    """``count`` views as arrays: images uint8 [n, size, size, 3], classes int8 [n, 16, 16], pixels
+def pack(views: Iterator[View], count: int) -> dict[str, np.ndarray]:
+    """``count`` views as arrays: images uint8 [n, 128, 128, 3], classes int8 [n, 16, 16], pixels
     int32, bearing (degrees) and distance (m) float32 [n, kinds]; 0 and NaN where not in view."""
     arrays: dict[str, np.ndarray] = {
-        "images": np.empty((count, size, size, 3), np.uint8),
+        "images": np.empty((count, SIZE, SIZE, 3), np.uint8),
         "classes": np.empty((count, GRID, GRID), np.int8),
         "pixels": np.zeros((count, len(KINDS)), np.int32),
         "bearing": np.full((count, len(KINDS)), np.nan, np.float32),
@@ -248,12 +225,9 @@ def pack(views: Iterator[View], count: int, size: int = SIZE) -> dict[str, np.nd
     return arrays
 
 
-def write_views(
-    path: Path | str, seed: int, count: int, renderer: str = "mixed", size: int = SIZE
-) -> Path:
+def write_views(path: Path, seed: int, count: int, renderer: str) -> Path:
     """Sample views into one npz file of ``pack``'s arrays."""
-    path = Path(path)
-    arrays = pack(sample_views(seed, count, renderer, size), count, size)
+    arrays = pack(sample_views(seed, count, renderer), count)
     # savez types its one option, allow_pickle, as if it were any keyword
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return path

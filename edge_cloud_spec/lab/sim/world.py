@@ -91,11 +91,11 @@ class OdometryReading:
 class Odometer:
     """Integrates the base's motion, with errors of scale and of heading per metre.
 
-    ``drift`` is their standard deviation (0: none); they are drawn once from the seeds.
+    ``drift`` is their standard deviation (0: none); they are drawn once from the room's seed.
     """
 
-    def __init__(self, drift: float, *seeds: int) -> None:
-        errors = np.random.default_rng((*seeds, 0xD81F)).normal(0, 1, 3)
+    def __init__(self, drift: float, seed: int) -> None:
+        errors = np.random.default_rng((0, seed, 0xD81F)).normal(0, 1, 3)
         self._scale, self._turn_scale, self._bend = drift * errors
         self.pose = np.zeros(3)
 
@@ -123,12 +123,12 @@ class World:
     At rest (``resting``) only time advances, and all phases restart: what follows does not depend
     on how long it stood. With people in the scene everything advances.
 
-    ``drift`` and ``seed`` are the odometer's.
+    ``drift`` is the odometer's.
     """
 
     mount = (FORWARD, 0.0, HEIGHT)
 
-    def __init__(self, scene: Scene, drift: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, scene: Scene, drift: float = 0.0) -> None:
         self.scene = scene
         self.gait = Gait()
         self._ticks = 0
@@ -144,7 +144,7 @@ class World:
         self._reference = np.zeros(3)
         self._commanded = -math.inf
         self._touching = False
-        self._odometer = Odometer(drift, seed, scene.room.seed)
+        self._odometer = Odometer(drift, scene.room.seed)
         self._start_of_room = np.array([scene.room.start.x, scene.room.start.y, 0.0])
 
     def command(self, vx: float, vy: float, wz: float) -> None:

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from geometry_msgs.msg import Point, Quaternion, TransformStamped, Twist, TwistStamped, Vector3
@@ -127,7 +128,6 @@ def _colour(rgb: tuple[float, float, float]) -> ColorRGBA:
 
 
 def _stamped(marker: Marker, frame: str, now: Time) -> Marker:
-    marker.action = Marker.ADD
     marker.header.frame_id, marker.header.stamp = frame, now.to_msg()
     return marker
 
@@ -232,7 +232,7 @@ class RoomTopics:
             message.header.stamp, message.header.frame_id = now.to_msg(), self._base
             self._scans.publish(message)
 
-    def publish_outcome(self, base: Base) -> None:
+    def publish_outcome(self, base: Base, _: Time) -> None:
         """Publish the state of the task as JSON (``task_state``), and the postures of legs and
         people."""
         state = task_state(self._room, base, self._touching, self._contacts)
@@ -243,7 +243,7 @@ class RoomTopics:
             state["posture"] = [round(value, 4) for value in posture_of(base.data)]
         self._outcome.publish(String(data=json.dumps(state)))
 
-    def publish_markers(self, now: Time) -> None:
+    def publish_markers(self, _: Base, now: Time) -> None:
         """Publish the room and the path so far; repeated for an RViz that starts late."""
         markers = room_markers(self._room, self._odom, now)
         markers.append(path_marker(self._room, self._path, self._odom, now))
@@ -442,9 +442,13 @@ class SimulatorNode(Node):
 
     def _run(self, base: Base, camera: Camera) -> None:
         topics, settings = self._topics, self.settings
-        odometry, picture = _Rate(settings.odom_rate), _Rate(settings.camera_rate)
-        outcome, markers = _Rate(settings.outcome_rate), _Rate(MARKER_RATE)
-        scans = _Rate(settings.scan_rate)
+        publishers: list[tuple[_Rate, Callable[[Base, Time], None]]] = [
+            (_Rate(settings.odom_rate), topics.publish_odometry),
+            (_Rate(settings.scan_rate), topics.publish_scan),
+            (_Rate(settings.outcome_rate), topics.publish_outcome),
+            (_Rate(MARKER_RATE), topics.publish_markers),
+            (_Rate(settings.camera_rate), partial(topics.publish_picture, camera)),
+        ]
         topics.publish_mount(base, self.get_clock().now())
         last = time.monotonic()
         while not self._stop.wait(max(0.0, last + CYCLE - time.monotonic())):
@@ -455,16 +459,9 @@ class SimulatorNode(Node):
             base.step(min(passed, MAX_STEP))
             now = self.get_clock().now()
             topics.update(base)
-            if odometry.is_due(last):
-                topics.publish_odometry(base, now)
-            if scans.is_due(last):
-                topics.publish_scan(base, now)
-            if outcome.is_due(last):
-                topics.publish_outcome(base)
-            if markers.is_due(last):
-                topics.publish_markers(now)
-            if picture.is_due(last):
-                topics.publish_picture(camera, base, now)
+            for rate, publish in publishers:
+                if rate.is_due(last):
+                    publish(base, now)
 
 
 class _Rate:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 REPORT_S = 20.0  # between two lines about it
+LONGEST = 15.0  # seconds that a step counts, so that a pause of the machine does not
 FLOOR = 0.03  # of the learning rate, as a share of its peak
 
 
@@ -33,7 +34,7 @@ def run_stage(
         begun = time.monotonic()
         step(share)
         now = time.monotonic()
-        spent += min(now - begun, 15.0)
+        spent += min(now - begun, LONGEST)
         steps += 1
         if now - reported > REPORT_S:
             print(

@@ -69,7 +69,7 @@ def test_the_end_leaves_no_thread_and_no_port() -> None:
         talk.say(Generate(opened.base, Generation(speculative=True)))  # at work, its stream open
         with closing(VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))) as unreachable:
             unreachable.open(lambda item: None)
-            cloud.stop()
+            cloud.close()
         host, _, port = cloud.address.rpartition(":")
         socket.create_server((host, int(port))).close()
         talk.link.close()  # twice is once
@@ -83,7 +83,7 @@ def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
     random, held = Random(3), list[tuple[set[str], int]]()
     for life in range(10):
         cloud = Cloud(toy_worker(), token=random.choice(["", "secret"]))
-        ends = [cloud.stop]
+        ends = [cloud.close]
         for token in random.sample(["", "secret", "wrong"], random.randint(1, 3)):
             link = VerifierClient(ClientSettings(cloud.address, token=token, retry_s=0.01))
             ends.append(link.close)

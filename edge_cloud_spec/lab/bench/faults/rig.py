@@ -96,8 +96,8 @@ def gone(message: object) -> None:
 class Rig(LiveRig):
     """Made by ``running_rig``. ``watch`` observes and records; the methods change what runs."""
 
-    def __init__(self, seed: int, logs: Path | None, target: str, drafter: str) -> None:
-        super().__init__(GraphSettings(seed=seed, drafter=drafter), logs)
+    def __init__(self, seed: int, logs: Path | None) -> None:
+        super().__init__(GraphSettings(seed=seed), logs)
         self.proxy = Proxy(self.verifier_address, LinkProfile(delay_ms=1.0))
         self.token_file = self.folder / "token"
         for file in (self.token_file, self.folder / "verifier.token"):
@@ -108,7 +108,7 @@ class Rig(LiveRig):
         self.watch = Watch(self, TRUE[ODOMETRY])
         self.camera, self.odometry = Relay(self, CAMERA), Relay(self, ODOMETRY)
         self.e_stop = self.node.create_publisher(Bool, "e_stop", LATCHED)
-        self.seed, self._target = seed, target
+        self.seed = seed
         self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
         self.forged: list[object] = []  # wire messages of the bench that the judge must not believe
@@ -165,8 +165,8 @@ class Rig(LiveRig):
 
     def verifier_command(self, address: str, **options: str) -> list[str]:
         """The command line of a verifier that can be poisoned."""
-        given = {"target": self._target, "token_file": str(self.folder / "verifier.token")}
-        return self._poisoned("verifier", super().verifier_command(address, **given | options))
+        options = {"token_file": str(self.folder / "verifier.token"), **options}
+        return self._poisoned("verifier", super().verifier_command(address, **options))
 
     def _poisoned(self, name: str, argv: list[str]) -> list[str]:
         python, dash_m, module, *rest = argv
@@ -299,17 +299,12 @@ class InjectedFault:
 
 
 @contextmanager
-def running_rig(
-    seed: int,
-    logs: Path | None = None,
-    target: str = str(EMBEDDED / "target"),
-    drafter: str = str(EMBEDDED / "drafter"),
-) -> Iterator[Rig]:
+def running_rig(seed: int, logs: Path | None) -> Iterator[Rig]:
     """A context with the whole system, running and connected. Raises UserError.
 
     ``logs``: where the programs' output is kept; None: nowhere.
     """
-    with closing(Rig(seed, logs, target, drafter)) as rig:
+    with closing(Rig(seed, logs)) as rig:
         rig.start_verifier()
         for node in NODES:
             rig.start_node(node)

@@ -7,12 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ....decoding.preset import Preset
 from ....edge.runner import DecodeSettings
 from ....errors import UserError
-from ....models.prompt import PromptSpec, Request
 from ..emulated_link import LinkProfile
 from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
@@ -22,29 +21,19 @@ REPLY_TIMEOUT = 30.0  # s
 START_S = 180.0
 
 
-class Answers(Protocol):
-    """A robot's draft model and requests; made in its process."""
-
-    draft_model: Any
-    spec: PromptSpec
-
-    def next(self, number: int) -> tuple[Request, tuple[int, ...]]:
-        """The ``number``-th request, and the target's answer to it."""
-
-
 @dataclass(frozen=True)
 class RobotPlan:
-    """The plan of one robot; ``make_answers`` is picklable. Without ``link`` there is no delay.
+    """The plan of one robot.
 
-    ``max_tokens``: 0 means the server's limit.
+    ``make_answers``, picklable, makes its ``draft_model``, the ``spec`` of prompts, and ``next``:
+    the request of a number, and the target's answer to it.
     """
 
     number: int
-    make_answers: Callable[[], Answers]
+    make_answers: Callable[[], Any]
     preset: Preset
     load: FleetLoad
-    link: LinkProfile | None = None
-    max_tokens: int = 0
+    link: LinkProfile
 
 
 def run_robots(
@@ -90,20 +79,19 @@ def _receive(pipe: Any, seconds: float) -> Any:
 def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench ends its processes
     answers = plan.make_answers()
-    proxy = Proxy(address, plan.link, plan.number) if plan.link is not None else None
-    reached = proxy.address if proxy is not None else address
-    with GrpcRobot(reached, answers.draft_model, answers.spec) as robot:
+    with (
+        Proxy(address, plan.link, plan.number) as proxy,
+        GrpcRobot(proxy.address, answers.draft_model, answers.spec) as robot,
+    ):
         robot.runner.remember(answers.spec.to_bytes())
         pipe.send("ready")
         begin.wait()
         pipe.send(_decode(plan, answers, robot))
-    if proxy is not None:
-        proxy.close()
 
 
-def _decode(plan: RobotPlan, answers: Answers, robot: GrpcRobot) -> RobotActivity:
+def _decode(plan: RobotPlan, answers: Any, robot: GrpcRobot) -> RobotActivity:
     load, random, activity = plan.load, plan.load.random(plan.number), RobotActivity()
-    settings = DecodeSettings(plan.preset, max_tokens=plan.max_tokens, reply_timeout=REPLY_TIMEOUT)
+    settings = DecodeSettings(plan.preset, reply_timeout=REPLY_TIMEOUT)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
     while not activity.answers or time.perf_counter() - start < load.seconds:

@@ -14,7 +14,6 @@ from functools import partial
 from greenlet import getcurrent, greenlet
 
 from ....cloud.model_thread.sessions import WorkerLimits
-from ....cloud.model_thread.worker import Worker
 from ....decoding.preset import Preset
 from ....edge.events import Inbox, Item
 from ..cost_profiles import CostProfile
@@ -78,20 +77,17 @@ class ThreadInbox(Inbox):
     def __init__(self, threads: VirtualThreads) -> None:
         super().__init__()
         self._threads = threads
-        self._end_pause: Callable[[], None] | None = None
+        self._end_pause: Callable[[], None] = lambda: None
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         super().put(item)
-        end, self._end_pause = self._end_pause, None
-        if end is not None:
-            self._threads.timeline.after(0.0, end)
+        self._threads.timeline.after(0.0, self._end_pause)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
         if block and self.empty():
             until = math.inf if timeout is None else self._threads.timeline.now + timeout
             self._end_pause = self._threads.pause(until)
             self._threads.wait()
-            self._end_pause = None
         return self.get_nowait()
 
 
@@ -106,12 +102,8 @@ class VirtualFleet:
         load: FleetLoad,
         limits: WorkerLimits | None = None,
     ) -> None:
-        self._cost_profile, self._robots, self._preset, self._load = (
-            cost_profile,
-            robots,
-            preset,
-            load,
-        )
+        self._cost_profile, self._preset = cost_profile, preset
+        self._robots, self._load = robots, load
         self._timeline = Timeline()
         self._threads = VirtualThreads(self._timeline)
         limits = limits or WorkerLimits()
@@ -119,11 +111,6 @@ class VirtualFleet:
         drafts = preset.drafter == "cloud"
         make_worker = partial(scripted_worker, cost_profile, limits=limits, drafts=drafts)
         self._cloud = VirtualCloud(self._timeline, make_worker)
-
-    @property
-    def worker(self) -> Worker:
-        """The server's worker."""
-        return self._cloud.worker
 
     def run(self) -> list[RobotActivity]:
         """Run until each robot has finished the answer that it was decoding at the end of the
@@ -141,15 +128,14 @@ class VirtualFleet:
         robot = ScriptedRobot(
             self._cost_profile,
             VirtualLink(timeline, self._cloud, impairments).connect,
-            lambda: timeline.now,
+            timeline.clock,
             threads.sleep,
             inbox=partial(ThreadInbox, threads),
         )
-        answer = 0
         threads.sleep(random.random() * 0.2)  # not all at once
         while timeline.now < load.seconds:
-            decoded = robot.decode(self._preset, load.tokens, load.answer_seed(number, answer))
+            seed = load.answer_seed(number, activity.answers)
+            decoded = robot.decode(self._preset, load.tokens, seed)
             activity.add(decoded.outcome, decoded.own)
-            answer += 1
             if load.think_s:
                 threads.sleep(load.pause(random))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
-from typing import Any
 
-from ....cloud.model_thread.worker import Worker
 from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
-from ....edge.runner import DecodeRunner, DecodeSettings
+from ....edge.runner import DecodeSettings
 from ....models.prompt import ORDERS, Request
 from ....nav.answer import GRAMMARS, answer_grammar
 from ....nav.events import Instruction, Words
@@ -39,9 +38,9 @@ from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
-from ..scripted.model import DraftVlm, Sleep, scripted_worker
-from ..trace import ModelPass, record_passes
-from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualInbox, VirtualLink
+from ..scripted.model import ScriptedPair
+from ..virtual import VirtualHarness
+from ..virtual_time import VirtualInbox
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
@@ -196,10 +195,11 @@ class TakenFrame(Frame):
     posture: tuple[float, ...] = ()
 
 
-class SeenRoom:
+class SeenRoom(ExitStack):
     """The room of this number with its renderers; for one thread, close when done."""
 
     def __init__(self, number: int, renderer: str = "auto") -> None:
+        super().__init__()
         self.number, self.room = number, make_room(number)
         self._renderer = renderer
         self._cameras: dict[str, Camera] = {}
@@ -215,16 +215,11 @@ class SeenRoom:
         if key not in self._frames:
             if way not in self._cameras:
                 scene = Scene(self.with_way(way), int(way == PERSON))
-                self._cameras[way] = Camera(scene, self._renderer)
+                self._cameras[way] = self.enter_context(Camera(scene, self._renderer))
             if posture:
                 self._cameras[way].place(posture)
             self._frames[key] = encode_jpeg(self._cameras[way].render(eye))
         return self._frames[key]
-
-    def close(self) -> None:
-        """Free the renderers."""
-        for camera in self._cameras.values():
-            camera.close()
 
 
 class VirtualRobot:
@@ -232,33 +227,17 @@ class VirtualRobot:
 
     def __init__(self, pair: EmbeddedPair, variant: Variant, cost_profile: CostProfile) -> None:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
-        self.timeline = timeline = Timeline()
         read_ms = variant.look * cost_profile.draft_prefill_ms
         cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
-        self._passes: list[ModelPass] = []  # of the cloud
-
-        def make_worker(clock: Callable[[], float], sleep: Sleep) -> Worker:
-            return scripted_worker(
-                cost_profile,
-                clock,
-                sleep,
-                on_pass=record_passes(self._passes, clock),
-                drafts=self._preset.drafter == "cloud",
-                languages=(pair.drafter, pair.target),
-                spec=pair.spec,
-                instructions=pair.instructions,
-            )
-
-        self._cloud = VirtualCloud(timeline, make_worker)
-        impairments = ProfileImpairments(variant.link, 0)
-        self._link = VirtualLink(timeline, self._cloud, impairments)
-        drafter: Any = DraftVlm(cost_profile, timeline.sleep, pair.drafter_that_keeps(variant.look))
-        self._runner = DecodeRunner(drafter, pair.spec, self._now, instructions=pair.instructions)
-        self._runner.remember(pair.spec.to_bytes())  # as after any first decode
+        drafter = pair.drafter_that_keeps(variant.look)
+        self._harness = VirtualHarness(
+            cost_profile,
+            variant.link,
+            cloud_drafts=self._preset.drafter == "cloud",
+            pair=ScriptedPair(drafter, pair.target, pair.spec, pair.instructions),
+        )
+        self.timeline = self._harness.timeline
         self._requests = map("{:x}".format, count(1))
-
-    def _now(self) -> float:
-        return self.timeline.now
 
     def carry_out(self, seen: SeenRoom) -> MissionRecord:
         """Run the mission of one room to its end."""
@@ -267,17 +246,17 @@ class VirtualRobot:
         self._record = record = MissionRecord(seen.number, timeline.now)
         self._pilot = pilot = Pilot(
             self.variant.pilot(seen.number % 2**32),
-            lambda _, on_receive: self._link.connect(on_receive),
+            lambda _, on_receive: self._harness.robot.connect(on_receive),
             self._on_output,
-            clock=self._now,
-            stamp_clock=lambda: stamp_of(self._now()),
+            clock=timeline.clock,
+            stamp_clock=lambda: stamp_of(self.timeline.now),
             requests=self._requests,
             make_inbox=partial(VirtualInbox, timeline),
         )
-        pilot.use(self._runner)
+        pilot.use(self._harness.robot.runner)
         self._end: GoalStatus | None = None
         self._request = ""
-        begun = len(self._passes)
+        begun = len(self._harness.passes)
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -313,8 +292,7 @@ class VirtualRobot:
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
-        passes = self._passes[begun:]
-        record.target_passes = sum(one.kind == "verify" for one in passes)
+        record.target_passes = len(self._harness.passes) - begun
         return record
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:
@@ -328,20 +306,20 @@ class VirtualRobot:
     def _on_output(self, output: Output) -> None:
         if isinstance(output, Words):
             if not output.finished:
-                self._record.decisions[-1].said.append((self._now(), output.text))
-            self._base.on(replace(output, age=self._now() - self._frame.taken))
+                self._record.decisions[-1].said.append((self.timeline.now, output.text))
+            self._base.on(replace(output, age=self.timeline.now - self._frame.taken))
         elif isinstance(output, Decided):
             self._on_decided(output)
         elif isinstance(output, GoalStatus) and output.state in ENDS:
             self._end = output
-            self._record.ended = self._record.ended or self._now()
+            self._record.ended = self._record.ended or self.timeline.now
         elif isinstance(output, GoalStatus):
             self._base.on(output)
 
     def _on_decided(self, decided: Decided) -> None:
         record, decision, outcome = self._record, self._record.decisions[-1], decided.outcome
         assert outcome is not None, "the decision failed"
-        decision.ended, decision.tokens = self._now(), outcome.tokens
+        decision.ended, decision.tokens = self.timeline.now, outcome.tokens
         if self.variant.rule == "greedy" and self.variant.grammar == "none":
             request = Request(decided.decide.instruction, decision.jpeg)
             decision.own = self._is_own(request, outcome.tokens)

@@ -454,7 +454,6 @@ LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
 PROMPT_ROWS = 256
 
 Sleep = Callable[[float], None]  # seconds
-OnPass = Callable[[str, float, int], None]  # verify, draft or prefill, ms, drafted tokens; it ended
 
 
 class BusyTime:
@@ -479,13 +478,6 @@ class CostedVlm(FakeVlm):
     ) -> None:
         self.cost_profile, self._sleep, self._prefill_ms = cost_profile, sleep, prefill_ms
         self.speak_as(language, "crop", "prompt", "grammar", "start", "after", "row", "rows")
-        self.on_pass: OnPass = ignore_pass
-
-    def session(self, prompt: Any) -> ScriptedSession:
-        """A session at the beginning of the answer, after its prefill."""
-        if self._prefill_ms:
-            self.on_pass("prefill", self._prefill_ms, 0)
-        return super().session(prompt)
 
     def read(self, share: float) -> None:
         """Spend the time of this share of a prompt."""
@@ -495,10 +487,6 @@ class CostedVlm(FakeVlm):
     def take(self, ms: float) -> None:
         """Spend the time of a pass, ms."""
         self._sleep(ms / 1e3)
-
-
-def ignore_pass(kind: str, ms: float, drafted: int) -> None:
-    """A callback for passes that does nothing."""
 
 
 class DraftVlm(CostedVlm):
@@ -518,29 +506,44 @@ class DraftVlm(CostedVlm):
             self.take(whole / LAYERS)
             if on_layer is not None:
                 on_layer(layer, None)
-        self.on_pass("draft", whole, 0)
+
+
+@dataclass(frozen=True)
+class ModelPass:
+    """The target's pass over ``drafted`` tokens; times in s."""
+
+    start: float
+    end: float
+    drafted: int
 
 
 class TargetVlm(CostedVlm):
-    """The target of a cost profile."""
+    """The target of a cost profile. ``passes``: those over drafts, by ``clock``."""
 
     def __init__(
-        self, cost_profile: CostProfile, sleep: Sleep, language: FakeVlm | None = None
+        self,
+        cost_profile: CostProfile,
+        sleep: Sleep,
+        language: FakeVlm | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        passes: list[ModelPass] | None = None,
     ) -> None:
         """language: a model to use instead of the calibrated target."""
         super().__init__(cost_profile, sleep, language or CalibratedVlm(), cost_profile.prefill_ms)
+        self._clock, self.passes = clock, [] if passes is None else passes
 
     def run_pass(
         self, rows: int, drafted: Sequence[int], at_exit: Callable[[], None] | None
     ) -> None:
         """Spend the time of a pass; the exits of all sessions are at the same depth."""
+        start = self._clock()
         whole, depth = self.cost_profile.batch_pass_ms(drafted, at_exit is not None), 0.0
         if at_exit is not None:
             depth = self.cost_profile.exit_depth
             self.take(depth * whole)
             at_exit()
         self.take((1 - depth) * whole)
-        self.on_pass("verify", whole, sum(drafted))
+        self.passes.append(ModelPass(start, self._clock(), sum(drafted)))
 
 
 class ScriptedExits:
@@ -581,25 +584,34 @@ class ScriptedExits:
         return predict
 
 
+@dataclass(frozen=True)
+class ScriptedPair:
+    """The models whose logits draft model and target have (None: those of the calibrated pair),
+    how they are prompted, and which instructions they understand."""
+
+    drafter: FakeVlm | None = None
+    target: FakeVlm | None = None
+    spec: PromptSpec = SPEC
+    instructions: re.Pattern[str] | None = None
+
+
+CALIBRATED = ScriptedPair()
+
+
 def scripted_worker(
     cost_profile: CostProfile,
     clock: Callable[[], float],
     sleep: Sleep,
     limits: WorkerLimits | None = None,
-    on_pass: OnPass = ignore_pass,
     drafts: bool = False,
-    languages: tuple[FakeVlm | None, FakeVlm | None] = (None, None),
-    spec: PromptSpec = SPEC,
-    instructions: re.Pattern[str] | None = None,
+    pair: ScriptedPair = CALIBRATED,
+    passes: list[ModelPass] | None = None,
 ) -> Worker:
     """A worker with a cost profile's target and exits, and with a draft model if it ``drafts``.
 
-    languages: models with the draft model's and the target's logits, in place of the calibrated
-    pair.
+    passes: the target's are added to these.
     """
     exits: Any = ScriptedExits(cost_profile) if cost_profile.exit_hit else None
-    drafter: Any = DraftVlm(cost_profile, sleep, languages[0])
-    target: Any = TargetVlm(cost_profile, sleep, languages[1])
-    drafter.on_pass = target.on_pass = on_pass
-    own = drafter if drafts else None
-    return Worker(target, spec, own, limits, clock, exits, instructions)
+    drafter: Any = DraftVlm(cost_profile, sleep, pair.drafter) if drafts else None
+    target: Any = TargetVlm(cost_profile, sleep, pair.target, clock, passes)
+    return Worker(target, pair.spec, drafter, limits, clock, exits, pair.instructions)

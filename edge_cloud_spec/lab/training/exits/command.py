@@ -53,11 +53,6 @@ class Rows:
         return len(self.hidden)
 
 
-def join(parts: Sequence[Rows]) -> Rows:
-    """Concatenate training data."""
-    return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
-
-
 def simulated_requests(count: int, seed: int, processes: int) -> Iterator[Request]:
     """Simulated views, each with an instruction."""
     from ...sim.camera import encode_jpeg
@@ -123,7 +118,7 @@ def collect(
         if now - reported > REPORT_S or done == count:
             print(f"answers: {done} of {count} requests, {done / (now - begun):.1f}/s", flush=True)
             reported = now
-    return join(parts)
+    return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
 
 
 def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) -> Rows:

@@ -6,7 +6,6 @@ not get worse. So a conversation costs its text layers alone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..loop import descend, falling
+from ....models.prompt import ORDERS
+from ..loop import descend, falling, run_stage
 from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
 from ..tiny.data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
-from ..tiny.language import ORDERS, Piece, pieces
+from ..tiny.language import Piece, pieces
 from ..tiny.packed import ConversationForward
 from ..tiny.tokenizer import build_tokenizer
 from .episodes import Episode
@@ -31,7 +31,6 @@ FROM_START = 0.3  # of the conversations begin with their episode
 ACTION_FIRST = 0.5
 ENCODED = 16  # pictures at a time
 WARMUP = 20  # steps
-LONGEST = 15.0  # seconds that a step counts, so that a pause of the machine does not
 
 
 @dataclass
@@ -259,25 +258,30 @@ class Tuner:
         total = batch.weights.sum()
         return (each * batch.weights).sum() / total, (right * batch.weights).sum() / total
 
-    def run(self, taught: Taught, until: float = 1.0, keep_every: float = 120.0) -> None:
+    def run(self, taught: Taught, until: float = 1.0) -> None:
         """Train ``self.model`` until this share of the plan's minutes is spent."""
-        plan, kept, losses = self.plan, time.monotonic(), []
-        while (share := self.spent / (60 * plan.minutes)) < until:
-            begun = time.monotonic()
+        plan, before = self.plan, self.spent
+        losses: list[Tensor] = []
+
+        def progress(spent: float, _: int) -> float:
+            self.spent = before + spent
+            return self.spent / (60 * plan.minutes * until)
+
+        def step(share: float) -> None:
             rng = np.random.default_rng((plan.seed, self.steps, 0xC0))
             loss, right = self.loss(taught.conversations(plan.conversations, rng))
             asked, sees = self.loss(taught.questions(plan.questions, rng))
-            rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share, 0.3)
+            rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share * until, 0.3)
             weight = plan.questions / (TURNS * plan.conversations)
             descend([self.optimizer], loss + min(1.0, 2 * weight) * asked, rate, 1.0)
             losses.append(torch.stack((loss, right, asked, sees)).detach())
             self.steps += 1
-            self.spent += min(time.monotonic() - begun, LONGEST)
-            if self.steps % 20 == 0:
-                shown = " ".join(f"{v:.3f}" for v in torch.stack(losses).mean(0).tolist())
-                print(f"step {self.steps}, {share:.0%}: loss and right {shown}", flush=True)
-                losses.clear()
-            if time.monotonic() - kept > keep_every:
-                self.keep()
-                kept = time.monotonic()
+
+        def report() -> str:
+            self.keep()
+            shown = " ".join(f"{v:.3f}" for v in torch.stack(losses).mean(0).tolist())
+            losses.clear()
+            return f"loss and right {shown}"
+
+        run_stage("tuning", progress, step, report)
         self.keep()

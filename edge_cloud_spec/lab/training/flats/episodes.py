@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +20,20 @@ import numpy as np
 
 from ....history import HistorySpec, Turn
 from ....models.load import load
-from ....models.prompt import Request
+from ....models.prompt import ORDERS, Request
 from ....models.vlm import Vlm
 from ....nav.answer import action_of, parse_action
 from ....nav.motion import Steps, goal_of
 from ....nav.pose import Pose, wrap
 from ....share import rules_text
+from ...sim.camera import Camera, encode_jpeg, eye_at
+from ...sim.flat import Flat, Sight, flat_of, make_flat, sight_of
+from ...sim.room import make_room
+from ...sim.scene import Scene
+from ...sim.view import SIZE, expose, halved, open_gl
 from ..tiny.data import make_files
 from ..tiny.evaluation import greedy_answers
-from ..tiny.language import ORDERS, Piece, assembled
+from ..tiny.language import Piece, assembled
 from .expert import ExpertDecision, decide, first_memory, heard
 
 PER_FILE = 10
@@ -39,6 +45,7 @@ WRONG = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
 HELPED = (0.0, 0.0, 0.3)  # shares of the expert's answers where a model decides
 FRAMES = 8  # that a model remembers
 MAX_TOKENS = 48  # of an answer
+_SEGMENTED = 64  # pixels a side: rays cost most of the time
 _RANDOM = tuple(f"turn {side} {size}" for side in ("left", "right") for size in ("small", "large"))
 _RANDOM += ("move forward small", "move forward medium", "search")
 
@@ -156,6 +163,42 @@ def helped(player: ModelPlayer, rng: np.random.Generator) -> Speak:
     return speak
 
 
+class EpisodeCamera(ExitStack):
+    """One camera for many flats in turn; used and closed by the thread that made it."""
+
+    def __init__(self, renderer: str) -> None:
+        super().__init__()
+        self._renderer, self._context = renderer, open_gl(renderer)
+        if self._context is not None:
+            self.callback(self._context.close)
+        self._cameras = self.enter_context(ExitStack())
+
+    def open(self, number: int, rng: np.random.Generator, one_room: bool) -> Flat:
+        """The flat of this number, or the room; its pictures follow."""
+        self._cameras.close()
+        self._flat = flat = flat_of(make_room(number)) if one_room else make_flat(number)
+        scene, shadows = Scene(flat.room), bool(rng.random() < 0.7)
+        caster = Camera(scene, "rays", _SEGMENTED, shadows)
+        if self._context is not None and (self._renderer == "egl" or rng.random() < 0.75):
+            painter = Camera(scene, "egl", 2 * SIZE, shadows, self._context)
+        else:
+            painter = Camera(scene, "rays", SIZE, shadows)
+        self._caster = self._cameras.enter_context(caster)
+        self._painter = self._cameras.enter_context(painter)
+        return flat
+
+    def look(self, pose: Pose, rng: np.random.Generator) -> tuple[bytes, Sight]:
+        """The picture that a robot at ``pose`` takes, with a camera's errors, and what it shows.
+
+        JPEG, SIZE pixels a side.
+        """
+        pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.015, 2), -0.05, 0.05))
+        eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.004)))
+        sight = sight_of(self._flat, pose, eye, self._caster.segment(eye))
+        image = halved(expose(self._painter.render(eye), rng))
+        return encode_jpeg(image, int(rng.integers(80, 97))), sight
+
+
 def write_episodes(
     path: Path, seed: int, count: int, renderer: str, model: Path | None = None
 ) -> None:
@@ -163,8 +206,6 @@ def write_episodes(
 
     model: the checkpoint that decides; None: the expert does.
     """
-    from ...sim.episode_camera import EpisodeCamera  # the simulator is needed to train, not to run
-
     vlm = None if model is None else load(str(model), threads=1)
     heads, jpegs = [], []
     with EpisodeCamera(renderer) as camera:

@@ -94,7 +94,12 @@ def first_memory(flat: Flat) -> Memory:
     """Before the first decision."""
     if flat.area_at(flat.room.start.x, flat.room.start.y) or not flat.doorways:
         return Memory()
-    return Memory(doing=TURNING, heading=0.0 if abs(flat.room.start.yaw) < 1.57 else math.pi)
+    return Memory(doing=TURNING, heading=along(flat.room.start.yaw))
+
+
+def along(yaw: float) -> float:
+    """The direction of the hallway that is nearest to ``yaw``, rad."""
+    return 0.0 if abs(wrap(yaw)) < math.pi / 2 else math.pi
 
 
 def decide(flat: Flat, memory: Memory, sight: Sight) -> ExpertDecision:
@@ -130,10 +135,10 @@ def heard(flat: Flat, memory: Memory, sight: Sight, said: str) -> Memory:
         memory = replace(memory, doing=LEAVE, doorway=area - 1, side="")
     if memory.doing == LEAVE and " hallway" in said and not area:
         memory = replace(memory, doing=TURNING, heading=out_of(flat, memory), round=False)
-    lost = memory.doing == ENTER and memory.doorway not in {door.index for door in sight.doorways}
+    lost = memory.doing == ENTER and memory.doorway not in sight.doorways
     if (lost or memory.doing == TURNING) and " enter " in said and sight.doorways:
-        nearest = min(sight.doorways, key=lambda door: abs(door.bearing))
-        memory = replace(memory, doing=ENTER, doorway=nearest.index, side="")
+        nearest = min(sight.doorways, key=lambda index: abs(sight.doorways[index].bearing))
+        memory = replace(memory, doing=ENTER, doorway=nearest, side="")
     if memory.doing == TURNING and " turn round" in said and not memory.round:
         memory = replace(memory, heading=wrap(memory.heading + math.pi), round=True)
     if memory.doing in (LEAVE, ENTER, APPROACH) and (hidden := _SIDE.search(said)):
@@ -150,8 +155,10 @@ class _Expert:
         self.place = (self.pose.x, self.pose.y)
         self.area = flat.area_at(*self.place)
         self.seen = visible(sight.things)
-        self.doorways = {d.index: d for d in sight.doorways if d.pixels >= VISIBLE_PIXELS}
-        self.said: list[Piece] = []
+        self.doorways = {
+            i: door for i, door in sight.doorways.items() if door.pixels >= VISIBLE_PIXELS
+        }
+        self.hand = hand_of(flat, memory)
 
     def decide(self) -> ExpertDecision:
         self._settle()
@@ -234,7 +241,9 @@ class _Expert:
             turn = "right" if BEHIND <= door < LOOKS else "left"
             self.memory = replace(memory, doing=LEAVE, doorway=self.area - 1, side=turn)
             if not self.area:
-                self.memory = self._toward(self.memory, self._along(self.pose.yaw))
+                self.memory = replace(
+                    self.memory, doing=TURNING, heading=along(self.pose.yaw), round=False
+                )
                 return self._turn()
             return self._leave()
         return self._decision("search", self._looked(memory, name), memory)
@@ -275,22 +284,11 @@ class _Expert:
 
     # In the hallway
 
-    @property
-    def hand(self) -> str:
-        """The side of ``hand_of``."""
-        return hand_of(self.flat, self.memory)
-
-    def _along(self, yaw: float) -> float:
-        """The direction of the hallway that is nearest to ``yaw``, rad."""
-        return 0.0 if abs(wrap(yaw)) < math.pi / 2 else math.pi
-
-    def _toward(self, memory: Memory, heading: float, second: bool = False) -> Memory:
-        return replace(memory, doing=TURNING, heading=heading, round=second)
-
     def _pass_out(self) -> None:
         """It is in the hallway if it is far enough out of the doorway."""
         if self._beyond(self.memory.doorway) <= -OUT:
-            self.memory = self._toward(self.memory, out_of(self.flat, self.memory))
+            heading = out_of(self.flat, self.memory)
+            self.memory = replace(self.memory, doing=TURNING, heading=heading, round=False)
 
     def _beyond(self, index: int) -> float:
         """Metres that the robot is inside the room behind a doorway; negative: in the hallway."""
@@ -311,7 +309,7 @@ class _Expert:
             return self._decision("stop", words(f"hallway {self.hand} done", 1.0), memory)
         index = self._next_doorway()
         if index < 0 and not memory.round:
-            self.memory = self._toward(memory, wrap(memory.heading + math.pi), second=True)
+            self.memory = replace(memory, heading=wrap(memory.heading + math.pi), round=True)
             return self._turn()
         if index < 0:
             index = self._any_doorway()

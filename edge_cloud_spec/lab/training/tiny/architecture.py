@@ -18,7 +18,8 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from .language import FLAT_PHRASES, INSTRUCTION, NAMES, ORDERS, PHRASES, ROOM_INSTRUCTION
+from ....models.prompt import ORDERS
+from .language import FLAT_PHRASES, INSTRUCTION, NAMES, PHRASES, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer
 
 SIZE = 128  # pixels of an image's side

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
+from ....models.prompt import ORDERS
 from ...sim.thing import VisibleThing
 from .architecture import VISUAL
-from .language import NAMES, ORDERS, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
+from .language import NAMES, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
 from .packed import block_order
 
 SHARD = 2000
@@ -55,18 +56,6 @@ class Views:
             )
             for k in np.flatnonzero(self.pixels[index])
         )
-
-
-def join(parts: Sequence[Views]) -> Views:
-    """Concatenate sets of views."""
-    fields = Views.__dataclass_fields__
-    return Views(**{f: np.concatenate([getattr(part, f) for part in parts]) for f in fields})
-
-
-def read_views(path: Path) -> Views:
-    """Read the views of a file written by ``sim.view.write_views``."""
-    with np.load(path) as stored:
-        return Views(**{field: stored[field] for field in Views.__dataclass_fields__})
 
 
 Write = Callable[[Path, int, int, str], object]
@@ -113,7 +102,8 @@ def make_views(folder: Path, seed: int, count: int, renderer: str, processes: in
     from ...sim.view import write_views  # the simulator is needed to train, not to run
 
     files = make_files(write_views, folder, "views", seed, count, SHARD, renderer, processes)
-    return join([read_views(path) for path in files])
+    parts = [np.load(path) for path in files]
+    return Views(*(np.concatenate([part[f.name] for part in parts]) for f in fields(Views)))
 
 
 class QuestionEncoder:

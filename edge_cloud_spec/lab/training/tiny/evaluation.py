@@ -18,13 +18,12 @@ from PIL import Image
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....models.passes.target_rows import on_host
-from ....models.prompt import PromptSpec, Request
+from ....models.prompt import ORDERS, PromptSpec, Request
 from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
 from ...rows import Row
 from .data import Views, draw_instruction
 from .language import (
-    ORDERS,
     VISIBLE_PIXELS,
     Statement,
     alike,

@@ -14,30 +14,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from ....models.prompt import ORDERS
+from ...sim.kinds import KINDS
+from ...sim.room import PHRASINGS
 from ...sim.thing import VisibleThing
 
-NAMES = (
-    "silver bottle",
-    "silver can",
-    "green bottle",
-    "red chair",
-    "red box",
-    "blue box",
-    "yellow ball",
-    "brown door",
-)
-ORDERS = ("action first", "reason first")
+NAMES = KINDS
+PHRASES = PHRASINGS
 SIDES = ("left", "ahead", "right")
-PHRASES = (
-    "find the {}",
-    "go to the {}",
-    "walk to the {}",
-    "look for the {}",
-    "drive to the {}",
-    "where is the {}",
-)
 FLAT_PHRASES = (
     "first go to the {0}, then go to the {0}",
     "first go to the {0}, then go back to the {0}",
@@ -73,18 +58,6 @@ STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
 IN_LINE = 4.0  # degrees between two things of which one is before the other
 
 DISTANCES = ("near", "midway", "far")
-
-
-class Placed(Protocol):
-    """What has a bearing (degrees, left positive) and a distance (m)."""
-
-    @property
-    def bearing(self) -> float:
-        """Degrees, left positive."""
-
-    @property
-    def distance(self) -> float:
-        """Metres."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +133,7 @@ def relation(thing: VisibleThing, other: VisibleThing) -> str:
     return "left of" if between > 0 else "right of"
 
 
-def place(thing: Placed, words: float, numbers: float) -> list[Piece]:
+def place(thing: VisibleThing, words: float, numbers: float) -> list[Piece]:
     """The words for where something is, and their weights."""
     return [
         Piece(f" {distance_word(thing.distance)}", words),

@@ -49,34 +49,25 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 class PackedForward(nn.Module):
     """Runs ``model`` on ``questions`` packed questions per image, each of ``slot`` tokens."""
 
-    raster: Tensor  # [256], the patches' places in reading order
-    vision_cos: Tensor  # [256, dim]
-    vision_sin: Tensor
-    cos: Tensor  # [1, 1, L, dim]
-    sin: Tensor
-    mask: Tensor  # additive [1, 1, L, L]
-
     def __init__(self, model: Qwen3VLForConditionalGeneration, questions: int, slot: int) -> None:
         super().__init__()
         self.model = model
         self.questions, self.slot = questions, slot
         raster = block_order(torch.arange(GRID * GRID).view(1, GRID, GRID))[0]
-        self.register_buffer("raster", raster, persistent=False)
         rotary = model.model.visual.rotary_pos_emb
-        cos, sin = rotary(torch.zeros(1), torch.stack((raster // GRID, raster % GRID)).T)
-        self.register_buffer("vision_cos", cos, persistent=False)
-        self.register_buffer("vision_sin", sin, persistent=False)
-        positions = self.positions()
-        cos, sin = model.model.language_model.rotary_emb(torch.zeros(1), positions[:, None])
-        self.register_buffer("cos", cos[:, None], persistent=False)
-        self.register_buffer("sin", sin[:, None], persistent=False)
+        vision = rotary(torch.zeros(1), torch.stack((raster // GRID, raster % GRID)).T)
+        text = model.model.language_model.rotary_emb(torch.zeros(1), self.positions()[:, None])
+        # the patches' places in reading order [256], and cos and sin [256, dim], [1, 1, L, dim]
+        self.raster = nn.Buffer(raster, persistent=False)
+        self.vision_cos, self.vision_sin = (nn.Buffer(each, persistent=False) for each in vision)
+        self.cos, self.sin = (nn.Buffer(each[:, None], persistent=False) for each in text)
         owner = torch.cat(
             (torch.zeros(PREFIX), 1 + torch.arange(questions).repeat_interleave(slot))
         )
         seen = (owner[None] == 0) | (owner[None] == owner[:, None])
         seen &= torch.ones_like(seen).tril()
         mask = torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
-        self.register_buffer("mask", mask[None, None], persistent=False)
+        self.mask = nn.Buffer(mask[None, None], persistent=False)  # additive [1, 1, L, L]
 
     def positions(self) -> Tensor:
         """M-RoPE positions [3, L] of the prefix and the questions."""
