@@ -261,14 +261,6 @@ class Stopwatch:
         self.start = self.sent = now
         self.waited = False
 
-    def drafted(self, seconds: float) -> None:
-        """Add the time (s) of a draft model's pass to this round."""
-        self.draft_s += seconds
-
-    def asked(self, now: float) -> None:
-        """Record when the request was sent."""
-        self.sent = now
-
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
     ) -> Round:
