@@ -268,8 +268,7 @@ class ClientStream:
         moved = self._last is not None and self._last.address != place.address
         self._last = place
         if self._lost or moved:
-            while not self._queue.empty():
-                self._queue.get_nowait()
+            self._queue = asyncio.Queue()
             self._lost = False
             self._on_receive(LinkUp(moved))
 
