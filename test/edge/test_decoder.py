@@ -48,6 +48,7 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     PROTOCOL,
     Close,
+    DraftMessage,
     Fault,
     Generate,
     Open,
@@ -74,11 +75,13 @@ def test_a_known_specification_saves_waiting_for_the_cloud() -> None:
 
 def test_the_clouds_own_specification_is_taken_and_what_was_made_by_another_is_void() -> None:
     robot = started(spec=OLD)
-    play(robot, (0.0, OLD_PROMPT), (0.0, drafted(robot, (3,))))
+    play(robot, (0.0, OLD_PROMPT))
+    late = drafted(robot, (4,), (3, 4))
     play(
         robot,
+        (0.0, DRAFT, [DraftMessage]),
         (0.1, SPECIFIED, [Prepare(SPEC)]),
-        (0.1, drafted(robot, (4,), (3, 4)), []),
+        (0.1, late, []),
         (0.1, OLD_PROMPT, []),
         (0.2, PROMPT, CHAIN),
         (0.3, (5, 6, 7, 8), [(BASE, (5, 6, 7, 8))]),
