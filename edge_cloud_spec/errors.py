@@ -126,10 +126,16 @@ def imports() -> Iterator[None]:
     try:
         yield
     except (UserError, ImportError) as error:
-        if not (said := sentence(error)):
-            raise
-        print(f"error: {said}", file=sys.stderr)
-        sys.exit(CANNOT_START)
+        sys.exit(_tell(error))
+
+
+def _tell(error: Exception) -> int:
+    """Print what the user can do about an error, and return the exit status; raise the error if
+    there is nothing."""
+    if not (said := sentence(error)):
+        raise error
+    print(f"error: {said}", file=sys.stderr)
+    return CANNOT_START
 
 
 def check_writable(path: Path) -> None:
@@ -157,10 +163,7 @@ def exit_status(run: Callable[[], int]) -> int:
     try:
         return run()
     except (UserError, ImportError) as error:
-        if not (said := sentence(error)):
-            raise
-        print(f"error: {said}", file=sys.stderr)
-        return CANNOT_START
+        return _tell(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -206,9 +206,6 @@ class Lookups:
         self._beginnings = beginnings or {}
         self._said: LruCache[str, SaidBefore] = LruCache(MAX_CREDENTIALS)
 
-    def __len__(self) -> int:
-        return len(self._said)
-
     def of(self, credential: str, opening: Open, words: Sequence[int] = ()) -> AnswerLookup | None:
         """The lookup for an answer to this request; None if its robot did not ask for one.
 

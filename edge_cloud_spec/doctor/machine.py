@@ -180,5 +180,5 @@ def check_cloud(settings: ClientSettings, timeout: float = TIMEOUT_S) -> Health:
 
 
 async def _probe(settings: ClientSettings, timeout: float) -> Health:
-    async with open_channel(settings) as channel:
+    async with open_channel(settings.cloud, settings.credentials()) as channel:
         return await probe(channel, settings, timeout)

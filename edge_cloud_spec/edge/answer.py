@@ -19,8 +19,6 @@ from ..decoding.token_distribution import TokenDistribution
 from ..decoding.verified_answer import VerifiedAnswer
 from ..wire.messages import DraftMessage, Generate, Residual, RowRequest, Verdict
 
-MAX_EARLY = 64  # stored verdicts that arrived before an earlier one
-
 Prefix = tuple[int, ...]  # verified tokens, maybe followed by predicted ones
 
 
@@ -55,33 +53,6 @@ def settled_by(verdict: Verdict, draft: Draft | None) -> tuple[int, Prefix | Non
         return verdict.drafted or drafted, verdict.tokens + last
     accepted = None if draft is None else draft.path_tokens(verdict.path)
     return drafted, None if accepted is None else accepted + last
-
-
-class EarlyVerdicts:
-    """Verdicts on pushed drafts that arrived before the verdict on an earlier draft.
-
-    Each is stored by its prefix until the answer reaches it.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[PrefixDigest, Verdict] = {}
-
-    def keep(self, verdict: Verdict, passed: int) -> bool:
-        """Store a verdict whose prefix is longer than the robot's answer; ``passed``: the answer's
-        length.
-
-        False: there is one for its prefix already, or MAX_EARLY are stored.
-        """
-        for old in [old for old in self._kept if old.length < passed]:
-            del self._kept[old]
-        if verdict.base in self._kept or len(self._kept) >= MAX_EARLY:
-            return False
-        self._kept[verdict.base] = verdict
-        return True
-
-    def take(self, here: PrefixDigest) -> Verdict | None:
-        """Remove and return the verdict with prefix ``here``; None if it has not arrived."""
-        return self._kept.pop(here, None)
 
 
 # Requests to the cloud

@@ -34,20 +34,19 @@ PROBE_TIMEOUT_S = 2.0
 MAX_CHANNELS = 8
 
 
-def open_channel(settings: ClientSettings) -> grpc.aio.Channel:
-    """A channel to the verifier; call this on the loop that will use it. Raises UserError."""
-    return _channel(settings.cloud, settings.credentials(), host_of(settings.cloud))
-
-
-def _channel(
-    address: str, credentials: grpc.ChannelCredentials | None, name: str
+def open_channel(
+    cloud: str, credentials: grpc.ChannelCredentials | None, address: str = ""
 ) -> grpc.aio.Channel:
-    """A channel to an address, whose certificate must be valid for ``name``."""
+    """A channel to the verifier ``cloud``, or to another address that must show its certificate.
+
+    Call this on the loop that will use it.
+    """
+    address = address or cloud
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
     options: tuple[tuple[str, int | str], ...] = CLIENT_OPTIONS
-    if host_of(address) != name:
-        options = (*options, ("grpc.ssl_target_name_override", name))
+    if host_of(address) != host_of(cloud):
+        options = (*options, ("grpc.ssl_target_name_override", host_of(cloud)))
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 
@@ -127,11 +126,6 @@ class VerifierClient:
         """The cloud's clock minus the robot's; None before it is measured. From any thread."""
         return self._clock.at(time.monotonic())
 
-    @property
-    def address(self) -> str:
-        """The verifier's HOST:PORT."""
-        return self.settings.cloud
-
     def open(self, on_receive: OnReceive) -> ClientStream:
         """A stream that calls ``on_receive`` for each message, in the client's thread."""
         route = Route(self.settings, self._known, time.monotonic())
@@ -153,7 +147,9 @@ class VerifierClient:
                 found = await probe(self._open_channel(), self.settings, PROBE_TIMEOUT_S)
             except Exception as error:
                 found = Health(
-                    Level.ERROR, f"{self.address} cannot be probed: {error!r}", check=UNREACHABLE
+                    Level.ERROR,
+                    f"{self.settings.cloud} cannot be probed: {error!r}",
+                    check=UNREACHABLE,
                 )
             on_found(found)
 
@@ -206,8 +202,8 @@ class VerifierClient:
             # Replicas come and go, so old channels are closed.
             if len(self._channels) >= MAX_CHANNELS:
                 self._old_channels.append(self._channels.pop(next(iter(self._channels))))
-            name = host_of(self.settings.cloud)
-            self._channels[address] = _channel(address, self._credentials.value, name)
+            credentials = self._credentials.value
+            self._channels[address] = open_channel(self.settings.cloud, credentials, address)
         return self._channels[address]
 
     def _start(self, stream: ClientStream) -> None:

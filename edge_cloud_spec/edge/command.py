@@ -10,7 +10,7 @@ from ..errors import UserError, check_writable, write_json
 from ..models.load_drafter import DraftModelSettings
 from ..options import add_options, from_options
 from .client import ClientSettings
-from .runner import DecodeOptions, Outcome
+from .runner import DecodeOptions
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,20 +50,11 @@ def run_decode(args: argparse.Namespace) -> int:
             print(end=end)  # so that later output begins a new line
     answer = decoder.answer
     assert answer is not None, "the stream came to its end"
-    if answer.outcome.stats.failure:
-        print(f"the cloud went on alone: {answer.outcome.stats.failure}", file=sys.stderr)
+    outcome, stats = answer.outcome, answer.outcome.stats
+    if stats.failure:
+        print(f"the cloud went on alone: {stats.failure}", file=sys.stderr)
     print(f"action: {answer.action or 'none'}")
-    figures = figures_of(answer.outcome)
-    print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
-    if args.json:
-        write_json(args.json, {"answer": answer.text, "action": answer.action, **figures})
-    return 0
-
-
-def figures_of(outcome: Outcome) -> dict[str, float]:
-    """The figures of one decode, as printed and as written by ``--json``."""
-    stats = outcome.stats
-    return {
+    figures = {
         "tokens": len(outcome.tokens),
         "rounds": len(stats.rounds),
         "drafted": stats.drafted,
@@ -73,3 +64,7 @@ def figures_of(outcome: Outcome) -> dict[str, float]:
         "ms": round(1e3 * outcome.seconds, 2),
         "tokens_per_s": round(len(outcome.tokens) / outcome.seconds, 1),
     }
+    print(", ".join(f"{name} {value:g}" for name, value in figures.items()))
+    if args.json:
+        write_json(args.json, {"answer": answer.text, "action": answer.action, **figures})
+    return 0

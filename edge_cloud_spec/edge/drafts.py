@@ -45,7 +45,6 @@ class Drafts:
         self._working: Work | None = None  # the draft model's last Work
         self._seeking: set[Branch] = set()  # branches that only look for a bonus token
         self._near: set[Prefix] = set()  # prefixes that the next verdict may lead to
-        self._verified: Prefix = ()  # the verified tokens at the last cleanup
         self._made: dict[Prefix, FinishedDraft] = {}
         self._parts: dict[Prefix, FinishedDraft] = {}  # unfinished drafts
         self._bonuses: dict[Prefix, FinishedDraft] = {}  # the most likely token after a whole path
@@ -56,14 +55,11 @@ class Drafts:
         self._hints: set[Prefix] = set()  # prefixes for which hints were sent
         self._round = 0
 
-    def begin(self) -> None:
-        """Forget all drafts, which belong to an earlier prompt."""
+    def invalidate(self) -> None:
+        """The prompt is being replaced: forget all drafts of the old one, and the work."""
+        self._working = None
         for kept in (self._made, self._parts, self._bonuses, self._predicted):
             kept.clear()
-
-    def invalidate(self) -> None:
-        """The prompt is being replaced: forget the work and the pushed drafts of the old one."""
-        self._working = None
         self.forget_pushed()
 
     def drop_unverified(self) -> None:
@@ -72,7 +68,7 @@ class Drafts:
         If the answer follows a draft part of the way, the rest of the draft is kept, as a
         generating server may add fewer tokens than were drafted.
         """
-        self._verified = verified = self._answer.verified
+        verified = self._answer.verified
         size = len(verified)
         for prefix, draft in list(self._made.items()):
             passed = len(prefix) < size and verified[: len(prefix)] == prefix
@@ -117,12 +113,12 @@ class Drafts:
         For when neither side knows the next token yet.
         """
         self.drop_unverified()
-        self._working = Work(self._verified, ())
+        self._working = Work(self._answer.verified, ())
         return [self._working]
 
     def choose(self, shape: Shape) -> tuple[Branch, ...]:
         """The branches to draft next, most likely first."""
-        size, room = len(self._verified), self._answer.room
+        size, room = len(self._answer.tokens), self._answer.room
         self._seeking.clear()
         branches = []
         self._near.clear()
@@ -151,7 +147,7 @@ class Drafts:
         """Wanted drafts: confidence, prefix, whether only its bonus token is sought, verdicts
         ahead."""
         order = count()
-        todo = [(-1.0, next(order), self._verified, 0)]  # a heap, most confident first
+        todo = [(-1.0, next(order), self._answer.verified, 0)]  # a heap, most confident first
         while todo and next(order) < MAX_LOOKED_AT:
             less, _, prefix, level = heappop(todo)
             confidence = -less

@@ -33,7 +33,7 @@ class PassTimes:
         """prior: seconds, before any measurement. slope: see VERIFY_SLOPE."""
         self._prior, self._slope = prior, slope
         self._seen: dict[int, Mean] = {}
-        self._table: list[float] | None = None
+        self._table: list[float] | None = None  # of passes over 0 to MAX_PASS_NODES nodes
 
     def observe(self, nodes: int, seconds: float) -> None:
         """Record the duration of a pass over ``nodes`` nodes."""
@@ -55,16 +55,11 @@ class PassTimes:
         """The most nodes of any measured pass; 0 if there is none."""
         return max(self._seen, default=0)
 
-    @property
-    def table(self) -> list[float]:
-        """The expected seconds of passes over 0 to ``MAX_PASS_NODES`` nodes."""
-        if self._table is None:
-            self._table = self.at(np.arange(MAX_PASS_NODES + 1)).tolist()
-        return self._table
-
     def seconds(self, nodes: int) -> float:
         """The expected seconds of a pass over ``nodes`` nodes."""
-        return self.table[min(nodes, MAX_PASS_NODES)]
+        if self._table is None:
+            self._table = self.at(np.arange(MAX_PASS_NODES + 1)).tolist()
+        return self._table[min(nodes, MAX_PASS_NODES)]
 
     def at(self, sizes: NDArray[np.int_]) -> NDArray[np.float64]:
         """Expected seconds [n] of passes over ``sizes`` [n] nodes; never decreasing in the number
@@ -202,17 +197,15 @@ class Measures:
 
     def costs(self) -> Costs:
         """The measurements as input of the cost model."""
-        draft = self._draft.table
-        verify, without = (self._times(exits).table for exits in (True, False))
         return Costs(
-            lambda nodes: draft[min(nodes, MAX_PASS_NODES)],
-            lambda nodes: verify[min(nodes, MAX_PASS_NODES)],
+            self._draft.seconds,
+            self._times(exits=True).seconds,
             max(self.server_pass.value, MIN_PASS_S) if self.server_pass.known else float("inf"),
             self.one_way.value,
             min(0.99, self.acceptance.value),
             self.runner_up.value,
             self.exits.value,
-            lambda nodes: without[min(nodes, MAX_PASS_NODES)],
+            self._times(exits=False).seconds,
         )
 
 
@@ -260,14 +253,6 @@ class Stopwatch:
         """Start a round in which the server generates: there is no request."""
         self.start = self.sent = now
         self.waited = False
-
-    def drafted(self, seconds: float) -> None:
-        """Add the time (s) of a draft model's pass to this round."""
-        self.draft_s += seconds
-
-    def asked(self, now: float) -> None:
-        """Record when the request was sent."""
-        self.sent = now
 
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float

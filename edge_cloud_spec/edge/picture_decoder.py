@@ -13,9 +13,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 from ..decoding.policy import SamplingPolicy, temperature_of
 from ..dialects import load_dialect
@@ -32,9 +32,6 @@ from .client import ClientSettings, VerifierClient
 from .draft_planner import DEFAULTS, PlannerSettings
 from .events import Abort, Emit, Inbox
 from .runner import DecodeRunner, DecodeSettings, Outcome
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MAX_TOKENS = 128  # the default length of an answer
 TEMPERATURE = 0.8  # the default for sampling
@@ -53,7 +50,7 @@ class Answer:
     outcome: Outcome
 
 
-class PictureDecoder:
+class PictureDecoder(AbstractContextManager["PictureDecoder"]):
     """Decodes JPEG pictures, one after another, with a drafter here and the verifier at ``cloud``.
 
     cloud: HOST:PORT, or ``ClientSettings`` for TLS or a token. drafter: a directory, a hub name, or
@@ -96,9 +93,6 @@ class PictureDecoder:
         self.runner = DecodeRunner(model, spec)
         self.client = VerifierClient(cloud)
         self.answer: Answer | None = None  # of the last complete decode
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

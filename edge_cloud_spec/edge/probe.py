@@ -31,7 +31,6 @@ ADVICE = {
     "not_a_verifier": "check the address, or update edge_cloud_spec on the cloud",
     "not_serving": "wait until it is up, or see its log",
 }
-_EXPIRED, _NOT_YET, _WRONG_HOST = {10}, {9}, {62, 64}  # X509_V_ERR codes of OpenSSL
 
 
 async def probe(
@@ -45,15 +44,14 @@ async def probe(
     for last_try in (False, True):
         try:
             if not await _check_health(channel, timeout, wait=last_try):
-                text = f"{settings.cloud} answers, but does not serve (yet)"
-                return _state("not_serving", text)
+                return _error("not_serving", f"{settings.cloud} answers, but does not serve (yet)")
             return await _open_and_close(channel, settings, timeout)
         except grpc.aio.AioRpcError as error:
             state = await _failed(error, settings)
             if state is not None:
                 return state
             failed = error
-    return _state(UNREACHABLE, f"{settings.cloud}: {failed.details() or failed.code().name}")
+    return _error(UNREACHABLE, f"{settings.cloud}: {failed.details() or failed.code().name}")
 
 
 async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -> bool:
@@ -82,10 +80,10 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Heal
     code, address = error.code(), settings.cloud
     if code == grpc.StatusCode.UNAUTHENTICATED:
         given = "the token is refused" if settings.read_token() else "it asks for a token"
-        return _state("token", f"{address}: {given}")
+        return _error("token", f"{address}: {given}")
     if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
         text = f"{address} answers, but is no verifier of protocol {PROTOCOL}"
-        return _state("not_a_verifier", text)
+        return _error("not_a_verifier", text)
     problem = await asyncio.to_thread(
         connection_problem,
         address,
@@ -96,12 +94,12 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Heal
     if problem is not None:
         return replace(problem, message=f"{address}: {problem.message}")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return _state("not_a_verifier", f"{address} is open, but does not answer gRPC")
+        return _error("not_a_verifier", f"{address} is open, but does not answer gRPC")
     return None
 
 
-def _state(kind: str, text: str) -> Health:
-    return Health(Level.ERROR, text, ADVICE[kind], check=kind)
+def _error(check: str, text: str, advice: str = "") -> Health:
+    return Health(Level.ERROR, text, advice or ADVICE[check], check=check)
 
 
 def connection_problem(
@@ -119,17 +117,15 @@ def connection_problem(
     try:
         connection = socket.create_connection((host, int(port)), TIMEOUT_S)
     except socket.gaierror:
-        text = f"the host name {host} is not known"
-        return Health(Level.ERROR, text, "check the address and the name server", check=UNREACHABLE)
+        text, advice = f"the host name {host} is not known", "check the address and the name server"
+        return _error(UNREACHABLE, text, advice)
     except TimeoutError:
         advice = "check the address, the route and the firewall"
-        return Health(Level.ERROR, f"{host} does not answer", advice, check=UNREACHABLE)
+        return _error(UNREACHABLE, f"{host} does not answer", advice)
     except OSError as error:
         advice = "start a verifier there with edge-cloud-spec serve, and check the address"
         why = (error.strerror or str(error)).lower()
-        return Health(
-            Level.ERROR, f"nothing listens at {address} ({why})", advice, check=UNREACHABLE
-        )
+        return _error(UNREACHABLE, f"nothing listens at {address} ({why})", advice)
     with connection:
         return _handshake(connection, host, secure, authority, client)
 
@@ -155,13 +151,11 @@ def _handshake(
         with context.wrap_socket(connection, server_hostname=host) as encrypted:
             if not secure:
                 advice = "give --authority (parameter authority) with its certificate authority"
-                return Health(
-                    Level.ERROR, "the verifier speaks TLS, the robot not", advice, check="tls"
-                )
+                return _error("tls", "the verifier speaks TLS, the robot not", advice)
             # Under TLS 1.3 a missing client certificate shows only now: by an alert or, from
             # gRPC's servers, by the end of a connection on which the server would speak first.
             if not encrypted.recv(1):
-                return _wants_certificate() if client is None else _refused("it hangs up")
+                return _WANTS_CERTIFICATE if client is None else _refused("it hangs up")
     except ssl.SSLCertVerificationError as error:
         return _refused_certificate(error, host, authority)
     except (ssl.SSLError, OSError) as error:
@@ -170,45 +164,43 @@ def _handshake(
 
 
 def _refused_certificate(error: ssl.SSLCertVerificationError, host: str, authority: str) -> Health:
-    if error.verify_code in _EXPIRED:
-        text = "the verifier's certificate has expired"
-        return Health(Level.ERROR, text, "make a new one, or set this machine's clock", check="tls")
-    if error.verify_code in _NOT_YET:
-        text = "the verifier's certificate is not valid yet"
-        return Health(Level.ERROR, text, "set this machine's clock", check="tls")
-    if error.verify_code in _WRONG_HOST:
-        text = f"the verifier's certificate is not for {host}"
-        advice = "reach it under the name in its certificate, or make one for this name"
-        return Health(Level.ERROR, text, advice, check="tls")
     whose = authority or "this machine's own authorities"
     text = f"the verifier's certificate is not signed by {whose} ({error.verify_message})"
     advice = "give --authority (parameter authority) with the authority that signed it"
-    return Health(Level.ERROR, text, advice, check="tls")
+    match error.verify_code:  # X509_V_ERR of OpenSSL
+        case 10:
+            text = "the verifier's certificate has expired"
+            advice = "make a new one, or set this machine's clock"
+        case 9:
+            text, advice = "the verifier's certificate is not valid yet", "set this machine's clock"
+        case 62 | 64:
+            text = f"the verifier's certificate is not for {host}"
+            advice = "reach it under the name in its certificate, or make one for this name"
+    return _error("tls", text, advice)
 
 
-def _wants_certificate() -> Health:
-    advice = "give the robot's (--certificate and --key, parameters certificate and key)"
-    return Health(Level.ERROR, "the verifier asks for a client certificate", advice, check="tls")
+_WANTS_CERTIFICATE = _error(
+    "tls",
+    "the verifier asks for a client certificate",
+    "give the robot's (--certificate and --key, parameters certificate and key)",
+)
 
 
 def _refused(reason: str) -> Health:
     text = f"the verifier refuses the robot's certificate ({reason})"
-    return Health(Level.ERROR, text, "use one that its authority signed", check="tls")
+    return _error("tls", text, "use one that its authority signed")
 
 
-def _tls_failed(error: OSError) -> Health | None:
+def _tls_failed(error: OSError) -> Health:
     reason = str(getattr(error, "reason", "") or error)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return _wants_certificate()
+        return _WANTS_CERTIFICATE
     if "UNKNOWN_CA" in reason or "ALERT" in reason:
         return _refused(reason)
+    text, advice = f"TLS failed: {reason}", "check the address and the port"
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         text = "what listens there speaks no TLS"
         advice = "serve with --certificate and --key, and check the port"
-        return Health(Level.ERROR, text, advice, check="tls")
-    if isinstance(error, TimeoutError):
+    elif isinstance(error, TimeoutError):
         text = "what listens there does not answer a TLS handshake"
-        return Health(Level.ERROR, text, "check the address and the port", check="tls")
-    return Health(
-        Level.ERROR, f"TLS failed: {reason}", "check the address and the port", check="tls"
-    )
+    return _error("tls", text, advice)

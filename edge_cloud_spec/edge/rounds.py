@@ -32,7 +32,6 @@ from ..wire.messages import (
     Verdict,
 )
 from .answer import (
-    EarlyVerdicts,
     PendingRequest,
     Prefix,
     Rejection,
@@ -48,6 +47,7 @@ from .events import Drafted, Effect, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
 from .reply_deadline import ReplyDeadline
 
+MAX_EARLY = 64  # stored verdicts that arrived before an earlier one
 MAX_DIVERGED = 3  # verdicts on another draft than the robot's, after which the decode ends
 SAMPLE_EVERY = 4  # tokens of server generation between two drafts that measure the acceptance
 SAMPLE_SELDOM = 32  # the same, once MANY_SAMPLES were taken
@@ -151,7 +151,7 @@ class Rounds:
         self._deadline = deadline
         self._drafts = Drafts(self.answer, opening.payload, preset, measures)
         self._resampler = Resampler(opening.split, random_source)
-        self._early_verdicts = EarlyVerdicts()
+        self._early: dict[PrefixDigest, Verdict] = {}  # verdicts before their turn, by prefix
         self._stopwatch = Stopwatch()
         self._planner = planner_of(preset, measures, planner)
         self._plan = DraftPlan(None, preset.speculation)  # the latest
@@ -213,11 +213,8 @@ class Rounds:
     def begin(self, base: PrefixDigest, prompt: PromptReady | None = None) -> None:
         """Start the answer: the prompt is ready on the robot or, if ``prompt`` is None, in the
         cloud."""
-        if prompt is None:
-            self.answer.begin(base)
-            return
-        self.answer.begin(base, prompt.end_tokens, prompt.max_tokens, prompt.vocabulary)
-        self._drafts.begin()
+        limits = (prompt.end_tokens, prompt.max_tokens, prompt.vocabulary) if prompt else ()
+        self.answer.begin(base, *limits)
 
     def on_prompt_read(self, now: float) -> list[Effect]:
         """The draft model has read the prompt: begin a round, or draft hints for a generating
@@ -241,7 +238,7 @@ class Rounds:
 
     def follow(self, now: float) -> list[Effect]:
         """Await the verdicts of a server that generates because ``Open`` asked for it."""
-        self._stopwatch.asked(now)
+        self._stopwatch.sent = now
         self.request = None
         self._await_generated(now)
         return self._take_early(now)
@@ -253,7 +250,7 @@ class Rounds:
     def hand_over(self) -> Prefix:
         """Prepare to continue at another verifier; returns the verified tokens for it."""
         self._drafts.forget_pushed()
-        self._early_verdicts = EarlyVerdicts()
+        self._early.clear()
         self.answer.resampled = None  # the other verifier gets all tokens anyway
         if self.request is not None:
             self.request = self.request.handed_over(self.answer.digest)
@@ -268,7 +265,7 @@ class Rounds:
     def resend(self, now: float) -> list[Effect]:
         """Send again what the cloud may not have received."""
         if not self._preset.drafts_on_robot:
-            self._stopwatch.asked(now)
+            self._stopwatch.sent = now
             if self.request is None:
                 self._await_generated(now)
         return self.pending()
@@ -337,19 +334,25 @@ class Rounds:
 
     def _take_early(self, now: float) -> list[Effect]:
         """Handle the verdict on the verified prefix, if it has arrived already."""
-        early = self._early_verdicts.take(self.answer.digest)
+        early = self._early.pop(self.answer.digest, None)
         if early is None or settled_by(early, self._judged)[1] is None:
             return []
         return self.on_verdict(early, now)
 
     def _keep_early(self, verdict: Verdict) -> bool:
-        """Store a verdict that arrived before an earlier one or before ``Opened``; False: it is
-        none."""
+        """Store a verdict that arrived before an earlier one or before ``Opened``.
+
+        False: it is none, there is one for its prefix already, or MAX_EARLY are stored.
+        """
         base, passed = verdict.base, len(self.answer.tokens)
         if self.answer.begun and base.length <= passed:
             return False
+        self._early = {here: kept for here, kept in self._early.items() if here.length >= passed}
         known = settled_by(verdict, self._drafts.pushed_at(base))[1] is not None
-        return known and self._early_verdicts.keep(verdict, passed)
+        if not known or base in self._early or len(self._early) >= MAX_EARLY:
+            return False
+        self._early[base] = verdict
+        return True
 
     def _on_divergence(self, now: float) -> list[Effect]:
         """Drop a verdict that leads to another prefix, as it is on another draft; resume."""
@@ -463,12 +466,12 @@ class Rounds:
         if plan.leads or (ready and self._drafts.pushed_at(self.answer.digest)):
             return [*(self._send(ready, now) if ready else []), *self._drafts.work()]
         work = self._drafts.work()
-        self._stopwatch.asked(now)
+        self._stopwatch.sent = now
         self._await_generated(now)
         return [*work, *self.pending()]
 
     def _send(self, draft: FinishedDraft, now: float) -> list[Effect]:
-        self._stopwatch.asked(now)
+        self._stopwatch.sent = now
         reply_timeout_s, exits = self._deadline.left(now), self._plan.speculation.exits
         request, is_new = self._drafts.make_request(draft, now, reply_timeout_s, exits)
         self._ask(request, Trigger.DRAFT_SENT, now)
@@ -481,7 +484,7 @@ class Rounds:
             return []
         here = prefix == self.answer.verified
         if here:
-            self._stopwatch.drafted(drafted.seconds)
+            self._stopwatch.draft_s += drafted.seconds
         if drafted.seconds:
             self._pass_s = drafted.seconds
             self._measures.drafted(drafted.nodes, drafted.seconds)

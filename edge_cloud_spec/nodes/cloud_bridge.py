@@ -155,9 +155,9 @@ class CloudBridge(ManagedNode):
     def _publish_link_state(self, report: LinkReport) -> None:
         if (report, self._round_trip_s) != self._published:
             self._published = report, self._round_trip_s
-            if not self._found and self._monitor.quality == LinkQuality.CLOUD:
+            if not self._found and report.quality == LinkQuality.CLOUD:
                 self._found = True
-                self.get_logger().info(f"relaying to the verifier at {self._client.address}")
+                self.get_logger().info(f"relaying to the verifier at {self._client.settings.cloud}")
             message = LinkState(state=report.quality, detail=report.reason)
             message.round_trip_ms = 1e3 * self._round_trip_s or math.nan
             message.header.stamp = self.get_clock().now().to_msg()
@@ -166,15 +166,15 @@ class CloudBridge(ManagedNode):
     def diagnose(self) -> Health:
         """The link's quality, advice, and traffic."""
         monitor, offset = self._monitor, self._client.clock_offset
-        values: dict[str, object] = {**self._counts, "missed_answers": monitor.missed_answers}
+        values: dict[str, object] = {**self._counts, "missed_answers": monitor.state.missed_answers}
         if self._round_trip_s:
             values["round_trip_ms"] = round(self._round_trip_s * 1e3, 1)
         if offset is not None:
             values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
             values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
-        link = Health(_LEVELS[monitor.quality], str(monitor.report))
+        link = Health(_LEVELS[monitor.state.quality], str(monitor.report))
         if not monitor.starting:
-            link = replace(link, advice=monitor.advice, check="cloud")
+            link = replace(link, advice=monitor.state.advice, check="cloud")
         return replace(link, values=values)
 
 

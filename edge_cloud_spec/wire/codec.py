@@ -21,7 +21,15 @@ from ..decoding.token_distribution import TokenDistribution
 from ..history import DIGEST, MAX_ANSWER, MOST_TURNS, History, Turn
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
-from .frames import NOWHERE, Head, client_frame, read_client, read_server, server_frame
+from .frames import (
+    NOWHERE,
+    Head,
+    client_frame,
+    read_client,
+    read_server,
+    server_frame,
+    server_kind_of,
+)
 from .messages import (
     ClientMessage,
     Close,
@@ -55,7 +63,7 @@ def encode_client(message: ClientMessage) -> bytes:
         case Open():
             return _client_frame("open", _write_open(message))
         case Generate(base, generation):
-            return _client_frame("generate", _write_generation(generation), base)
+            return _client_frame("generate", pb.Generate(**vars(generation)), base)
         case Resume(session, base, secret):
             return _client_frame("resume", pb.Resume(session=session, secret=secret), base)
         case Close(resampled):
@@ -95,18 +103,29 @@ def encode_server(message: ServerMessage) -> bytes:
         case Verdict():
             pass_us = _microseconds(message.verify_s)
             head = Head("verdict", message.base, message.finish, len(message.path), pass_us)
-            return server_frame(head, _write_verdict(message).SerializeToString())
+            return _server_frame(head, _write_verdict(message))
         case Prediction(base, path, token, confidence):
-            body = pb.Prediction(path=_write_path(path), token=token)
             head = Head("prediction", base, "", len(path), round(confidence * 1e6))
-            return server_frame(head, body.SerializeToString())
+            return _server_frame(head, pb.Prediction(path=_write_path(path), token=token))
         case RowMessage(base, row):
-            return server_frame(Head("row", base), _write_rows([row]).SerializeToString())
-        case Opened():
-            head = Head("opened", message.base)
-            return server_frame(head, _write_opened(message).SerializeToString())
+            return _server_frame(Head("row", base), _write_rows([row]))
+        case Opened(session, spec, base, protocol, verified):
+            opened = pb.Opened(session=session, spec=spec, protocol=protocol, verified=verified)
+            return _server_frame(Head("opened", base), opened)
         case Fault():
-            return server_frame(Head("fault"), _write_fault(message).SerializeToString())
+            body = pb.Fault(
+                code=message.code,
+                text=message.text,
+                retry_after_ms=min(math.ceil(1e3 * message.retry_after_s - 1e-6), 2**32 - 1),
+                address=message.address,
+                lease=message.lease,
+                lease_ms=round(1e3 * message.lease_s),
+            )
+            return _server_frame(Head("fault"), body)
+
+
+def _server_frame(head: Head, message: Message) -> bytes:
+    return server_frame(head, message.SerializeToString())
 
 
 def decode_server(data: bytes) -> ServerMessage:
@@ -116,7 +135,11 @@ def decode_server(data: bytes) -> ServerMessage:
         case "verdict":
             return _read_verdict(head, _parsed(pb.Verdict(), body))
         case "prediction":
-            return _read_prediction(head, _parsed(pb.Prediction(), body))
+            prediction = _parsed(pb.Prediction(), body)
+            if head.millionths > 10**6:
+                raise WireError("a prediction that is surer than certain")
+            path, confidence = _read_path(head, prediction), head.millionths * 1e-6
+            return Prediction(head.base, path, prediction.token, confidence)
         case "row":
             return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
         case "opened":
@@ -124,7 +147,18 @@ def decode_server(data: bytes) -> ServerMessage:
             session, spec = opened.session, opened.spec
             return Opened(session, spec, head.base, opened.protocol, opened.verified)
         case _:
-            return _read_fault(_parsed(pb.Fault(), body))
+            fault = _parsed(pb.Fault(), body)
+            pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
+            return Fault(fault.code, fault.text, pause_s, fault.address, fault.lease, lease_s)
+
+
+def fault_of(data: bytes) -> Fault | None:
+    """The fault that a cloud's frame is; None for another message, or a damaged one."""
+    try:
+        message = decode_server(data) if server_kind_of(data) == "fault" else None
+    except WireError:
+        return None
+    return message if isinstance(message, Fault) else None
 
 
 def _parsed(message: M, body: bytes) -> M:
@@ -162,14 +196,14 @@ def _write_open(opening: Open) -> pb.Open:
         spec_digest=opening.spec_digest,
         max_tokens=opening.max_tokens,
         draft_length=opening.draft_length,
-        split=None if split is None else _write_split(split),
+        split=None if split is None else pb.Split(**vars(split)),
         distinct=not opening.replacement,
         predictions=opening.predictions,
         key=opening.key,
         secret=opening.secret,
         preset=opening.preset,
         verified=opening.verified,
-        generate=None if generation is None else _write_generation(generation),
+        generate=None if generation is None else pb.Generate(**vars(generation)),
         lookup=opening.lookup,
         turns=[
             pb.Turn(picture=turn.image_digest, answer=turn.answer, jpeg=turn.jpeg)
@@ -223,10 +257,6 @@ def _read_open(opening: pb.Open) -> Open:
     )
 
 
-def _write_split(split: Split) -> pb.Split:
-    return pb.Split(residual=split.residual, top_k=split.top_k, tail=split.tail)
-
-
 def _write_draft(message: DraftMessage) -> pb.Draft:
     draft = message.draft
     return pb.Draft(
@@ -237,7 +267,7 @@ def _write_draft(message: DraftMessage) -> pb.Draft:
         values=np.array(draft.values, "<f4").tobytes() if draft.values else b"",
         resampled=message.resampled,
         open_at=message.open_at,
-        reply_timeout_ms=_whole_milliseconds(message.reply_timeout_s),
+        reply_timeout_ms=round(1e3 * min(max(0.0, message.reply_timeout_s), 4e6)),  # a uint32
         hint=message.hint,
         looked_up=draft.looked_up,
         without_exits=message.without_exits,
@@ -267,10 +297,6 @@ def _read_draft(base: PrefixDigest, message: pb.Draft) -> DraftMessage:
         message.hint,
         message.without_exits,
     )
-
-
-def _write_generation(generation: Generation) -> pb.Generate:
-    return pb.Generate(speculative=generation.speculative, may_speculate=generation.may_speculate)
 
 
 def _read_generation(generate: pb.Generate) -> Generation:
@@ -313,44 +339,6 @@ def _read_verdict(head: Head, verdict: pb.Verdict) -> Verdict:
     )
 
 
-def _read_prediction(head: Head, prediction: pb.Prediction) -> Prediction:
-    if head.millionths > 10**6:
-        raise WireError("a prediction that is surer than certain")
-    path, confidence = _read_path(head, prediction), head.millionths * 1e-6
-    return Prediction(head.base, path, prediction.token, confidence)
-
-
-def _write_opened(opened: Opened) -> pb.Opened:
-    return pb.Opened(
-        session=opened.session,
-        spec=opened.spec,
-        protocol=opened.protocol,
-        verified=opened.verified,
-    )
-
-
-def _write_fault(fault: Fault) -> pb.Fault:
-    return pb.Fault(
-        code=fault.code,
-        text=fault.text,
-        retry_after_ms=min(math.ceil(1e3 * fault.retry_after_s - 1e-6), 2**32 - 1),
-        address=fault.address,
-        lease=fault.lease,
-        lease_ms=round(1e3 * fault.lease_s),
-    )
-
-
-def _read_fault(fault: pb.Fault) -> Fault:
-    return Fault(
-        fault.code,
-        fault.text,
-        min(fault.retry_after_ms / 1e3, MAX_RETRY_S),
-        fault.address,
-        fault.lease,
-        fault.lease_ms / 1e3,
-    )
-
-
 # Parts of messages
 
 
@@ -371,11 +359,6 @@ def _read_path(head: Head, message: pb.Verdict | pb.Prediction) -> tuple[int, ..
 
 def _microseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e6))
-
-
-def _whole_milliseconds(seconds: float) -> int:
-    """Milliseconds, limited to a uint32."""
-    return round(1e3 * min(max(0.0, seconds), 4e6))
 
 
 def _write_residual(residual: Residual) -> pb.Residual:

@@ -17,9 +17,6 @@ from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.command import figures_of
-from edge_cloud_spec.edge.measures import DecodeStats, Round
-from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
@@ -46,13 +43,6 @@ def decode(there: SimpleNamespace, *options: str, picture: Path | None = None) -
     return main(["decode", str(picture or there.picture), INSTRUCTION, *given])
 
 
-def own_words(there: SimpleNamespace, policy: SamplingPolicy, order: str = "action first") -> str:
-    """What the target says by itself."""
-    request = Request(INSTRUCTION, there.picture.read_bytes(), order)
-    tokens = own_tokens(there.alone, request, there.spec, policy)
-    return TextStream(there.alone.tokenizer).add(tokens)
-
-
 @pytest.mark.parametrize(
     ("options", "policy"),
     [
@@ -75,14 +65,17 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     said = capsys.readouterr().out
     told = json.loads(path.read_text())
     order = options[1] if "--order" in options else "action first"
-    assert told["answer"] == own_words(there, policy, order)
+    request = Request(INSTRUCTION, there.picture.read_bytes(), order)
+    own = own_tokens(there.alone, request, there.spec, policy)
+    assert told["answer"] == TextStream(there.alone.tokenizer).add(own)
     assert said.startswith(told["answer"] + "\n")
     for name, value in told.items():
         assert name in ("answer", "action") or f"{name} {value:g}" in said
-    assert 0 < told["rounds"] <= told["tokens"] <= 20
+    assert 0 < told["rounds"] <= told["tokens"] == len(own) <= 20
     assert 0 <= told["accepted"] <= told["drafted"]
     assert told["tokens"] <= told["accepted"] + told["rounds"]
-    assert told["up_bytes"] > len(there.picture.read_bytes())
+    assert told["up_bytes"] > len(there.picture.read_bytes()) > told["down_bytes"] > 0
+    assert told["tokens_per_s"] == pytest.approx(1e3 * len(own) / told["ms"], abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +131,10 @@ def test_serve_and_decode_speak_a_dialect_and_its_action_is_said(
 
 
 def test_a_picture_that_is_not_there_is_named(
-    there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    there: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = tmp_path / "none.jpg"
-    assert decode(there, picture=missing) != 0
-    assert f"{missing} cannot be read" in capsys.readouterr().err
+    assert decode(there, picture=Path("/nowhere/picture.jpg")) != 0
+    assert "/nowhere/picture.jpg cannot be read" in capsys.readouterr().err
 
 
 def test_an_instruction_that_the_draft_model_does_not_know_is_refused_with_those_that_it_knows(
@@ -153,18 +145,3 @@ def test_an_instruction_that_the_draft_model_does_not_know_is_refused_with_those
     out, told = capsys.readouterr()
     assert told.startswith("error: the model does not understand the instruction")
     assert "blue box" in told and not out
-
-
-def test_figures_are_those_of_the_measures() -> None:
-    one = Round(0, 4, 3, 4, 0.0, 0.0, 1.0)
-    stats = DecodeStats([one, one], up_bytes=700, down_bytes=90)
-    assert figures_of(Outcome("end", "", (1,) * 7, 0.5, stats)) == {
-        "tokens": 7,
-        "rounds": 2,
-        "drafted": 8,
-        "accepted": 6,
-        "up_bytes": 700,
-        "down_bytes": 90,
-        "ms": 500.0,
-        "tokens_per_s": 14.0,
-    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
-from edge_cloud_spec.decoding.mean import Mean, PassYield
-from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset, Speculation
-from edge_cloud_spec.decoding.shape import BestFirst, chain
+from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset
+from edge_cloud_spec.decoding.shape import BestFirst, Shape, chain
 from edge_cloud_spec.edge.draft_planner import (
     GAIN,
     HINTED,
@@ -21,7 +22,6 @@ from edge_cloud_spec.edge.draft_planner import (
     DraftPlanner,
     Observations,
     PlannerSettings,
-    VerifyBoundPlanner,
     candidate_pipelines,
     candidate_shapes,
     planner_of,
@@ -63,37 +63,33 @@ def test_a_preset_that_does_not_pace_keeps_its_shape() -> None:
     assert alone.plan(0.0, 0) == DraftPlan(None, STOP_AND_WAIT)
 
 
-def test_drafting_and_round_trip_last_as_long_as_the_targets_pass() -> None:
-    assert isinstance(planner_of(BOUND, Measures()), VerifyBoundPlanner)
-    assert VerifyBoundPlanner(BOUND, Measures()).plan(0.0, 0).shape == chain(
-        16
-    )  # nothing is known yet
-    plan = VerifyBoundPlanner(BOUND, known()).plan(0.0, 0)
-    assert plan == DraftPlan(chain(5), STOP_AND_WAIT)  # 5 * 0.02 + 0.1 = 0.2
-    assert VerifyBoundPlanner(BOUND, known(verify=0.3)).plan(0.0, 0).shape == chain(10)
-    assert VerifyBoundPlanner(BOUND, known(one_way=0.2)).plan(0.0, 0).shape == chain(1)
-    assert VerifyBoundPlanner(BOUND, known(draft=0.001)).plan(0.0, 0).shape == chain(16)
-    tree = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
-    assert VerifyBoundPlanner(tree, known()).plan(0.0, 0).shape == BestFirst(8, 5, 3)
+TREE = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
+
+
+@pytest.mark.parametrize(
+    ("measured", "preset", "shape"),
+    [
+        (None, BOUND, chain(16)),  # nothing is known yet
+        ({}, BOUND, chain(5)),  # 5 * 0.02 + 0.1 = 0.2
+        ({"verify": 0.3}, BOUND, chain(10)),
+        ({"one_way": 0.2}, BOUND, chain(1)),
+        ({"draft": 0.001}, BOUND, chain(16)),
+        ({}, TREE, BestFirst(8, 5, 3)),
+    ],
+)
+def test_drafting_and_round_trip_last_as_long_as_the_targets_pass(
+    measured: dict[str, float] | None, preset: Preset, shape: Shape
+) -> None:
+    planner = planner_of(preset, Measures() if measured is None else known(**measured))
+    assert planner.plan(0.0, 0) == DraftPlan(shape, STOP_AND_WAIT)
 
 
 def test_the_width_of_a_tree_is_what_its_passes_cost() -> None:
     measures = known()
     for _ in range(400):
         measures.drafted(3, 0.05)  # a pass over three nodes; the mean forgets the first
-    tree = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
-    assert VerifyBoundPlanner(tree, measures).plan(0.0, 0).shape == BestFirst(8, 2, 3)
-    assert VerifyBoundPlanner(BOUND, measures).plan(0.0, 0).shape == chain(5)
-
-
-def best(measures: Measures, base: Speculation) -> float:
-    """The most that any plan of the menu promises."""
-    costs = measures.costs()
-    return max(
-        rate(shape, each, costs)
-        for shape in candidate_shapes()
-        for each in candidate_pipelines(base, shape.depth)
-    )
+    for preset, shape in ((TREE, BestFirst(8, 2, 3)), (BOUND, chain(5))):
+        assert planner_of(preset, measures).plan(0.0, 0).shape == shape
 
 
 def taken(seen: Observations) -> DraftPlan:
@@ -109,8 +105,13 @@ def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() 
     plan = AutoPlanner(AUTO, measures).plan(0.0, 0)
     assert plan.shape in candidate_shapes() and plan.generate == 0
     assert plan.shape is not None
-    promised = rate(plan.shape, plan.speculation, measures.costs())
-    assert promised == pytest.approx(best(measures, plan.speculation))
+    costs = measures.costs()
+    promised = rate(plan.shape, plan.speculation, costs)
+    assert promised == max(
+        rate(shape, each, costs)
+        for shape in candidate_shapes()
+        for each in candidate_pipelines(plan.speculation, shape.depth)
+    )
     assert promised > GAIN / 0.2
     assert plan.speculation.ahead >= 1 + 2 * 0.05 / 0.2
 
@@ -165,10 +166,7 @@ def test_auto_keeps_its_plan_for_so_many_rounds() -> None:
     plans = [auto.plan(0.1 * n, 3 * n) for n in range(200)]
     assert len(set(map(id, plans[: REPLAN[0]]))) == 1
     made = [n for n in range(1, 200) if plans[n] is not plans[n - 1]]
-    expected, place = [], 0
-    for n in range(20):
-        place += REPLAN[min(n, len(REPLAN) - 1)]
-        expected.append(place)
+    expected = accumulate((*REPLAN, *REPLAN[-1:] * 9))
     assert made == [n for n in expected if n < 200]
 
 
@@ -191,16 +189,14 @@ def test_auto_learns_what_a_plan_yields_of_its_promise_and_trusts_others_no_more
     plan = auto.plan(0.0, 0)
     assert plan.shape is not None
     promised = rate(plan.shape, plan.speculation, measures.costs())
-    tokens, now = 0.0, 0.0
+    now = 0.0
     while not measures.yields:
         now += 1.0
-        tokens += promised / 2  # half of what was promised
-        auto.plan(now, int(tokens))
+        auto.plan(now, int(now * promised / 2))  # half of what was promised
         assert now < 200
     assert now > TRIED
-    tried = measures.yields[(plan.shape, plan.speculation)]
-    assert measures.yields[None].value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
-    assert tried.value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
+    for tried in (None, (plan.shape, plan.speculation)):
+        assert measures.yields[tried].value == pytest.approx((2 * 1.0 + 0.5) / 3, rel=0.05)
     other = AutoPlanner(AUTO, measures)
     assert other.observations().usual == measures.yields[None].value
     measures.yields[None] = Mean(1.7, 5.0)
@@ -271,22 +267,6 @@ def test_what_was_promised_is_worked_out_once_for_costs_that_are_about_the_same(
     assert kept not in measures.promises.values()
 
 
-def test_the_menu_has_chains_and_trees_and_pipelines_that_fit_them() -> None:
-    shapes = candidate_shapes()
-    assert len(set(shapes)) == len(shapes)
-    assert {shape for shape in shapes if not isinstance(shape, BestFirst)} == {
-        chain(length) for length in (1, 2, 4, 8)
-    }
-    trees = [shape for shape in shapes if isinstance(shape, BestFirst)]
-    assert trees and all(shape.depth >= 2 and shape.width >= 2 for shape in trees)
-    for depth in (1, 2, 8):
-        told = candidate_pipelines(AUTO.speculation, depth)
-        assert len(set(told)) == len(told)
-        assert all(1 <= each.cut <= depth for each in told)
-        assert {each.width for each in told} == {4, 16}
-        assert max(each.cut for each in told) == min(depth, 6)
-
-
 def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> None:
     """Queue and pass, as its verdicts say: a row is dear among many, and a pass waits."""
     measures = Measures()
@@ -314,19 +294,6 @@ def test_auto_gives_up_drafting_at_a_crowded_cloud_and_drafts_again_later() -> N
     assert sum(drafted["quiet"]) > 0.9 * len(drafted["quiet"])
     assert not any(drafted["crowded"][-3:])
     assert all(drafted["quiet again"][-3:])
-
-
-def test_hints_are_tried_before_anything_is_promised() -> None:
-    """Working promises out takes tens of ms, which a first short answer does not have."""
-    measures = known()
-    measures.server_yields[True] = PassYield()
-    auto = AutoPlanner(AUTO, measures)
-    assert auto.plan(0.0, 0) == DraftPlan(AUTO.shape, AUTO.speculation, HINTED)
-    assert not measures.promises
-    for _ in range(HINTED):
-        measures.generated(0, 1, 0.2, hints=True)
-    assert auto.plan(1.0, HINTED).shape in candidate_shapes()
-    assert len(measures.promises) == 1
 
 
 @pytest.mark.parametrize(("given", "leads"), [(1, True), (8, False)])

@@ -15,6 +15,7 @@ from edge_cloud_spec.edge.draft_planner import DraftPlanner
 from edge_cloud_spec.edge.events import DrafterFailed, Event
 from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset, preset_names
 
@@ -75,7 +76,7 @@ def leading(decode: Decode) -> None:
         cloud_job=st.sampled_from([0.02, 0.3]),
     ),
     seed=st.integers(0, 50),
-    known_spec=st.sampled_from([None, b""]),
+    known_spec=st.sampled_from([None, b"", spec_of(20).to_bytes()]),
     leads=st.booleans(),
     error=st.sampled_from([UserError, ValueError]),  # the latter: of logits that are no numbers
 )
@@ -86,16 +87,12 @@ def test_the_answer_is_the_targets_own_whenever_the_draft_model_fails(
     grammar: str,
     lasts: int,
     layer: int,
-    conditions: Conditions,
-    seed: int,
-    known_spec: bytes | None,
     leads: bool,
     error: type[Exception],
+    **others: Any,
 ) -> None:
     policy = replace(RULES[rule], grammar=grammar)
-    decode = Decode(
-        random, preset, rule, policy, conditions=conditions, seed=seed, known_spec=known_spec
-    )
+    decode = Decode(random, preset, rule, policy, **others)
     if leads and preset == "auto":
         leading(decode)
     failing = Failing(decode, lasts, layer, error)

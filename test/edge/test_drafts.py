@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers.edge_decoder import BASE, OPENED, PROMPT, SPEC, decoder, drafted, drafts, sent, verdict
+from helpers.edge_decoder import BASE, OPENED, Robot, drafted, play, sent, verdict, waiting
 
 from edge_cloud_spec.cloud.session.counters import Counters
 from edge_cloud_spec.cloud.session.drafts import PushedDrafts
@@ -19,9 +19,8 @@ from edge_cloud_spec.decoding.shape import BestFirst, Branch, chain
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
 from edge_cloud_spec.edge.answer import Prefix
-from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.drafts import Drafts
-from edge_cloud_spec.edge.events import Effect, LinkLost, LinkUp
+from edge_cloud_spec.edge.events import Event, LinkLost, LinkUp
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.presets import load_preset
 
@@ -38,6 +37,12 @@ TREE = FinishedDraft(
 )
 
 
+def finished(*tokens: int, share: float = 0.5, **more: Any) -> FinishedDraft:
+    """A chain of these tokens."""
+    leaves = ((tokens, share),)
+    return FinishedDraft(Draft(tokens), tokens, len(tokens) - 1, leaves=leaves, **more)
+
+
 class Waiting:
     """Drafts after an answer of 20 tokens at most, which ends with the token 9."""
 
@@ -46,7 +51,6 @@ class Waiting:
         self.limit(20)
         self.drafts = Drafts(self.answer, "ids", load_preset("picospec"), Measures())
         self.drafts.want(None, speculation)
-        self.drafts.begin()
 
     def limit(self, tokens: int) -> None:
         """The answer gets so many tokens at most."""
@@ -73,35 +77,29 @@ def wanted(robot: Waiting) -> list[tuple[Prefix, int]]:
 
 
 def test_guesses_are_worked_off_by_confidence_and_the_unlikely_ones_not_at_all() -> None:
-    assert wanted(drafting()) == [((1, 1), 1), ((2,), 1), ((1, 3), 2), ((4,), 2)]
-
-
-def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
     robot = drafting()
-    seek = robot.drafts.choose(SHAPE)[0]
-    bonus = FinishedDraft(Draft((7,)), (7,), 0, leaves=(((7,), 0.9),), recoveries=(((8,), 0.08),))
-    assert not robot.drafts.add(seek, bonus)
-    assert wanted(robot)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
-    assert ((1, 1, 8), 2) in wanted(robot)
-
-
-def test_what_an_exit_predicts_comes_at_its_confidence() -> None:
-    robot = drafting()
-    robot.drafts.predict((6,), 0.95)
+    assert wanted(robot) == [((1, 1), 1), ((2,), 1), ((1, 3), 2), ((4,), 2)]
+    robot.drafts.predict((6,), 0.95)  # by an exit
     assert wanted(robot)[0] == ((6,), 2)
     robot.drafts.predict((6,), 0.3)
     assert wanted(robot)[1] == ((6,), 2)
 
 
-def test_a_verdict_voids_all_that_does_not_extend_it() -> None:
+def test_each_likely_leaf_gets_the_tokens_that_may_follow_it() -> None:
     robot = drafting()
+    bonus = finished(7, share=0.9, recoveries=(((8,), 0.08),))
+    assert not robot.drafts.add(robot.drafts.choose(SHAPE)[0], bonus)
+    assert wanted(robot)[:3] == [((1, 1, 7), 2), ((2,), 1), ((1, 3), 2)]
+    assert ((1, 1, 8), 2) in wanted(robot)
+
+
+def test_a_verdict_voids_all_that_does_not_extend_it() -> None:
+    robot, draft = drafting(), finished(3)
     robot.drafts.predict((6,), 0.95)
-    drafted = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),))
-    robot.drafts.add(Branch((1, 3), SHAPE), drafted)
-    robot.drafts.add(Branch((4,), SHAPE), drafted)
+    for prefix in ((1, 3), (4,)):
+        robot.drafts.add(Branch(prefix, SHAPE), draft)
     robot.verify(1, 3)
-    assert robot.drafts.after((1, 3)) is drafted
-    assert robot.drafts.after((4,)) is None
+    assert robot.drafts.after((1, 3)) is draft and robot.drafts.after((4,)) is None
     assert all(prefix[:2] == (1, 3) for prefix, _ in wanted(robot))
 
 
@@ -113,7 +111,6 @@ def test_what_is_left_of_a_draft_is_kept_where_the_answer_went_along_it() -> Non
     assert rest.leaves == (((1,), pytest.approx(0.4 / 0.55)),)
     assert rest.recoveries == (((3,), pytest.approx(0.15 / 0.55)),)
     assert wanted(robot)[0] == ((1, 1), 1)  # it is not drafted anew: what follows it is
-    assert drafting().drafts.after((1,)) is None
     for elsewhere in ((2,), (5,), (1, 1)):
         robot = drafting()
         robot.verify(*elsewhere)
@@ -127,16 +124,14 @@ def test_of_a_draft_with_rows_nothing_is_left() -> None:
 
 
 def test_a_part_of_a_draft_stands_in_for_it_once_it_is_deep_enough() -> None:
-    robot = Waiting(ALL)
+    robot = Waiting()
     (branch,) = robot.drafts.choose(chain(4))
-    robot.drafts.keep(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.5),)))
+    part = finished(1, 2)
+    robot.drafts.keep(branch, part)
     assert robot.drafts.after(()) is None
-    robot.drafts.finish_early((), 3)
-    assert robot.drafts.after(()) is None
-    robot.drafts.finish_early((), 2)
-    part = robot.drafts.after(())
-    assert part is not None
-    assert part.draft.tokens == (1, 2)
+    for levels, stands_in in ((3, None), (2, part)):
+        robot.drafts.finish_early((), levels)
+        assert robot.drafts.after(()) is stands_in
 
 
 def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() -> None:
@@ -145,6 +140,9 @@ def test_nothing_is_drafted_after_an_end_token_or_beyond_the_answers_length() ->
     assert (9,) not in [prefix for prefix, _ in wanted(robot)]
     robot.limit(2)
     assert [prefix for prefix, _ in wanted(robot)] == [(2,), (4,)]
+    short = Waiting()
+    short.limit(3)
+    assert short.drafts.choose(chain(4)) == (Branch((), chain(2)),)  # and a token of the cloud
 
 
 def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
@@ -156,7 +154,7 @@ def test_drafts_further_ahead_are_not_what_the_next_verdict_leads_to() -> None:
         (branch,) = robot.drafts.choose(chain(2))
         assert branch.prefix == prefix
         assert robot.drafts.is_near(prefix) == (level <= 1)
-        robot.drafts.add(branch, FinishedDraft(Draft((1, 2)), (1, 2), 1, leaves=(((1, 2), 0.9),)))
+        robot.drafts.add(branch, finished(1, 2, share=0.9))
         prefix = (*prefix, 1, 2)
     assert robot.drafts.choose(chain(2)) == ()  # three ahead of the one that is verified
 
@@ -165,17 +163,14 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
     twice = Speculation(all_accepted=True, runners_up=True, push=True, ahead=2, width=4, least=0.0)
     robot = Waiting(twice)
     (branch,) = robot.drafts.choose(chain(1))
-    finished = FinishedDraft(Draft((1,)), (1,), 0, leaves=(((1,), 0.5),), recoveries=(((2,), 0.2),))
-    robot.drafts.add(branch, finished)
-    bonus = FinishedDraft(Draft((3,)), (3,), 0, leaves=(((3,), 0.5),), recoveries=(((4,), 0.3),))
+    robot.drafts.add(branch, finished(1, recoveries=(((2,), 0.2),)))
     seek, _ = robot.drafts.choose(chain(1))
     assert seek == Branch((1,), chain(1))
-    assert not robot.drafts.add(seek, bonus)
+    assert not robot.drafts.add(seek, finished(3, recoveries=(((4,), 0.3),)))
     first = robot.drafts.choose(chain(1))
     assert [branch.prefix for branch in first] == [(1, 3), (2,), (1, 4)]
     assert all(robot.drafts.is_near(branch.prefix) for branch in first)
-    after = FinishedDraft(Draft((5,)), (5,), 0, leaves=(((5,), 0.5),), recoveries=(((6,), 0.25),))
-    robot.drafts.add(first[0], after)
+    robot.drafts.add(first[0], finished(5, recoveries=(((6,), 0.25),)))
     later = [branch.prefix for branch in robot.drafts.choose(chain(1))]
     assert later == [(2,), (1, 4), (1, 3, 5), (1, 3, 6)]
     assert [robot.drafts.is_near(prefix) for prefix in later] == [True, True, False, False]
@@ -183,127 +178,94 @@ def test_what_ends_in_a_bonus_is_a_verdict_further_too() -> None:
 
 # Drafts that are pushed ahead of their verdict: said again only where they were lost.
 
-
-def pushing() -> EdgeDecoder:
-    """A streaming robot whose first draft is on its way, and the next one pushed."""
-    robot = decoder("picospec")
-    robot.start(0.0, SPEC)
-    robot.handle(OPENED, 0.0)
-    robot.handle(PROMPT, 0.0)
-    first = sent(drafts(robot, (3, 4, 5, 6), 1.0))
-    assert [message.base.length for message in first] == [0]
-    return robot
+NEXT = BASE.extend((3, 4, 5, 6))
+PUSHED = (1.1, (7, 8, 9, 1), [(NEXT, (7, 8, 9, 1))])
+ALL_ACCEPTED = verdict(BASE, (0, 1, 2, 3), None)
 
 
-def test_what_was_pushed_is_not_said_again_while_the_link_stands() -> None:
-    robot = pushing()
-    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
-    assert pushed.base == BASE.extend((3, 4, 5, 6))
-    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.2)
-    assert sent(effects) == []
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [
+        ([], [], False),
+        ([LinkLost("an outage")], [LinkUp(), OPENED], True),
+        # After a verdict that leads elsewhere it is unknown which drafts the cloud has.
+        ([], [verdict(BASE, (0, 1), 9, draft=(3, 5)), OPENED], True),
+    ],
+)
+def test_what_was_pushed_is_said_again_only_where_the_cloud_may_lack_it(
+    before: list[Event], after: list[Event], again: bool
+) -> None:
+    robot = waiting("picospec")
+    play(robot, *((1.1, event) for event in before), PUSHED, *((1.2, event) for event in after))
+    said = sent(play(robot, (1.3, ALL_ACCEPTED)))
+    assert [message.base for message in said] == [NEXT] * again
     assert robot.tokens == [3, 4, 5, 6]
 
 
-def test_what_was_pushed_while_the_link_was_down_is_said_again() -> None:
-    robot = pushing()
-    robot.handle(LinkLost("an outage"), 1.1)
-    (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
-    robot.handle(LinkUp(), 1.2)
-    robot.handle(OPENED, 1.3)
-    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
-    assert [message.base for message in sent(effects)] == [lost.base]
-
-
-def test_what_was_pushed_is_said_again_after_a_verdict_that_leads_elsewhere() -> None:
-    """The cloud has other drafts than the robot thinks: which ones is unknown."""
-    robot = pushing()
-    (lost,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
-    robot.handle(verdict(BASE, (0, 1), 9, draft=(3, 5)), 1.2)
-    robot.handle(OPENED, 1.3)
-    effects = robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.4)
-    assert [message.base for message in sent(effects)] == [lost.base]
-
-
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
-    robot = pushing()
-    (pushed,) = sent(drafts(robot, (7, 8, 9, 1), 1.1))
-    assert robot.handle(verdict(pushed.base, (), 2), 1.2) == []
-    robot.handle(verdict(BASE, (0, 1, 2, 3), None), 1.3)
+    robot = waiting("picospec")
+    play(robot, PUSHED, (1.2, verdict(NEXT, (), 2), []), (1.3, ALL_ACCEPTED))
     assert robot.tokens == [3, 4, 5, 6, 2]
 
 
-def test_a_robot_pushes_as_many_drafts_as_the_cloud_keeps() -> None:
+ROW = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
+
+
+@pytest.mark.parametrize(
+    ("draft", "most"),
+    [(Draft((1,)), MAX_PUSHED), (Draft((1,), rows=(ROW,)), MAX_PUSHED_BYTES // ROW.nbytes)],
+    ids=["drafts", "bytes"],
+)
+def test_a_robot_pushes_as_much_as_the_cloud_keeps(draft: Draft, most: int) -> None:
     """Or it would wait for the verdict on one that the cloud has dropped."""
-    answer, counters = VerifiedAnswer(), Counters()
-    answer.begin(BASE, PROMPT.end_tokens, PROMPT.max_tokens)
-    robot = Drafts(answer, "ids", load_preset("picospec"), Measures())
-    kept = PushedDrafts(counters)
-    draft = FinishedDraft(Draft((1,)), (1,), 0)
-    pushed = [robot.push((token,), draft, 0.0, exits=True) for token in range(MAX_PUSHED + 9)]
-    said = [message for message in pushed if message is not None]
-    for message in said:
-        kept.add(message)
-    assert len(kept) == len(said) == MAX_PUSHED and counters.unused == 0
-
-
-def test_a_robot_pushes_as_many_bytes_as_the_cloud_keeps() -> None:
-    answer = VerifiedAnswer()
-    answer.begin(BASE, PROMPT.end_tokens, PROMPT.max_tokens)
-    robot, kept = Drafts(answer, "dense", load_preset("picospec"), Measures()), 0
-    row = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
-    draft = FinishedDraft(Draft((1,), rows=(row,)), (1,), 0)
-    cloud = PushedDrafts(Counters())
-    for token in range(9):
-        if message := robot.push((token,), draft, 0.0, exits=True):
+    robot, counters = Waiting().drafts, Counters()
+    cloud, pushed = PushedDrafts(counters), 0
+    for token in range(MAX_PUSHED + 9):
+        if message := robot.push((token,), FinishedDraft(draft, (1,), 0), 0.0, exits=True):
             cloud.add(message)  # raises BadDraft where it is one too many
-            kept += 1
-    assert kept == MAX_PUSHED_BYTES // row.nbytes == len(cloud)
+            pushed += 1
+    assert (pushed, len(cloud), counters.unused) == (most, most, 0)
 
 
 def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
-    robot = pushing()
-    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot = waiting("picospec")
+    play(robot, (2.0, verdict(BASE, (), 7)))
     robot.measures.one_way = Mean(0.1, 1.0)
     robot.measures.verified(4, 0.3, None)
-    drafts(robot, (3, 4, 5, 6), 2.0)  # its pass will end at 2.4
-    early = replace(drafted(robot, (7, 8), (7, 8)), done=False, seconds=0.05)
-    assert sent(robot.handle(early, 2.1)) == []
-    late = replace(drafted(robot, (9,), (7, 8, 9)), done=False, seconds=0.05)
-    (pushed,) = sent(robot.handle(late, 2.3))
-    assert pushed.draft.tokens == (7, 8, 9)
+    play(robot, (2.0, (3, 4, 5, 6)))  # its pass will end at 2.4
+    early = drafted(robot, (7, 8), (7, 8), done=False, seconds=0.05)
+    late = drafted(robot, (9,), (7, 8, 9), done=False, seconds=0.05)
+    next_one = BASE.extend((7, 3, 4, 5, 6))
+    play(robot, (2.1, early, []), (2.3, late, [(next_one, (7, 8, 9))]))
 
 
-def after_a_verdict(queue_s: float) -> EdgeDecoder:
+def after_a_verdict(queue_s: float) -> Robot:
     """A robot whose last draft waited so long at the cloud; its next one has to begin anew."""
-    robot = pushing()
-    robot.handle(verdict(BASE, (), 7), 2.0)
+    robot = waiting("picospec")
+    play(robot, (2.0, verdict(BASE, (), 7)))
     robot.measures.one_way, robot.measures.busy = Mean(0.1, 1.0), Mean(0.0)
-    assert robot.handle(replace(drafted(robot, (3,)), seconds=0.05), 2.0) == []
-    drafts(robot, (3, 4, 5, 6), 2.0)
-    base = BASE.extend((7,))
-    took = {"verify_s": 0.5, "queue_s": queue_s}
-    robot.handle(verdict(base, (), 8, **took), 2.2 + 0.5 + queue_s)
+    last = verdict(BASE.extend((7,)), (), 8, verify_s=0.5, queue_s=queue_s)
+    play(
+        robot,
+        (2.0, drafted(robot, (3,), seconds=0.05), []),
+        (2.0, (3, 4, 5, 6)),
+        (2.2 + 0.5 + queue_s, last),
+    )
     return robot
-
-
-def next_part(robot: EdgeDecoder, now: float) -> list[Effect]:
-    """The draft after the verified tokens is deep enough to be cut, after a pass of 50 ms."""
-    part = replace(drafted(robot, (4,), (3, 4)), done=False, seconds=0.05)
-    return robot.handle(part, now)
 
 
 def test_a_draft_grows_while_the_cloud_is_busy_with_others() -> None:
     """Its last one waited 0.3 s: a short one would not be verified any earlier."""
     robot = after_a_verdict(queue_s=0.3)
-    verdict_at = 3.0
     assert robot.measures.busy.value == pytest.approx(0.5)  # no longer than its own pass
-    assert sent(next_part(robot, verdict_at + 0.1)) == []
-    late = next_part(robot, verdict_at + 0.26)  # another level would be there after 0.4 s
-    assert [message.draft.tokens for message in sent(late)] == [(3, 4)]
+    part = drafted(robot, (4,), (3, 4), done=False, seconds=0.05)  # deep enough to be cut
+    # Another level would be there after 0.4 s.
+    play(robot, (3.1, part, []), (3.26, part, [(BASE.extend((7, 8)), (3, 4))]))
 
 
 @pytest.mark.parametrize("queue_s", [0.0, 0.04])
 def test_a_draft_is_sent_at_once_to_a_cloud_that_is_not_busy(queue_s: float) -> None:
     robot = after_a_verdict(queue_s)
     assert robot.measures.busy.value == 0.0
-    assert len(sent(next_part(robot, 2.7 + queue_s + 0.05))) == 1
+    part = drafted(robot, (4,), (3, 4), done=False, seconds=0.05)
+    play(robot, (2.7 + queue_s + 0.05, part, [(BASE.extend((7, 8)), (3, 4))]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from itertools import repeat
+from contextlib import closing
+from itertools import count, repeat
 from queue import Empty
 from random import Random
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers.cloud.grpc_robot import REQUEST, toy_robot
@@ -17,7 +18,6 @@ from helpers.edge_decoder import BASE as PROMPT_BASE
 from helpers.edge_decoder import OPENED, verdict
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import (
     FLOODED,
@@ -34,47 +34,35 @@ from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_server
-from edge_cloud_spec.wire.messages import PROTOCOL, ClientMessage, Opened, Prediction, Verdict
+from edge_cloud_spec.wire.messages import PROTOCOL, Opened, Prediction, Verdict
 
 BASE = PrefixDigest(0, 42)
 STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))
 MILLION = bytes(2**20)
 
 
-def flooded(flood: bytes, reply_timeout: float, inbox: Inbox, stalls: bool = False) -> Outcome:
-    """A decode beside this flood; stalls: the robot reads nothing before the inbox is full."""
+def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kept() -> None:
+    """It reads nothing before its inbox is full."""
+    inbox = Inbox()
 
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
         yield encode_server(Opened("s", b"", BASE, PROTOCOL))
         first = Verdict(BASE, (), 1, generated=True, leads_to=BASE.extend((1,)).short)
         yield encode_server(first)
-        yield from repeat(flood)
+        yield from repeat(MILLION)
 
     def on_emit(_: Emit) -> None:
-        while stalls and not inbox._is_full and inbox.qsize() < 64:
+        while not inbox._is_full:
             time.sleep(0.01)
 
-    settings = DecodeSettings(
-        load_preset("cloud_ar"), "greedy", GREEDY, reply_timeout=reply_timeout
-    )
-    with ScriptedCloud(script) as cloud:
-        link = VerifierClient(ClientSettings(cloud.address))
+    settings = DecodeSettings(load_preset("cloud_ar"), reply_timeout=150.0)
+    with (
+        ScriptedCloud(script) as cloud,
+        closing(VerifierClient(ClientSettings(cloud.address))) as link,
+    ):
         outcome = toy_robot().run(REQUEST, settings, 1, link.connect, on_emit, inbox)
-        link.close()
-    assert outcome.tokens == (1,)
-    return outcome
-
-
-@pytest.mark.parametrize("flood", [STALE, encode_server(Opened("s", b"", BASE, PROTOCOL))])
-def test_a_decode_beside_a_flood_ends(flood: bytes) -> None:
-    assert flooded(flood, 2.0, Inbox()).reason in ("timeout", "flooded")
-
-
-def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kept() -> None:
-    inbox = Inbox()
-    outcome = flooded(MILLION, 150.0, inbox, stalls=True)
-    assert outcome.reason == "flooded"
+    assert (outcome.tokens, outcome.reason) == ((1,), "flooded")
     assert "more than any answer needs" in outcome.text
     assert inbox.qsize() <= MAX_WAITING // len(MILLION)
 
@@ -158,36 +146,14 @@ def test_what_is_read_makes_room() -> None:
         assert (inbox.get_nowait() if number % 2 else inbox.get()) == message
 
 
-class Unheard:
-    """A transport to nowhere."""
-
-    def send(self, message: ClientMessage) -> int:
-        return 0
-
-    def close(self) -> None:
-        pass
-
-
-def decoded(inbox: Inbox, step: float) -> Outcome:
-    """How a decode ends; its clock goes on by ``step`` (s) at each look."""
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += step
-        return now
-
-    model: Any = ToyVlm(1)
-    robot = DecodeRunner(model, spec_of(), clock)
-    settings = DecodeSettings(load_preset("cloud_ar"))
-    return robot.run(REQUEST, settings, 1, lambda _: Unheard(), inbox=inbox)
-
-
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_reply_that_was_here_at_the_deadline_counts(answered: bool) -> None:
-    """The robot may have been busy; without the reply the decode times out."""
-    inbox = Inbox()
-    inbox.put(encode_server(OPENED.message))
-    if answered:
-        inbox.put(encode_server(verdict(PROMPT_BASE, (), 9, finish="end").message))
-    assert decoded(inbox, 11.0).reason == ("end" if answered else "timeout")
+    """The robot may have been busy: its clock goes on by 11 s at each look."""
+    inbox, model = Inbox(), ToyVlm(1)
+    replies = [OPENED, verdict(PROMPT_BASE, (), 9, finish="end")]
+    for reply in replies if answered else replies[:1]:
+        inbox.put(encode_server(reply.message))
+    robot = DecodeRunner(model, spec_of(), count(0.0, 11.0).__next__)  # type: ignore[arg-type]
+    settings, nowhere = DecodeSettings(load_preset("cloud_ar")), Mock(send=Mock(return_value=0))
+    outcome = robot.run(REQUEST, settings, 1, lambda _: nowhere, inbox=inbox)
+    assert outcome.reason == ("end" if answered else "timeout")

@@ -35,12 +35,12 @@ def there() -> Iterator[SimpleNamespace]:
     target, alone = (load(checkpoint("qwen3_vl", 1), threads=1) for _ in range(2))
     draft_model, draft_in_cloud = (load(checkpoint("qwen3_vl", 2), threads=1) for _ in range(2))
     spec = target.spec("You guide a robot.", 80)
-    with Cloud(Worker(target, spec, draft_in_cloud)) as cloud:
-        client = VerifierClient(ClientSettings(cloud.address))
-        yield SimpleNamespace(
-            runner=DecodeRunner(draft_model, spec), client=client, alone=alone, spec=spec
-        )
-        client.close()
+    worker, runner = Worker(target, spec, draft_in_cloud), DecodeRunner(draft_model, spec)
+    with (
+        Cloud(worker) as cloud,
+        contextlib.closing(VerifierClient(ClientSettings(cloud.address))) as client,
+    ):
+        yield SimpleNamespace(runner=runner, client=client, alone=alone, spec=spec)
 
 
 def decode(
@@ -57,23 +57,30 @@ def words(there: SimpleNamespace, outcome: Outcome) -> str:
     return there.alone.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("preset", VERIFIED)
+@pytest.mark.parametrize(("order", "rule"), [(ORDERS[0], "greedy"), (ORDERS[1], "coupled")])
 def test_every_answer_is_an_action_and_the_targets_own(
+    there: SimpleNamespace, preset: str, order: str, rule: str
+) -> None:
+    outcome = decode(there, preset, rule, order)
+    assert outcome.completed, outcome.text
+    request = Request("find the silver bottle", jpeg(1), order)
+    policy = replace(POLICIES[rule], grammar=answer_grammar("action", order))
+    assert outcome.tokens == own_tokens(there.alone, request, there.spec, policy)
+    assert read_answer(words(there, outcome)) is not None
+
+
+@pytest.mark.parametrize(
+    ("preset", "rule"),
+    [
+        *((preset, "rejection") for preset in ("dsd", "dssd", "mc_dsd", "cloud_sd")),
+        ("edge_only", "greedy"),
+    ],
+)
+def test_what_is_sampled_or_not_verified_is_an_action_too(
     there: SimpleNamespace, preset: str, rule: str
 ) -> None:
-    for order in ORDERS:
-        outcome = decode(there, preset, rule, order)
-        assert outcome.completed, outcome.text
-        request = Request("find the silver bottle", jpeg(1), order)
-        policy = replace(POLICIES[rule], grammar=answer_grammar("action", order))
-        assert outcome.tokens == own_tokens(there.alone, request, there.spec, policy)
-        assert read_answer(words(there, outcome)) is not None
-
-
-@pytest.mark.parametrize("preset", ["dsd", "dssd", "mc_dsd", "cloud_sd"])
-def test_what_is_sampled_is_an_action_too(there: SimpleNamespace, preset: str) -> None:
-    outcome = decode(there, preset, "rejection", ORDERS[1])
+    outcome = decode(there, preset, rule, ORDERS[1])
     assert outcome.completed, outcome.text
     assert read_answer(words(there, outcome)) is not None
 
@@ -85,31 +92,19 @@ def test_without_the_grammar_it_is_none(there: SimpleNamespace) -> None:
         assert read_answer(words(there, outcome)) is None
 
 
-def test_the_robot_alone_keeps_to_it_as_well(there: SimpleNamespace) -> None:
-    outcome = decode(there, "edge_only", "greedy", ORDERS[0])
-    assert read_answer(words(there, outcome)) is not None
-
-
-def test_forced_tokens_need_no_pass_of_the_target(there: SimpleNamespace) -> None:
+def test_forced_tokens_need_no_pass(
+    there: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of the target nor of the draft model."""
+    passes: list[int] = []  # by their nodes
+    monkeypatch.setattr(there.runner, "on_pass", lambda *of: passes.append(of[2]))
     text = 'start: "action: " ("stop" | "search") "; reason: none;"'
-    outcome = decode(there, "cloud_ar", "greedy", ORDERS[0], grammar=text)
-    assert words(there, outcome) in (
-        "action: stop; reason: none;",
-        "action: search; reason: none;",
-    )
-    assert len(outcome.stats.rounds) < len(outcome.tokens) / 2
-
-
-def test_forced_tokens_need_no_pass_of_the_draft_model(there: SimpleNamespace) -> None:
-    passes = []
-    there.runner.on_pass = lambda begin, end, nodes, verified, grown: passes.append(nodes)
-    try:
-        text = 'start: "action: " ("stop" | "search") "; reason: none;"'
-        decode(there, "dsd", "greedy", ORDERS[0], grammar=text)
-    finally:
-        there.runner.on_pass = None
-    assert 0 in passes
-    assert any(passes)
+    for preset in ("cloud_ar", "dsd"):
+        outcome = decode(there, preset, "greedy", ORDERS[0], grammar=text)
+        said = words(there, outcome)
+        assert said in ("action: stop; reason: none;", "action: search; reason: none;")
+        assert len(outcome.stats.rounds) < len(outcome.tokens) / 2
+    assert 0 in passes and any(passes)
 
 
 @pytest.mark.parametrize("preset", ["cloud_ar", "dsd"])

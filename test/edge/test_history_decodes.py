@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import pytest
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
@@ -51,10 +52,8 @@ class Robot:
     client: VerifierClient
     policy: SamplingPolicy
     rule: str
-
-    def __post_init__(self) -> None:
-        self.memory = MissionMemory()
-        self.request: Request | None = None
+    memory: MissionMemory = field(default_factory=MissionMemory)
+    request: Any = None  # the last one
 
     def decide(self, number: int, preset: str) -> Outcome:
         """One decision on a new frame; it is remembered."""
@@ -81,36 +80,40 @@ def robot_at(
 ) -> Robot:
     model(2).use_memory(KvMemory())
     cloud = stack.enter_context(Cloud(worker))
-    client = VerifierClient(ClientSettings(cloud.address))
-    stack.callback(client.close)
+    client = stack.enter_context(closing(VerifierClient(ClientSettings(cloud.address))))
     return Robot(DecodeRunner(model(2), model(2).spec("", TOKENS)), client, policy, rule)
 
 
 def expected(robot: Robot, spec: PromptSpec) -> tuple[int, ...]:
     """The target's own answer to the robot's last request, by a model that keeps nothing."""
-    assert robot.request is not None
-    memory, target = model(1).memory, model(1)
-    try:
-        target.use_memory(KvMemory())
-        return own_tokens(target, robot.request, spec, robot.policy)
-    finally:
-        target.use_memory(memory)
+    target, memory = model(1), model(1).memory
+    target.use_memory(KvMemory())
+    own = own_tokens(target, robot.request, spec, robot.policy)
+    target.use_memory(memory)
+    return own
 
 
-@pytest.mark.parametrize("preset", ["cloud_ar", "dsd", "picospec", "fsd", "auto"])
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("preset", "rule"),
+    [
+        ("cloud_ar", "greedy"),
+        ("dsd", "coupled"),
+        ("picospec", "greedy"),
+        ("fsd", "coupled"),
+        ("auto", "greedy"),
+        ("auto", "coupled"),
+    ],
+)
 def test_answers_are_the_targets_own_with_every_history(
     preset: str, rule: str, stack: ExitStack
 ) -> None:
     """Over the frames of a conversation, and where it begins anew."""
     policy = GREEDY if rule == "greedy" else SamplingPolicy(0.7, seed=3)
-    worker = verifier(4)
-    robot = robot_at(stack, worker, policy=policy, rule=rule)
+    robot = robot_at(stack, verifier(4), policy=policy, rule=rule)
     held = []
     for number in range(DECISIONS):
         outcome = robot.decide(number, preset)
         assert outcome.tokens == expected(robot, spec_of(4))
-        assert robot.request is not None
         held.append(len(robot.request.history))
     assert held == [0, 1, 2, 3, 4, 1, 2]
 
@@ -123,7 +126,6 @@ def test_a_frame_goes_up_once_and_its_tokens_are_read_once(stack: ExitStack) -> 
         before = worker.kv_memory.prefix_rows
         outcome = robot.decide(number, "cloud_ar")
         bytes_up.append(outcome.stats.up_bytes - len(jpeg(100 + number)))
-        assert robot.request is not None
         prompt = model(1).prompt(robot.request, spec_of(8))
         rows.append(len(prompt.input_ids) - (worker.kv_memory.prefix_rows - before))
     assert (
@@ -166,7 +168,7 @@ def test_prompts_without_history_take_no_frames_from_robots(stack: ExitStack) ->
     robot = robot_at(stack, worker)
     for number in range(3):
         outcome = robot.decide(number, "dsd")
-        assert robot.request is not None and not robot.request.history
+        assert not robot.request.history
         assert outcome.tokens == expected(robot, spec_of(0))
     assert worker.histories.size == 0
 

@@ -20,8 +20,6 @@ from edge_cloud_spec.edge.link.route import (
 from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 
 PLAIN = ClientSettings("127.0.0.1:7")
-
-
 NAMED = replace(PLAIN, replica_hosts="10.0.0.1, 127.0.0.2")
 SECURE = ClientSettings("fleet.example:7", replica_hosts="10.0.0.1")
 
@@ -51,6 +49,13 @@ def test_a_robot_goes_where_it_is_sent_to_hosts_that_it_knows_alone(
     assert (problem or "") in found
 
 
+def sent_on(known: KnownPlace | None = None) -> Route:
+    """The route of a stream that its router has sent to a replica."""
+    route = Route(PLAIN, known or KnownPlace(), 0.0)
+    assert route.follow("127.0.0.1:8", b"lease", 60.0, 0.0) == ""
+    return route
+
+
 def test_a_circle_is_noticed_and_an_answer_ends_it() -> None:
     route = Route(PLAIN, KnownPlace(), 0.0)
     for number in range(MAX_REDIRECTS + 1):
@@ -66,19 +71,17 @@ def test_a_replica_that_broke_is_tried_once_more_and_then_the_router_is_asked() 
     route = Route(PLAIN, known, 0.0)
     assert route.here == Place("127.0.0.1:7")
     assert not route.lost(connected=True, now=0.0)  # the configured one: it waits
-    route.follow("127.0.0.1:8", b"lease", 60.0, 0.0)
-    assert Route(PLAIN, known, 1.0).here == Place("127.0.0.1:8", b"lease")  # the next stream's
+    route, replica = sent_on(known), Place("127.0.0.1:8", b"lease")
+    assert Route(PLAIN, known, 1.0).here == replica  # the next stream's
     assert route.lost(connected=True, now=1.0)
-    assert route.here == Place("127.0.0.1:8", b"lease")
+    assert route.here == replica
     assert route.lost(connected=True, now=1.0)  # it breaks again without an answer
-    assert route.here is None
-    assert route.avoid == "127.0.0.1:8"
+    assert (route.here, route.avoid) == (None, "127.0.0.1:8")
     assert Route(PLAIN, known, 1.0).here is None  # the next stream asks, too
 
 
 def test_a_replica_that_cannot_be_reached_is_not_tried_again() -> None:
-    route = Route(PLAIN, KnownPlace(), 0.0)
-    route.follow("127.0.0.1:8", b"lease", 60.0, 0.0)
+    route = sent_on()
     assert route.lost(connected=False, now=0.0)
     assert route.here is None
 
@@ -94,14 +97,13 @@ def test_a_replica_beyond_a_long_round_trip_is_given_longer_each_time() -> None:
         assert route.connect_s == UNREACHABLE_S  # the router: whoever watches the link is told
     assert waited[0] == UNREACHABLE_S and waited == sorted(waited) and waited[3] > 4 * waited[0]
     assert waited[-1] == waited[-2]
-    route.follow("127.0.0.1:8", b"lease", 60.0, 0.0)
     route.answered()
     assert route.connect_s == UNREACHABLE_S
 
 
 def test_a_lease_that_has_run_out_is_not_shown() -> None:
     known = KnownPlace()
-    Route(PLAIN, known, 0.0).follow("127.0.0.1:8", b"lease", 60.0, 0.0)
+    sent_on(known)
     assert Route(PLAIN, known, 50.0).here is not None
     assert Route(PLAIN, known, 60.0).here is None
 
@@ -140,7 +142,7 @@ def test_the_truth_is_within_the_uncertainty(
     before=exchanges,
     after=exchanges,
     offset=st.integers(-(10**12), 10**12),
-    jump=st.integers(4 * 10**9, 10**13).flatmap(lambda j: st.sampled_from([j, -j])),
+    jump=st.integers(7 * 10**9, 10**13).flatmap(lambda j: st.sampled_from([j, -j])),
 )
 def test_a_clock_that_was_set_is_noticed_at_the_first_exchange(
     before: list[tuple[int, int, int]],
@@ -148,7 +150,7 @@ def test_a_clock_that_was_set_is_noticed_at_the_first_exchange(
     offset: int,
     jump: int,
 ) -> None:
-    """A jump that no delay of the link explains."""
+    """A jump that no delay of the link explains: the two ways differ by 6 s and a bit at most."""
     clocks, at = ClockOffset(), WALL
     for exchanged in before:
         at = exchange(clocks, offset, at, *exchanged) + 10**8
@@ -156,9 +158,7 @@ def test_a_clock_that_was_set_is_noticed_at_the_first_exchange(
         at = exchange(clocks, offset + jump, at, up % 10**8, held, down % 10**8) + 10**8
         found = clocks.at(at / 1e9)
         assert found is not None
-        certain = [2 * 3 + 0.2 for _ in before]  # s, that the two ways could differ by at most
-        if abs(jump) / 1e9 > max(certain):
-            assert abs(found.offset_s - (offset + jump) / 1e9) <= found.uncertainty_s + 1e-6
+        assert abs(found.offset_s - (offset + jump) / 1e9) <= found.uncertainty_s + 1e-6
 
 
 def test_times_that_cannot_be_are_not_used() -> None:

@@ -26,8 +26,6 @@ from edge_cloud_spec.edge.measures import (
     Round,
     Stopwatch,
 )
-from edge_cloud_spec.edge.reply_deadline import ReplyDeadline
-from edge_cloud_spec.edge.rounds import UNDER_WAY
 from edge_cloud_spec.lab.harness.toy import spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.wire.messages import Verdict
@@ -36,27 +34,23 @@ BASE = PrefixDigest(0, 77)
 values = st.lists(st.floats(0, 10), min_size=1, max_size=20)
 
 
-@given(st.floats(0, 1), st.floats(0.5, 9), st.sampled_from([0.5, 0.97, 1.0]), values)
+weights = st.floats(0.5, 9) | st.just(0.0)
+
+
+@given(st.floats(0, 1), weights, st.sampled_from([0.5, 0.97, 1.0]), values)
 def test_a_mean_weighs_its_prior_and_slowly_forgets(
     prior: float, weight: float, memory: float, seen: list[float]
 ) -> None:
     mean = Mean(prior, weight, memory)
     assert mean.value == pytest.approx(prior)
-    assert mean.known
+    assert mean.known == (weight > 0)
     for value in seen:
         mean.observe(value)
     ages = [memory**age for age in reversed(range(len(seen)))]
     old = weight * memory ** len(seen)
     expected = (prior * old + np.dot(seen, ages)) / (old + sum(ages))
-    assert mean.value == pytest.approx(expected)
+    assert mean.known and mean.value == pytest.approx(expected)
     assert (mean.total, mean.count) == (pytest.approx(sum(seen)), len(seen))
-
-
-def test_a_mean_without_a_weight_knows_nothing_until_it_sees_something() -> None:
-    mean = Mean(0.3)
-    assert not mean.known and mean.value == 0.3
-    mean.observe(7.0)
-    assert mean.known and mean.value == 7.0
 
 
 def times(passes: PassTimes, *sizes: int) -> list[float]:
@@ -69,16 +63,16 @@ def test_pass_times_rise_between_the_sizes_seen_and_slowly_beyond() -> None:
     assert times(passes, 0, 5, 100) == [0.25, 0.25, 0.25]
     passes.observe(4, 1.0)
     assert passes.largest == 4
-    assert times(passes, 1, 4, FLAT_NODES) == [1.0, 1.0, 1.0]  # as many cost what those seen did
-    assert times(passes, FLAT_NODES + 10) == [pytest.approx(1.0 * (1 + 10 * VERIFY_SLOPE))]
+    # As many as FLAT_NODES cost what those seen did.
+    beyond = pytest.approx(1 + 10 * VERIFY_SLOPE)
+    assert times(passes, 1, 4, FLAT_NODES, FLAT_NODES + 10) == [1.0, 1.0, 1.0, beyond]
     passes.observe(8, 3.0)
     assert times(passes, 4, 6, 8) == [1.0, 2.0, 3.0]
     passes.observe(6, 0.5)  # more nodes take no less
     assert times(passes, 4, 6, 7, 8) == [1.0, 1.0, 2.0, 3.0]
     passes.observe(32, 4.0)
     assert passes.largest == 32
-    assert times(passes, 20) == [3.5]
-    assert times(passes, 42) == [pytest.approx(4.0 * (1 + 10 * VERIFY_SLOPE))]
+    assert times(passes, 20, 42) == [3.5, pytest.approx(4.0 * (1 + 10 * VERIFY_SLOPE))]
     passes.observe(4, 2.0)
     assert 1.0 < times(passes, 4)[0] < 2.0
 
@@ -90,31 +84,26 @@ def test_what_was_measured_is_what_the_cost_model_is_given() -> None:
     assert (assumed.draft(1), assumed.verify(1), assumed.one_way) == (0.02, 0.1, 0.02)
     assert not measures.verify_known
     measures.verified(0, 0.4, None)
-    assert measures.server_pass.value == 0.4
-    assert measures.one_way.count == 0
+    assert (measures.server_pass.value, measures.one_way.count) == (0.4, 0)
     assert not measures.verify_known
     measures.verified(4, 0.6, 0.2)
     assert measures.verify_known
-    assert measures.one_way.value == 0.1
-    assert measures.server_pass.count == 1
+    assert (measures.one_way.value, measures.server_pass.count) == (0.1, 1)
     measures.drafted(2, 0.05)
     costs = measures.costs()
     assert (costs.generate, costs.one_way) == (0.4, 0.1)
     assert (costs.verify(0), costs.verify(2), costs.verify(4)) == (0.4, 0.5, 0.6)
     assert (costs.draft(1), costs.draft(2)) == (0.05, 0.05)
     assert costs.verify(2) == measures.verify_s(2)
-    assert costs.verify(MAX_PASS_NODES) == costs.verify(MAX_PASS_NODES + 1) == costs.verify(10**6)
-    assert costs.draft(MAX_PASS_NODES) == costs.draft(MAX_PASS_NODES + 1)
-    assert costs.verify(MAX_PASS_NODES) > costs.verify(MAX_PASS_NODES - 1)
+    for cost in (costs.draft, costs.verify):
+        assert cost(MAX_PASS_NODES - 1) < cost(MAX_PASS_NODES) == cost(MAX_PASS_NODES + 1)
     assert (costs.acceptance, costs.runner_up, costs.exits) == pytest.approx((0.7, 0.4, 0.0))
     for _ in range(2000):
         measures.acceptance.observe(1.0)
     assert measures.costs().acceptance == 0.99  # nothing is always right
-    measures.server_pass.observe(-9.0)
-    assert Measures().server_pass.known is False
 
 
-WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, second_choices=(4, 5, 6))
+WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, second_choices=(4, 5))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +114,7 @@ WHOLE = FinishedDraft(Draft((1, 2, 3)), (1, 2, 3), 2, second_choices=(4, 5, 6))
         ((1, 5), [1, 0], [1]),
         ((1, 9), [1, 0], [0]),
         ((4,), [0], [1]),
+        ((1, 2, 9), [1, 1, 0], []),  # no second choice was worked out there
         ((1,), [1], []),
         ((), [], []),
     ],
@@ -136,12 +126,6 @@ def test_first_and_second_choices_are_judged_by_what_came(
     measures.judged(WHOLE, came)
     assert (measures.acceptance.total, measures.acceptance.count) == (sum(first), len(first))
     assert (measures.runner_up.total, measures.runner_up.count) == (sum(second), len(second))
-
-
-def test_a_second_choice_that_was_not_worked_out_is_not_judged() -> None:
-    measures = Measures()
-    measures.judged(FinishedDraft(Draft((1, 2)), (1, 2), 1), (9,))
-    assert (measures.acceptance.count, measures.runner_up.count) == (1, 0)
 
 
 # Rounds
@@ -160,32 +144,9 @@ def test_a_round_keeps_what_no_model_accounts_for_apart() -> None:
 
 
 def test_measures_add_up_their_rounds() -> None:
-    def one(drafted: int, accepted: int) -> Round:
-        return Round(0, drafted, accepted, 1, 0.0, 0.0, 0.0)
-
-    assert one(4, 4).waited  # as a draft that was not ready does
-    stats = DecodeStats([one(4, 4), one(4, 1), one(3, 0), one(0, 0)])
+    counts = ((4, 4), (4, 1), (3, 0), (0, 0))
+    stats = DecodeStats([Round(0, *judged, 1, 0.0, 0.0, 0.0) for judged in counts])
     assert (stats.drafted, stats.accepted, stats.tested) == (11, 5, 4 + 2 + 1 + 0)
-
-
-# Timeout
-
-
-def test_reply_timeout_begins_when_something_is_owed_and_ends_with_an_answer() -> None:
-    reply_timeout = ReplyDeadline(10.0)
-    assert reply_timeout.deadline is None and not reply_timeout.is_over(1e9)
-    reply_timeout.owed(5.0)
-    reply_timeout.owed(9.0)  # it was owed already
-    assert reply_timeout.deadline == 15.0
-    assert not reply_timeout.is_over(14.9) and reply_timeout.is_over(15.0)
-    assert reply_timeout.why == "the cloud has not answered for 10 s; check the link"
-    reply_timeout.answered()
-    assert reply_timeout.deadline is None
-    reply_timeout.lost("a broken wire", 20.0)
-    assert reply_timeout.deadline == 30.0
-    reply_timeout.lost("another", 25.0)
-    assert reply_timeout.deadline == 30.0
-    assert reply_timeout.why.endswith("check the link (another)")
 
 
 def test_a_lookup_that_costs_more_than_it_yields_is_left_for_a_while() -> None:
@@ -243,9 +204,8 @@ def test_stop_and_wait_drafts_sends_and_hears(preset: str) -> None:
         assert passes == pytest.approx(round(passes)) and 1 <= round(passes) <= depth
         assert preset != "dsd" or round(passes) == each.drafted
         assert each.sent - each.start == pytest.approx(each.draft_s)
-        assert each.settled - each.sent == pytest.approx(2 * WAY + JOB)
-        assert each.link_s == pytest.approx(2 * WAY + JOB)
-        assert each.overhead_s == pytest.approx(2 * WAY + JOB)
+        shares = (each.settled - each.sent, each.link_s, each.overhead_s)
+        assert shares == pytest.approx((2 * WAY + JOB,) * 3)
     assert measures.one_way.value == pytest.approx(WAY + JOB / 2)
     assert measures.one_way.count == len(rounds) - (rounds[-1].emitted == 0)
     judged = sum(each.accepted + (each.accepted < each.drafted) for each in rounds)
@@ -265,8 +225,7 @@ def test_a_draft_that_was_ready_is_sent_with_the_verdict_and_says_nothing_of_the
         for each in rounds:
             if not each.waited:
                 ready += 1
-                assert each.sent == each.start
-                assert each.draft_s == 0.0
+                assert (each.sent, each.draft_s) == (each.start, 0.0)
     assert ready > 10
 
 
@@ -282,12 +241,3 @@ def test_a_cloud_that_goes_on_alone_is_timed_from_verdict_to_verdict(preset: str
     assert all((each.drafted > 0) == (preset == "cloud_sd") for each in rounds)
     assert all(each.draft_s == 0.0 for each in rounds)
     assert one.decoder.measures.acceptance.count == 0
-
-
-def test_auto_tries_the_target_alone_first_and_learns_what_it_costs() -> None:
-    one = decoded("auto")
-    rounds, measures = one.decoder.stats.rounds, one.decoder.measures
-    assert [each.drafted for each in rounds[:3]] == [0, 0, 0]
-    alone = sum(not each.waited for each in rounds)
-    # The prefill gave the first row; what is under way where the robot joins counts for neither.
-    assert alone - 1 - UNDER_WAY <= measures.server_pass.count <= alone - 1

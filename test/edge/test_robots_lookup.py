@@ -14,37 +14,17 @@ from edge_cloud_spec.edge.events import Abort, Emit
 from edge_cloud_spec.edge.runner import DecodeRunner
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Decode
-from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open
 
-OPENING = Open(
-    1, "find the box", b"", "action first", GREEDY, "greedy", draft_identity="toy", lookup=True
-)
+OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="toy", lookup=True)
 
 
-class Noting:
-    """Lookups that find nothing, and note what they are taught."""
-
-    learned: list[tuple[int, ...]]
-
-    def __init__(self, *given: Any) -> None:
-        self._lookups = Lookups(*given)
-
-    def of(self, credential: str, opening: Open, words: tuple[int, ...]) -> Any:
-        assert credential == ""
-        lookup = self._lookups.of(credential, opening, words)
-        if lookup is not None:
-            lookup.learn = lambda tokens: Noting.learned.append(tuple(tokens))  # type: ignore
-        return lookup
-
-
-@pytest.fixture(autouse=True)
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """What robots learn."""
-    Noting.learned = []
-    monkeypatch.setattr(runner_module, "Lookups", Noting)
-    return Noting.learned
+def looked_up(runner: DecodeRunner, *tokens: int) -> tuple[int, ...]:
+    """What the robot finds after these tokens, in what it has learned."""
+    lookup = runner._lookup_of(OPENING)
+    assert lookup is not None
+    return lookup.draft(tokens, 8).tokens
 
 
 @pytest.mark.parametrize(
@@ -52,15 +32,15 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     [("auto", True), ("cloud_lookup", False), ("dsd", False), ("edge_only", False)],
 )
 def test_a_robot_learns_what_was_verified_where_its_preset_looks_up(
-    noted: list[tuple[int, ...]], preset: str, learns: bool
+    preset: str, learns: bool
 ) -> None:
     one = Decode(Random(1), preset)
     outcome = one.run()
     assert outcome.completed and outcome.tokens
-    assert noted == ([outcome.tokens] if learns else [])
+    assert looked_up(one._runner)[:1] == (outcome.tokens[:1] if learns else ())
 
 
-def test_an_answer_that_was_not_completed_is_not_learned(noted: list[tuple[int, ...]]) -> None:
+def test_an_answer_that_was_not_completed_is_not_learned() -> None:
     one = Decode(Random(1), "auto")
     emit = one.on_emit
 
@@ -70,28 +50,20 @@ def test_an_answer_that_was_not_completed_is_not_learned(noted: list[tuple[int, 
 
     one.on_emit = abort  # type: ignore[method-assign]
     assert one.run().reason == "aborted" and one.emitted
-    assert noted == []
+    assert looked_up(one._runner) == ()
 
 
 @pytest.mark.parametrize("preset", ["auto", "fsd", "dsd"])
 def test_with_a_lookup_of_its_own_a_robot_says_the_targets_words(
-    monkeypatch: pytest.MonkeyPatch, preset: str
+    preset: str,
 ) -> None:
-    monkeypatch.setattr(runner_module, "Lookups", Lookups)
     looking = replace(load_preset(preset), lookup=True)
     for seed in range(3):
         one = Decode(Random(seed), looking, seed=seed)
         assert list(one.run().tokens) == one.own_answer()[0]
 
 
-def looked_up(runner: DecodeRunner, *tokens: int) -> tuple[int, ...]:
-    lookup = runner._lookup_of(OPENING)
-    assert lookup is not None
-    return lookup.draft(tokens, 8).tokens
-
-
-def test_another_targets_answers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "Lookups", Lookups)
+def test_another_targets_answers_are_forgotten() -> None:
     model: Any = ToyVlm(1)
     runner = DecodeRunner(model, spec_of(60))
     for spec in (spec_of(60), spec_of(61)):
@@ -104,8 +76,7 @@ def test_another_targets_answers_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
         assert looked_up(runner, 1) == (2, 3)
 
 
-def test_nothing_is_kept_where_there_are_no_suffixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "Lookups", Lookups)
+def test_nothing_is_kept_where_there_are_no_suffixes() -> None:
     model: Any = ToyVlm(1)
     assert DecodeRunner(model, spec_of(60), lookup_suffixes=0)._lookup_of(OPENING) is None
     with pytest.raises(ValueError, match="suffixes"):

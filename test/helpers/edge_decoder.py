@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -21,7 +22,14 @@ from edge_cloud_spec.edge.events import (
     Work,
 )
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.wire.messages import Open, Opened, Verdict, base_digest, spec_digest
+from edge_cloud_spec.wire.messages import (
+    DraftMessage,
+    Open,
+    Opened,
+    Verdict,
+    base_digest,
+    spec_digest,
+)
 
 SPEC = b"the cloud's specification"
 OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", spec_digest=spec_digest(SPEC))
@@ -43,24 +51,60 @@ class Robot(EdgeDecoder):
         return effects
 
 
-def decoder(preset: str = "dsd", reply_timeout: float = 10.0) -> Robot:
-    return Robot(OPENING, load_preset(preset), reply_timeout)
-
-
-def drafting() -> Robot:
-    """Opened and prepared; the first draft is due."""
-    robot = decoder()
-    robot.start(0.0, SPEC)
-    robot.handle(OPENED, 0.0)
-    assert robot.handle(PROMPT, 0.0) == [work((), chain(4))]
+def started(preset: str = "dsd", spec: bytes = SPEC, opening: Open = OPENING) -> Robot:
+    """Open is on its way, at 0 s."""
+    robot = Robot(opening, load_preset(preset), 10.0)
+    robot.start(0.0, spec)
     return robot
 
 
-def waiting(tokens: tuple[int, ...] = (3, 4, 5, 6)) -> Robot:
+def begun(preset: str = "dsd", prompt: PromptReady = PROMPT, opening: Open = OPENING) -> Robot:
+    """Opened and prepared; a robot that drafts owes the first draft."""
+    robot = started(preset, opening=opening)
+    play(robot, (0.0, OPENED), (0.0, prompt))
+    return robot
+
+
+def waiting(preset: str = "dsd", prompt: PromptReady = PROMPT) -> Robot:
     """The first draft is on its way."""
-    robot = drafting()
-    assert sent(drafts(robot, tokens, 1.0))[0].draft.tokens == tokens
+    robot = begun(preset, prompt)
+    play(robot, (1.0, (3, 4, 5, 6), [(BASE, (3, 4, 5, 6))]))
     return robot
+
+
+def play(robot: EdgeDecoder, *steps: tuple[Any, ...]) -> list[Effect]:
+    """Tell the robot each event at its time, s; what it does is as each step says. Returns the last
+    effects.
+
+    A step is a time, an event and what follows, if that matters: effects, messages that are sent
+    (or their types; of a draft its prefix and tokens), or why the decode ends. Tokens in place of
+    an event are a chain that is drafted.
+    """
+    effects: list[Effect] = []
+    for now, event, *follows in steps:
+        if isinstance(event, tuple):
+            assert isinstance(robot, Robot)
+            effects = drafts(robot, event, now)
+        else:
+            effects = robot.handle(event, now)
+        for expected in follows:
+            assert is_as(effects, expected), (now, event, expected, effects)
+    return effects
+
+
+def is_as(effects: list[Effect], expected: list[Any] | str) -> bool:
+    """Whether these effects are what a step expects."""
+    if isinstance(expected, str):
+        return finish(effects).reason == expected
+    if effects == expected:
+        return True
+    said = sent(effects)
+    for place, message in enumerate(said[: len(expected)]):
+        if isinstance(expected[place], type):
+            said[place] = type(message)
+        elif isinstance(message, DraftMessage):
+            said[place] = (message.base, message.draft.tokens)
+    return bool(expected) and said == expected
 
 
 def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
@@ -68,13 +112,20 @@ def work(prefix: tuple[int, ...], shape: Expansion) -> Work:
     return Work(prefix, (Branch(prefix, shape),))
 
 
-def drafted(robot: Robot, tokens: tuple[int, ...], finished: tuple[int, ...] = ()) -> Drafted:
-    """A pass of the draft after the verified tokens."""
-    branch = robot.wanted[0] if robot.wanted else Branch((), chain(4))
+def drafted(
+    robot: Robot,
+    tokens: tuple[int, ...],
+    finished: tuple[int, ...] = (),
+    prefix: tuple[int, ...] | None = None,
+    **others: Any,
+) -> Drafted:
+    """A pass of the first branch that is wanted, or of that after this prefix."""
+    branches = [each for each in robot.wanted if prefix in (None, each.prefix)]
+    branch = branches[0] if branches else Branch((), chain(4))
     so_far = finished or tokens
     confidence = ((so_far, 0.9),)
     part = FinishedDraft(Draft(so_far), so_far, len(so_far) - 1, leaves=confidence)
-    return Drafted(branch, tokens, part, done=bool(finished))
+    return replace(Drafted(branch, tokens, part, done=bool(finished)), **others)
 
 
 def drafts(robot: Robot, tokens: tuple[int, ...], now: float) -> list[Effect]:

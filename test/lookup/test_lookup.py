@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from helpers.cloud.verification import BASE, END, VOCABULARY, says
+from helpers.cloud.verification import END, opened, says
 
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.cloud.session.session import CloudSession
@@ -43,13 +43,6 @@ def test_an_answer_is_found_by_the_next_one_of_its_credential_and_by_no_other() 
     assert found(of(them, "b")) == found(of(them, "")) == ()
 
 
-def test_all_robots_without_a_credential_share_one_index() -> None:
-    them = lookups()
-    of(them, "").learn(ANSWER)
-    assert found(of(them, "")) == ANSWER[1:]
-    assert len(them) == 1
-
-
 def test_who_does_not_ask_has_no_lookup_and_nor_has_anybody_where_it_is_off() -> None:
     assert lookups().of("a", replace(ASKING, lookup=False)) is None
     assert lookups(suffixes=0).of("a", ASKING) is None
@@ -60,7 +53,7 @@ def test_strangers_cannot_make_ever_more_indexes() -> None:
     for number in range(3 * MAX_CREDENTIALS):
         of(them, "a").learn(ANSWER)  # which is used all the time, and stays
         of(them, f"stranger {number}")
-    assert len(them) == MAX_CREDENTIALS
+    assert len(them._said) == MAX_CREDENTIALS
     assert found(of(them, "a")) == ANSWER[1:]
 
 
@@ -91,15 +84,7 @@ def test_a_tree_is_no_larger_than_its_budget() -> None:
 
 def answered(them: Lookups, opening: Open = ASKING, until_end: bool = True) -> CloudSession:
     """An answer that the target alone has said, or has begun to say."""
-    cloud = CloudSession(
-        "s",
-        opening,
-        BASE,
-        end_tokens=(END,),
-        max_tokens=20,
-        vocabulary=VOCABULARY,
-        lookup=of(them, opening=opening),
-    )
+    cloud = opened(opening, max_tokens=20, lookup=of(them, opening=opening))
     actions = cloud.handle(Generate(cloud.digest, Generation()))
     for token in (*ANSWER, END) if until_end else ANSWER:
         (due,) = [action for action in actions if isinstance(action, DuePass)]
@@ -147,10 +132,6 @@ def cheap(rows: int) -> float:
     return 1.0 + 0.001 * rows
 
 
-def dear(rows: int) -> float:
-    return 0.01 + 1.0 * rows
-
-
 def taught(accepted: int, nodes: int, passes: int = 200) -> NodeBudget:
     """Of so many nodes, a chain, the first ones were right."""
     budget = NodeBudget(MOST)
@@ -160,12 +141,8 @@ def taught(accepted: int, nodes: int, passes: int = 200) -> NodeBudget:
 
 
 @pytest.mark.parametrize("cost", [cheap, lambda rows: 0.0])
-def test_before_anything_is_known_it_tries_all(cost) -> None:
-    assert NodeBudget(MOST).nodes(1, cost) == MOST
-
-
-def test_none_where_none_are_allowed() -> None:
-    assert NodeBudget(0).nodes(1, cheap) == 0
+def test_before_anything_is_known_it_tries_all_that_are_allowed(cost) -> None:
+    assert [NodeBudget(most).nodes(1, cost) for most in (MOST, 0)] == [MOST, 0]
 
 
 @pytest.mark.parametrize("accepted", [0, 3, 9])
@@ -178,19 +155,15 @@ def test_it_takes_none_where_a_row_costs_as_much_as_a_pass() -> None:
     for number in range(200):
         right = tuple(range(9)) if number % 2 else ()
         budget.judged(MOST, right, len(right) + 1)
-    assert (budget.nodes(1, dear), budget.nodes(1, cheap)) == (0, 9)
+    assert (budget.nodes(1, lambda rows: 0.01 + rows), budget.nodes(1, cheap)) == (0, 9)
 
 
 def test_beside_a_draft_that_settles_much_a_node_has_to_gain_more() -> None:
-    rich, poor = NodeBudget(MOST), NodeBudget(MOST)
-    for _ in range(200):
-        rich.judged(MOST, (0,), 8)
-        poor.judged(MOST, (0,), 2)
-
-    def cost(rows: int) -> float:
-        return 1.0 + 0.2 * rows
-
-    assert (rich.nodes(1, cost), poor.nodes(1, cost)) == (0, 1)
+    for tokens, nodes in ((8, 0), (2, 1)):
+        budget = NodeBudget(MOST)
+        for _ in range(200):
+            budget.judged(MOST, (0,), tokens)
+        assert budget.nodes(1, lambda rows: 1.0 + 0.2 * rows) == nodes
 
 
 def test_what_was_not_tried_for_long_is_tried_again() -> None:
@@ -240,14 +213,11 @@ def test_at_first_all_beginnings_are_proposed_after_what_was_said_before() -> No
     assert found(of(them)) == ANSWER[1:]  # and only at first
 
 
-def test_beginnings_are_no_longer_than_the_answer_may_be_and_of_the_order_asked_for() -> None:
+def test_beginnings_are_as_long_as_the_answer_may_be_and_those_that_are_wanted() -> None:
     assert paths(of(beginning()).draft((), 2)) == {(1,), (1, 2), (1, 7)}
     other = replace(ASKING, order="reason first")
     assert of(beginning(), opening=other).draft((), 8).tokens == ()
-
-
-def test_there_are_no_beginnings_where_no_node_pays_or_is_wanted() -> None:
-    for them in (beginning(row_s=100.0), beginning(nodes=0)):
+    for them in (beginning(row_s=100.0), beginning(nodes=0)):  # no node pays, or is wanted
         assert of(them).draft((), 8).tokens == ()
 
 

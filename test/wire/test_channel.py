@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.wire.channel import MESSAGE_BYTES, check_address, is_loopback
+from edge_cloud_spec.wire.channel import check_address, is_loopback
 from edge_cloud_spec.wire.secret_files import read_pem, read_token, read_tokens
-
-
-def test_a_frame_fits_into_a_message() -> None:
-    assert MESSAGE_BYTES > 8 * 2**20
 
 
 @pytest.mark.parametrize(

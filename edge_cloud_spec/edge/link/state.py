@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ...wire.codec import decode_server
+from ...wire.codec import fault_of
 from ...wire.frames import server_kind_of
-from ...wire.messages import Fault, WireError
 from ..events import LinkLost, LinkUp
 
 PROBE_S = 1.0  # between two probes of a link that is not good
@@ -107,9 +106,10 @@ class LinkState:
         else:
             self._in_time.append(True)
             self._in_a_row += 1
+        hold = self._hold if self.quality == LinkQuality.LOST else HOLD_S
         if self.quality == LinkQuality.CLOUD:
-            self._judge(now)
-        elif self._in_a_row >= self._needed and now - self._since >= self._hold_now:
+            self.tick(now)
+        elif self._in_a_row >= self._needed and now - self._since >= hold:
             self._improve(now)
         if refusal or late:
             self._reason, self._advice = refusal or late, ""
@@ -127,27 +127,19 @@ class LinkState:
         self._broken = True
         self._fall_silent(reason, now, advice)
 
-    def tick(self, now: float) -> None:
-        """Update the state for the time ``now`` (monotonic, s), without a new event."""
-        self._judge(now)
-
     def starting(self, now: float) -> bool:
         """Whether the first answer is not overdue yet."""
         return self._silent_since is not None and now < self._silent_since
-
-    @property
-    def _hold_now(self) -> float:
-        return self._hold if self.quality == LinkQuality.LOST else HOLD_S
 
     def _fall_silent(self, reason: str, now: float, advice: str = "") -> None:
         if self._silent_since is None:
             self._silent_since = now
         if not self.starting(now):
             self._reason, self._advice = reason, advice
-        self._judge(now)
+        self.tick(now)
 
-    def _judge(self, now: float) -> None:
-        """Change to a worse state, if the events justify it."""
+    def tick(self, now: float) -> None:
+        """Change to a worse state, if the events up to ``now`` (monotonic, s) justify it."""
         silent = self._silent_since
         if silent is not None and now - silent >= LOST_S:
             self._worsen(LinkQuality.LOST, now)
@@ -179,8 +171,8 @@ class ReplyWatch:
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
-        self._asked: dict[str, float] = {}  # time of the request, by name
-        self._due: dict[str, float] = {}  # when the next miss counts
+        # When each was asked for, and when its next miss counts.
+        self._asked: dict[str, tuple[float, float]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -189,23 +181,20 @@ class ReplyWatch:
 
     def sent(self, request: str, now: float) -> None:
         """Record that the robot sent a message of this request."""
-        if request not in self._asked:
-            self._asked[request] = now
-            self._due[request] = now + self._deadline_s
+        self._asked.setdefault(request, (now, now + self._deadline_s))
 
     def answered(self, request: str, now: float) -> float | None:
         """Record an answer, or a request's end; returns the reply time, s, None if no reply was
         due."""
         asked = self._asked.pop(request, None)
-        self._due.pop(request, None)
-        return None if asked is None else now - asked
+        return None if asked is None else now - asked[0]
 
     def misses(self, now: float) -> int:
         """How many replies became overdue since the last call; one that stays overdue counts
         again."""
-        late = [request for request, due in self._due.items() if now >= due]
-        for request in late:
-            self._due[request] = now + self._deadline_s
+        late = {request: at for request, (at, due) in self._asked.items() if now >= due}
+        for request, at in late.items():
+            self._asked[request] = (at, now + self._deadline_s)
         return len(late)
 
 
@@ -218,42 +207,22 @@ class LinkMonitor:
         """deadline_s, first_s: see ``LinkState``. clock: monotonic time."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._state = LinkState(deadline_s, first_s, clock())
+        self.state = LinkState(deadline_s, first_s, clock())
         self._watch = ReplyWatch(deadline_s)
         self._probing = False
         self._next_probe = clock()
         self._refusal = ""  # why the last decode was refused; cleared by a verdict
 
     @property
-    def quality(self) -> LinkQuality:
-        """The link's quality."""
-        return self._state.quality
-
-    @property
-    def reason(self) -> str:
-        """Why the link is not good; empty if it is."""
-        return self._state.reason
-
-    @property
-    def advice(self) -> str:
-        """What to do about the reason, if that is known; else empty."""
-        return self._state.advice
-
-    @property
     def starting(self) -> bool:
         """Whether the cloud's first answer is not overdue yet."""
-        return self._state.starting(self._clock())
-
-    @property
-    def missed_answers(self) -> int:
-        """How many deadlines passed without an answer."""
-        return self._state.missed_answers
+        return self.state.starting(self._clock())
 
     @property
     def report(self) -> LinkReport:
         """The quality and its reason."""
         with self._lock:
-            return LinkReport(self._state.quality, self._state.reason)
+            return LinkReport(self.state.quality, self.state.reason)
 
     def sent(self, request: str, *, last: bool) -> None:
         """Record that the robot sent a message of this request; ``last``: its Close."""
@@ -268,12 +237,12 @@ class LinkMonitor:
         with self._lock:
             now = self._clock()
             if isinstance(item, LinkLost):
-                self._state.lost(item.reason, now)
+                self.state.lost(item.reason, now)
             elif isinstance(item, LinkUp):
-                self._state.tick(now)
-            elif (fault := _fault_of(item)) is not None and fault.code in NO_ANSWER:
+                self.state.tick(now)
+            elif (fault := fault_of(item)) is not None and fault.code in NO_ANSWER:
                 self._watch.answered(request, now)
-                self._state.lost(fault.text, now)
+                self.state.lost(fault.text, now)
             elif (kind := server_kind_of(item)) != "prediction":
                 if fault is not None and fault.code == "overloaded":
                     self._refusal = REFUSED.format(fault.text)
@@ -288,8 +257,8 @@ class LinkMonitor:
         with self._lock:
             now = self._clock()
             for _ in range(self._watch.misses(now)):
-                self._state.missed(now)
-            self._state.tick(now)
+                self.state.missed(now)
+            self.state.tick(now)
             due = now >= self._next_probe and not self._watch.waiting and not self._probing
             self._probing |= due
             return due
@@ -303,18 +272,10 @@ class LinkMonitor:
             if self._watch.waiting:
                 return  # a decode measures more than a probe
             if problem:
-                self._state.lost(problem, now, advice)
+                self.state.lost(problem, now, advice)
             else:
                 self._answered(after_s, now)
 
     def _answered(self, after_s: float, now: float) -> None:
-        self._state.answered(after_s, now, self._refusal)
-        self._next_probe = now + (IDLE_S if self._state.quality == LinkQuality.CLOUD else PROBE_S)
-
-
-def _fault_of(data: bytes) -> Fault | None:
-    try:
-        fault = decode_server(data) if server_kind_of(data) == "fault" else None
-    except WireError:
-        return None
-    return fault if isinstance(fault, Fault) else None
+        self.state.answered(after_s, now, self._refusal)
+        self._next_probe = now + (IDLE_S if self.state.quality == LinkQuality.CLOUD else PROBE_S)

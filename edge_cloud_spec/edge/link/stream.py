@@ -15,9 +15,9 @@ import grpc
 import grpc.aio
 
 from ...wire.channel import is_loopback, retry_after_s
-from ...wire.codec import decode_server, encode_server
+from ...wire.codec import encode_server, fault_of
 from ...wire.frames import MAX_STAMPED, Head, echo_of, kind_of, server_head, with_sent
-from ...wire.messages import MOVED, PROTOCOL, Fault, ServerMessage, WireError
+from ...wire.messages import MOVED, PROTOCOL, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_deadline import spread
 from .route import ClientSettings, Place, Route
@@ -244,7 +244,7 @@ class ClientStream:
         call = await self._connect(None)
         await call.done_writing()
         async for data in call:
-            self._follow(decode_server(data))
+            self._follow(fault_of(data))
             call.cancel()
             break
         else:
@@ -254,10 +254,10 @@ class ClientStream:
             raise _FatalError(Fault("bad_redirect", "the fleet's router named no replica"))
         return place
 
-    def _follow(self, fault: ServerMessage) -> None:
+    def _follow(self, fault: Fault | None) -> None:
         """Follow a redirect; raises _FatalError if it is not allowed."""
         problem = "the fleet's router does not name a replica; update it"
-        if isinstance(fault, Fault) and fault.code == MOVED:
+        if fault is not None and fault.code == MOVED:
             now = time.monotonic()
             problem = self._route.follow(fault.address, fault.lease, fault.lease_s, now)
         if problem:
@@ -268,8 +268,7 @@ class ClientStream:
         moved = self._last is not None and self._last.address != place.address
         self._last = place
         if self._lost or moved:
-            while not self._queue.empty():
-                self._queue.get_nowait()
+            self._queue = asyncio.Queue()
             self._lost = False
             self._on_receive(LinkUp(moved))
 
@@ -306,23 +305,20 @@ class ClientStream:
         writing = asyncio.ensure_future(self._write(call))
         try:
             async for data in call:
-                head = _head_of(data)
-                if head.kind == "fault" and _is_moved(data):
-                    raise _MovedError(decode_server(data))
+                head, fault = _head_of(data), fault_of(data)
+                if fault is not None and fault.code == MOVED:
+                    raise _MovedError(fault)
                 self._clock.read_echo(data)
                 self._route.answered()
                 if head.kind != "prediction":  # a late prediction says nothing about the end
-                    self._note_answer(head.ends_decode)
+                    self._answered = head.ends_decode
+                    if head.ends_decode and not self.closing:
+                        self._goes_on.clear()
                 self._on_receive(data)
         finally:
             call.cancel()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)  # reading raises the actual error
-
-    def _note_answer(self, ends_decode: bool) -> None:
-        self._answered = ends_decode
-        if ends_decode and not self.closing:
-            self._goes_on.clear()
 
     async def _write(self, call: Any) -> None:
         # This is what ``call.write`` calls. At the stream's end that one raises "Internal error
@@ -355,29 +351,21 @@ def _head_of(data: bytes) -> Head:
         return Head("")
 
 
-def _is_moved(data: bytes) -> bool:
-    try:
-        message = decode_server(data)
-    except WireError:
-        return False
-    return isinstance(message, Fault) and message.code == MOVED
-
-
-class _MovedError(Exception):
-    """The verifier redirects to another one."""
-
-    def __init__(self, fault: ServerMessage) -> None:
-        super().__init__("moved")
-        self.fault = fault
-
-
-class _SilentError(Exception):
-    """A replica cannot be reached."""
-
-
-class _FatalError(Exception):
-    """A failure that a retry cannot fix."""
+class _FaultError(Exception):
+    """A stream ends with this fault."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
         self.fault = fault
+
+
+class _MovedError(_FaultError):
+    """The verifier redirects to another one."""
+
+
+class _FatalError(_FaultError):
+    """A failure that a retry cannot fix."""
+
+
+class _SilentError(Exception):
+    """A replica cannot be reached."""
