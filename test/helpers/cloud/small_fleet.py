@@ -79,10 +79,6 @@ class SmallFleet:
         self.processes[name] = self._spawn(name)
         self.addresses[name] = self._join(name)
 
-    def holder(self) -> str:
-        """The replica that the last client was placed at."""
-        return max(self.registry.placed, key=lambda name: self.registry.placed[name])
-
     def kill(self, name: str, noticed: bool = False) -> None:
         """kill -9; the router learns of it where ``noticed``."""
         self.processes[name].kill()
