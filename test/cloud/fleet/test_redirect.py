@@ -271,16 +271,6 @@ def test_a_lease_is_good_by_a_clock_that_differs(
     assert refused == (grpc.StatusCode.PERMISSION_DENIED if ahead else grpc.StatusCode.OK)
 
 
-def test_a_lease_that_has_expired_is_no_good_and_the_router_gives_another(
-    at_a: Secured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica, old = at_a.replicas["a"], at_a.lease()
-    monkeypatch.setattr(replica._service, "_clock", lambda: time.time() + LEASE_S)
-    assert at_a.show(old, replica) == grpc.StatusCode.PERMISSION_DENIED
-    at_a.only(a=(replica.address, LEASE_S))
-    assert at_a.show(at_a.lease(), replica) == grpc.StatusCode.OK
-
-
 def test_a_replica_that_drains_opens_no_session_any_more(secured: Secured) -> None:
     """The last one here: that replica is of no use then."""
     replica = secured.replicas["a"]
