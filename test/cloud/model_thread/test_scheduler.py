@@ -135,13 +135,6 @@ def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
     assert alone <= passes / len(robots) + 2
 
 
-def test_of_one_credential_only_so_many_sessions_are_in_a_pass() -> None:
-    of = scheduler(passes_per_robot=3)
-    for _ in range(10):
-        due(of, "fleet", 2)
-    assert len(of.next_batch(0.0)) == 3
-
-
 def test_messages_of_a_flood_wait_for_the_next_time_where_others_are_heard_now() -> None:
     of = scheduler(fixed=0.0, per_row=0.01)
     clients: Any = {f"f{n}": "flood" for n in range(50)} | {"r": "robot"}
