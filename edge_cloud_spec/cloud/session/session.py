@@ -245,7 +245,12 @@ class CloudSession:
             self._generation = None
             self.turn(Trigger.DRAFT_RETURNED)
         if self._generation is not None:
-            return self._on_draft_while_generating(message)
+            # All verdicts up to the current pass's are still sent; then the robot drafts, unless
+            # this is a hint.
+            self._drafts.keep(message, late=True)
+            if not message.hint:
+                self._generation = None
+            return []
         if base in self._history and not message.hint:
             return self._repeat(self._history[base])
         after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
@@ -264,17 +269,6 @@ class CloudSession:
             return []
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
-
-    def _on_draft_while_generating(self, message: DraftMessage) -> list[Effect]:
-        """Keep a draft for its prefix. A draft that is no hint ends the generation.
-
-        All verdicts up to the current pass's are still sent; then the robot drafts. Raises
-        BadDraft.
-        """
-        self._drafts.keep(message, late=True)
-        if not message.hint:
-            self._generation = None
-        return []
 
     def _repeat(self, message: Verdict | RowMessage) -> list[Effect]:
         """Send an earlier reply again, unchanged."""
