@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
-from edge_cloud_spec.cloud.serving.access import Gate
 from edge_cloud_spec.cloud.serving.client_streams import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -71,16 +70,6 @@ def test_over_tls_a_round_trip_of_more_than_a_second_is_no_dead_link(
     with Proxy(guarded.address, LinkProfile(delay_ms=750.0)) as proxy:
         outcome = decode_at(proxy.address, "cloud_ar", reply_timeout=30.0, **shown)
     assert outcome.tokens == OWN, outcome.text
-
-
-@pytest.mark.parametrize("authority", ["", "other"])
-def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
-    guarded: Cloud, pem: Any, authority: str
-) -> None:
-    shown = {"authority": pem.other if authority else "", "token": "secret"}
-    outcome = decode_at(guarded.address, reply_timeout=3.0, **shown)
-    assert outcome.reason == "timeout"
-    assert f"cannot reach the cloud at {guarded.address}" in outcome.text
 
 
 @pytest.mark.parametrize(
@@ -263,23 +252,6 @@ def test_a_token_keeps_its_name_whichever_other_lines_come_or_go(
     assert all(second[token] == name for token, name in first.items() if token in second)
     together = first | second
     assert len({*together.values()}) == len(together)
-
-
-def test_a_token_has_its_name_a_wrong_one_none_and_without_tokens_everybody_is_let_in(
-    tmp_path: Path,
-) -> None:
-    gate = Gate(ServerSettings(token="robot-1:sesame"))
-    assert gate.name_of("Bearer sesame") == "robot-1"
-    for wrong in ("", "Bearer", "Bearer ", "sesame", "Bearer robot-1", "Bearer robot-1:"):
-        assert gate.name_of(wrong) is None
-    assert Gate(ServerSettings()).name_of("Bearer whatever") == ""
-    path = tmp_path / "tokens"
-    path.write_text("stolen\nsesame\n")
-    gate = Gate(ServerSettings(token_file=str(path)))
-    stolen, honest = gate.name_of("Bearer stolen"), gate.name_of("Bearer sesame")
-    path.write_text("sesame\n")  # a line is taken out: the others stay who they were
-    assert gate.name_of("Bearer stolen") is None
-    assert gate.name_of("Bearer sesame") == honest != stolen
 
 
 def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) -> None:
