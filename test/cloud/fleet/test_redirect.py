@@ -181,10 +181,6 @@ def at_a(secured: Secured) -> Secured:
     return secured
 
 
-def test_a_robot_decodes_where_the_router_sends_it(at_a: Secured) -> None:
-    assert at_a.decode().tokens == OWN
-
-
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

@@ -299,13 +299,6 @@ def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None
     assert worker.sessions == 1
 
 
-def test_a_stranger_who_is_first_with_the_request_does_not_keep_its_robot_out() -> None:
-    worker = cloud()
-    stranger(worker, opening())
-    stranger(worker, SessionKey().sign(encode_client(opening())))
-    assert isinstance(Owner(worker).open(1).settle(2), Verdict)
-
-
 def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:
     """What the cloud alone says after these tokens."""
     robot.ask(Generate(robot.base.extend(verified)))

@@ -210,21 +210,6 @@ def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Pat
             assert stranger.ask(opening()).code == "unauthenticated"
 
 
-def test_robots_without_a_credential_are_a_client_for_each_connection(toy: Any) -> None:
-    found = clients(toy, {}, {})
-    assert len(set(found)) == 2 and all("127.0.0.1" in name for name in found)
-
-
-def test_a_robot_with_a_certificate_is_its_identity_whatever_its_token(tmp_path: Path) -> None:
-    fleet = Authority(tmp_path, "fleet")
-    served, robot = fleet.certificate("server"), fleet.certificate("robot-1")
-    with Cloud(toy_worker(), **served, client_authority=fleet.path, token="sesame") as cloud:
-        found = clients(cloud, *[{"authority": fleet.path, "token": "sesame", **robot}] * 2)
-    assert found[0] == found[1]
-    assert "robot-1" in found[0] or "127.0.0.1" in found[0]
-    assert "sesame" not in found[0] and "token" not in found[0]
-
-
 lines = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
 
 
