@@ -36,7 +36,6 @@ class Counters:
     unused: int = 0  # pushed for a prefix that the answer did not reach, or twice for one
     refused: int = 0
     verdicts: int = 0  # without repeated ones
-    ignored: int = 0  # other messages for an outdated prefix
     answers: AnswerCounts = field(default_factory=AnswerCounts)
 
     def count_verdict(

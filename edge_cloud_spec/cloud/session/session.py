@@ -156,7 +156,7 @@ class CloudSession:
     @property
     def pushed(self) -> int:
         """The number of drafts waiting for the answer to reach their prefix."""
-        return len(self._drafts)
+        return len(self._drafts.pushed)
 
     @property
     def generating(self) -> bool:
@@ -211,7 +211,6 @@ class CloudSession:
             return [Reply(RowMessage(base, self._rejected))]
         if here and self.opening.split and self.status is Status.WAITING:
             return self._score(DuePass(EMPTY, row_only=True))
-        self.counters.ignored += 1
         return []
 
     def _on_predicted(self, event: Predicted) -> list[Effect]:
@@ -290,7 +289,6 @@ class CloudSession:
     def _on_generate(self, message: Generate) -> list[Effect]:
         base = message.base
         if base != self.digest and base not in self._history:
-            self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._generation is None else ()
         self._generation = None if self.status in OVER else message.generation

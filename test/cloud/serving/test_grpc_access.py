@@ -189,21 +189,16 @@ def test_a_certificate_is_replaced_without_a_restart_of_either_side(rotating: An
         assert client(link).tokens == OWN  # the running robot, too, on a new connection
 
 
-def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
-    """How the verifier names these robots, which are connected at the same time."""
-    with contextlib.ExitStack() as stack:
-        for number, robot in enumerate(robots):
-            talk = stack.enter_context(Talk(cloud.address, **robot))
-            assert isinstance(talk.ask(opening(nonce=number)), Opened)
-        return [stream.client for stream in cloud.service.streams.streams]
-
-
 def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("sesame\nrobot-7:barley\nrobot-7:barley-before\n")
     with Cloud(toy_worker(), token_file=str(tokens)) as cloud:
         shown = ("sesame", "barley", "barley-before", "robot-7:barley", "sesame")
-        found = clients(cloud, *({"token": token} for token in shown))
+        with contextlib.ExitStack() as stack:
+            for number, token in enumerate(shown):
+                talk = stack.enter_context(Talk(cloud.address, token=token))
+                assert isinstance(talk.ask(opening(nonce=number)), Opened)
+            found = [stream.client for stream in cloud.service.streams.streams]
         assert sorted(found)[:3] == ["robot-7"] * 3
         assert re.fullmatch(r"token [0-9a-f]{12}", sorted(found)[3]) and found.count(found[0]) == 2
         with Talk(cloud.address, token="robot-7") as stranger:  # a name is no secret
