@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ...errors import UserError
@@ -42,17 +42,13 @@ def weight(client: str, replica: str) -> int:
 def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
     """The name of this client's replica; None if there is none."""
     ranked = sorted(loads, key=lambda name: weight(client, name), reverse=True)
-    bound = _bound(loads.values())
+    sessions = sum(load.sessions for load in loads.values())
+    # The most sessions that a replica may have after one more is placed.
+    bound = math.ceil(ABOVE_MEAN * (sessions + 1) / max(1, len(loads)))
     for name in ranked:
         if loads[name].memory < FULL and loads[name].sessions < bound:
             return name
     return min(ranked, key=lambda name: (loads[name].memory, loads[name].sessions), default=None)
-
-
-def _bound(loads: Iterable[ReplicaLoad]) -> float:
-    """The most sessions that a replica may have after one more is placed."""
-    sessions = [load.sessions for load in loads]
-    return math.ceil(ABOVE_MEAN * (sum(sessions) + 1) / len(sessions)) if sessions else 0.0
 
 
 @dataclass
