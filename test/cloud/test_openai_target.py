@@ -117,6 +117,7 @@ def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleName
     with Cloud(worker_of("--device", "cpu", "--dtype", "float32")) as cloud:
         robot = Robot(cloud.address, str(EMBEDDED / "drafter"))
         ours = [robot.words(robot.decode(request)) for request in requests]
+        robot.client.close()
     assert theirs == ours
     assert len({str(read_answer(words).action) for words in ours}) > 5
     assert asked == len(requests)
