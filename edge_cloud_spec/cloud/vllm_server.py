@@ -66,10 +66,6 @@ class VllmServer(OpenAiServer):
         reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
         return reply.get("tokens") if isinstance(reply, dict) else None
 
-    async def hits(self) -> float:
-        """How many tokens the prefix cache has served since the server's start."""
-        return await self.metric("vllm:prefix_cache_hits_total")
-
     async def _told(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 

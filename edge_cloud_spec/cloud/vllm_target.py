@@ -44,6 +44,7 @@ from .vllm_server import Served, VllmReply, VllmServer
 MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
 RUN = 4  # tokens per request while the target generates without drafts
+HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
 QUIET_S = 1.0  # silence in which a server may have been restarted
 # vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
 FORGOTTEN = ("Cache miss", "Failed to apply")
@@ -440,7 +441,7 @@ class VllmModels(ModelRunner):
             raise self._other(
                 f"processor: a prompt is {count} tokens there, {len(prompt.input_ids)} here"
             )
-        before = await self.server.hits()
+        before = await self.server.metric(HITS)
         policies = [SamplingPolicy(PROBE_TEMPERATURE, seed=seed) for seed in range(PROBE_SEEDS)]
         said = [
             await self._token(session, (), policy, None) for policy in (GREEDY, GREEDY, *policies)
@@ -452,7 +453,7 @@ class VllmModels(ModelRunner):
                 self.server.url,
                 said[:2],
             )
-        if await self.server.hits() == before:
+        if await self.server.metric(HITS) == before:
             log.warning(
                 "%s computes each prompt anew: give it --enable-prefix-caching, and a --block-size "
                 "below the %d tokens of a prompt",

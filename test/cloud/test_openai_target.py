@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from helpers.checkpoints import jpeg
 from helpers.cloud.api_peer import (
     ANSWER,
     DONE,
-    HOSTILE,
     SECRET,
     USAGE,
     ApiPeer,
@@ -120,6 +117,7 @@ def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleName
     with Cloud(worker_of("--device", "cpu", "--dtype", "float32")) as cloud:
         robot = Robot(cloud.address, str(EMBEDDED / "drafter"))
         ours = [robot.words(robot.decode(request)) for request in requests]
+        robot.client.close()
     assert theirs == ours
     assert len({str(read_answer(words)) for words in ours}) > 5
     assert asked == len(requests)
@@ -191,24 +189,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiPeer, 
     secret.write_text(KEY)
     with ApiPeer() as peer, verifier(peer.url, "--api-key-file", str(secret)) as there:
         yield peer, there
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_reply_is_one_sentence_without_the_key_and_others_are_served(
-    faulty: tuple[ApiPeer, SimpleNamespace], name: str
-) -> None:
-    peer, there = faulty
-    reply, complaint = HOSTILE[name]
-    complaint = {"text": "no chunk of an answer", "another reason": "'[key]'"}.get(
-        complaint, complaint
-    )
-    peer.answers = lambda body: reply if "door" in str(body["messages"]) else answer()
-    outcome = there.decode(Request("find the brown door", REQUEST.jpeg))
-    assert not outcome.completed and complaint in outcome.text
-    assert outcome.text.isprintable() and len(outcome.text) <= 504
-    assert KEY not in outcome.text
-    assert there.robot.words(there.decode()) == ANSWER
-    assert not there.worker._models.allowance._closed, "it did not ask to wait"
 
 
 def test_of_several_choices_the_one_that_was_asked_for_is_heard() -> None:
@@ -619,11 +599,7 @@ def test_a_key_is_in_no_log_no_message_and_no_metric(
     """A bag holds what a robot hears, and what its nodes say of it."""
     secret = tmp_path / "key"
     secret.write_text(KEY + "\n")
-    root = logging.getLogger()
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
+    caplog.set_level(logging.DEBUG)
     heard: list[bytes] = []
     echoes: list[Any] = [
         (status, {"x-key": KEY}, f'{{"error": {{"message": "your key {KEY} is bad"}}}}'.encode())
@@ -633,29 +609,22 @@ def test_a_key_is_in_no_log_no_message_and_no_metric(
         [event({"error": {"message": f"Bearer {KEY}"}})],
         [b"data: " + KEY.encode() + b"\n\n"],
     ]
-    try:
-        with ApiPeer() as peer:
-            options = ("--api-key-file", str(secret), "--requests-per-hour", "100")
-            with verifier(peer.url, *options) as there:
-                put = there.robot.inbox.put
-                there.robot.inbox.put = lambda item, *rest: (heard.append(item), put(item, *rest))  # type: ignore[method-assign]
-                for said in echoes:
-                    peer.answers = lambda body, said=said: said  # type: ignore[misc]
-                    there.worker._models.allowance._closed = 0.0
-                    outcome = there.decode()
-                    assert not outcome.completed
-                    heard.append(outcome.text.encode())
-                assert KEY.encode() not in b"".join(
-                    item for item in heard if isinstance(item, bytes)
-                )
-                assert "[key]" in str(heard)
-                heard.append(repr(there.worker.counters).encode())
-                assert all(each["authorization"] == f"Bearer {KEY}" for each in peer.headers)
-    finally:
-        root.removeHandler(handler)
-    written = "".join([stream.getvalue(), caplog.text, *capfd.readouterr()])
-    assert KEY not in written
-    assert KEY not in str(sys.argv)
+    with ApiPeer() as peer:
+        options = ("--api-key-file", str(secret), "--requests-per-hour", "100")
+        with verifier(peer.url, *options) as there:
+            put = there.robot.inbox.put
+            there.robot.inbox.put = lambda item, *rest: (heard.append(item), put(item, *rest))  # type: ignore[method-assign]
+            for said in echoes:
+                peer.answers = lambda body, said=said: said  # type: ignore[misc]
+                there.worker._models.allowance._closed = 0.0
+                outcome = there.decode()
+                assert not outcome.completed
+                heard.append(outcome.text.encode())
+            assert KEY.encode() not in b"".join(item for item in heard if isinstance(item, bytes))
+            assert "[key]" in str(heard)
+            heard.append(repr(there.worker.counters).encode())
+            assert all(each["authorization"] == f"Bearer {KEY}" for each in peer.headers)
+    assert KEY not in "".join([caplog.text, *capfd.readouterr()])
 
 
 def test_neither_a_part_of_a_key_nor_of_a_picture_is_quoted_from_an_error(
@@ -720,13 +689,10 @@ def test_the_key_comes_from_a_file_or_its_variable_alone(
         OpenAiServer("http://host/v1", "a", str(tmp_path / "nothing"))
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(UserError, match=r"pip install 'openai>=2'$"):
-        OpenAiServer("http://host/v1", "a")
-
-
 # The command
+
+
+VLLM = ("--target", "vllm:http://x:1", "--checkpoint", "x")
 
 
 @pytest.mark.parametrize(
@@ -738,6 +704,10 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--requests-per-hour", "-1"), "must be a whole number from 0 up, not -1"),
         (("--api-timeout", "0"), "--api-timeout must be a number from 0.001 up, not 0"),
         (("--target", TARGET), "goes with --target openai:"),
+        (("--target", "vllm:http://x:1", "--model", ""), "--checkpoint DIRECTORY go together"),
+        (("--target", TARGET, "--checkpoint", "x", "--model", ""), "go together"),
+        ((*VLLM, "--drafter", "y", "--model", ""), "leave out --drafter"),
+        (VLLM, "--model goes with"),
     ],
     ids=str,
 )

@@ -21,14 +21,12 @@ from helpers.cloud.served_answers import (
 from helpers.cloud.vllm_peer import VllmPeer
 from helpers.suites import rows
 
-from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
-from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 
 
@@ -252,23 +250,14 @@ def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:
         ({"/version": {"detail": "?"}}, "no vLLM server with one model"),
         ({"/v1/models": {"data": []}}, "no vLLM server with one model"),
         ({"/v1/models": {"data": [{"id": "x", "max_model_len": 90}]}}, "--max-model-len"),
-        ({"/tokenize": [1, 2, 3]}, "another tokenizer"),
-        ({"prompt": [1, 2, 3]}, "another processor: a prompt is 3 tokens there"),
-        ({"endpoint": 404}, "--enable-scale-out"),
+        ({"/tokenize": {"tokens": [1, 2, 3]}}, "another tokenizer"),
+        ({"prompt_token_ids": [1, 2, 3]}, "another processor: a prompt is 3 tokens there"),
     ],
 )
 def test_a_server_that_cannot_serve_is_refused_at_start(
     peer: VllmPeer, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setattr(peer, "said", peer.said | wrong)
-    if "/tokenize" in wrong:
-        monkeypatch.setattr(peer, "tokens_of", lambda text: wrong["/tokenize"])
-    if "prompt" in wrong:
-        monkeypatch.setattr(
-            peer, "fault", lambda body: (200, {"prompt_token_ids": wrong["prompt"]})
-        )
-    if "endpoint" in wrong:
-        monkeypatch.setattr(peer, "fault", lambda body: (404, {"error": "?"}))
     with pytest.raises(UserError, match=why):
         on_vllm(peer)
 
@@ -279,8 +268,8 @@ def test_a_server_that_cannot_serve_is_refused_at_start(
         ({}, ""),
         ({"/version": {"version": "0.1"}}, "by version 0.1: start this verifier again"),
         ({"/v1/models": {"data": [{"id": "y", "max_model_len": 4096}]}}, "serves y now"),
-        ({"tokens": [1, 2, 3]}, "another tokenizer"),
-        ({"prompt": [1, 2, 3]}, "another processor"),
+        ({"/tokenize": {"tokens": [1, 2, 3]}}, "another tokenizer"),
+        ({"prompt_token_ids": [1, 2, 3]}, "another processor"),
     ],
 )
 def test_a_server_that_was_started_again_is_looked_at_again(
@@ -292,11 +281,6 @@ def test_a_server_that_was_started_again_is_looked_at_again(
     monkeypatch.setattr(models, "_served", replace(models._served))
     monkeypatch.setattr(peer, "said", peer.said | now)
     monkeypatch.setattr(peer, "started", peer.started + 1.0)
-    if "tokens" in now:
-        monkeypatch.setattr(peer, "tokens_of", lambda text: now["tokens"])
-    if "prompt" in now:
-        reply, told = peer.reply, {"prompt_token_ids": now["prompt"]}
-        monkeypatch.setattr(peer, "reply", lambda body: (200, {**reply(body)[1], **told}))
     for _ in range(2):
         outcome = served.decode()
         if why:
@@ -317,23 +301,3 @@ def test_a_server_without_our_logits_processor_is_found_out() -> None:
             models.check(opening)
         with pytest.raises(UserError, match="take rule greedy or coupled"):
             models.check(opening_of(sample_requests(0, 1)[0], rule="rejection", policy=POLICY))
-
-
-THERE = ("--target", "vllm:http://x:1", "--checkpoint", "x")
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (("--target", "vllm:http://x:1"), "--checkpoint DIRECTORY go together"),
-        (("--target", str(TARGET), "--checkpoint", "x"), "go together"),
-        (
-            ("--target", "vllm:http://x:1", "--checkpoint", "x", "--drafter", "y"),
-            "leave out --drafter",
-        ),
-        (("--target", "vllm:http://x:1", "--checkpoint", "x", "--model", "y"), "--model goes with"),
-    ],
-)
-def test_options_that_cannot_be_meant_are_refused(options: tuple[str, ...], why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        parsed(ServeSettings(), options)

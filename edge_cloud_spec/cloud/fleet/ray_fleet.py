@@ -260,14 +260,9 @@ def fleet_metrics(ask: Callable[[], Scrape], registry: Registry) -> Iterator[Met
     yield gauge("fleet_replica_up", "1: the replica answered.", up, LABEL)
     text = "Robots that the router sent to this replica."
     yield counter("fleet_placements", text, dict(registry.placed), LABEL)
-    yield from together({name: found for name, found in scrape.items() if found is not None})
-
-
-def together(scrape: Mapping[str, Sequence[Metric]]) -> Iterator[Metric]:
-    """Merge the replicas' metrics: one family per name, its samples labelled by replica."""
-    families: dict[str, Any] = {}
+    families: dict[str, Any] = {}  # one for each name, its samples labelled by replica
     for replica, found in scrape.items():
-        for family in found:
+        for family in found or ():
             whole = families.setdefault(family.name, family)
             own = [one._replace(labels={**one.labels, LABEL: replica}) for one in family.samples]
             whole.samples = [*([] if whole is family else whole.samples), *own]

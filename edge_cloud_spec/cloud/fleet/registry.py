@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from ...errors import UserError
 
@@ -42,26 +42,23 @@ def weight(client: str, replica: str) -> int:
 def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
     """The name of this client's replica; None if there is none."""
     ranked = sorted(loads, key=lambda name: weight(client, name), reverse=True)
-    bound = _bound(loads.values())
+    sessions = sum(load.sessions for load in loads.values())
+    # The most sessions that a replica may have after one more is placed.
+    bound = math.ceil(ABOVE_MEAN * (sessions + 1) / max(1, len(loads)))
     for name in ranked:
         if loads[name].memory < FULL and loads[name].sessions < bound:
             return name
     return min(ranked, key=lambda name: (loads[name].memory, loads[name].sessions), default=None)
 
 
-def _bound(loads: Iterable[ReplicaLoad]) -> float:
-    """The most sessions that a replica may have after one more is placed."""
-    sessions = [load.sessions for load in loads]
-    return math.ceil(ABOVE_MEAN * (sum(sessions) + 1) / len(sessions)) if sessions else 0.0
-
-
 @dataclass
 class _Entry:
     address: str
-    load: ReplicaLoad = field(default_factory=ReplicaLoad)
+    load: ReplicaLoad
+    ahead_s: float
+    draining: bool
     missed: int = 0
-    draining: bool = False
-    ahead_s: float = 0.0
+    placed: int = 0  # clients since the last report
 
 
 class Registry:
@@ -69,8 +66,6 @@ class Registry:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        # Clients placed since the replica's last report.
-        self._since_report: Counter[str] = Counter()
         self.placed: Counter[str] = Counter()
 
     @property
@@ -82,7 +77,7 @@ class Registry:
     def _loads(self, *, late: bool) -> dict[str, ReplicaLoad]:
         """The loads of replicas whose reports are late (True) or punctual (False)."""
         return {
-            name: replace(one.load, sessions=one.load.sessions + self._since_report[name])
+            name: replace(one.load, sessions=one.load.sessions + one.placed)
             for name, one in self._entries.items()
             if not one.draining and (one.missed >= MISSES) == late
         }
@@ -94,11 +89,10 @@ class Registry:
 
     def reported(self, name: str, address: str, load: ReplicaLoad, ahead_s: float = 0.0) -> None:
         """Record a replica's address, load and clock offset."""
-        entry = self._entries.get(name)
-        if entry is None or entry.address != address:
-            entry = self._entries[name] = _Entry(address)  # started or restarted
-        entry.load, entry.missed, entry.ahead_s = load, 0, ahead_s
-        self._since_report[name] = 0
+        known = self._entries.get(name)
+        # At another address it was started anew.
+        draining = known is not None and known.draining and known.address == address
+        self._entries[name] = _Entry(address, load, ahead_s, draining)
 
     def missed(self, name: str) -> None:
         """Record that a replica's report is overdue."""
@@ -128,9 +122,10 @@ class Registry:
         name = place(client, next(filter(None, (*reached, *choices)), {}))
         if name is None:
             return None
-        self._since_report[name] += 1
+        entry = self._entries[name]
+        entry.placed += 1
         self.placed[name] += 1
-        return name, self._entries[name].address
+        return name, entry.address
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...wire.channel import ASK, AVOID, METHOD_NAME, SERVICE
+from ...wire.channel import ASK, AVOID
 from ...wire.codec import encode_server
 from ...wire.messages import MOVED, Fault
 from ..serving.access import AccessSettings, Gate, retry_after
@@ -29,20 +29,19 @@ OLD_ROBOT = "this address is a fleet's router; update edge_cloud_spec on the rob
 HEALTH_S = 0.1  # between two checks whether any replica serves
 
 
-class FrontService:
-    """Assigns clients to the registry's replicas, within the limits of ``access``."""
+class RouterServer(HealthyServer):
+    """The router's server: address, TLS and health; it runs no model.
+
+    It assigns clients to the registry's replicas, within the limits of ``access``.
+    """
 
     def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
-        """Raises UserError for an unusable token file."""
+        """key: signs the leases. Raises UserError."""
+        super().__init__(access, self._assign)
         self._registry, self._key = registry, key
         self._gate = Gate(access)
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The RPC handler for ``server.add_generic_rpc_handlers``."""
-        method = grpc.stream_stream_rpc_method_handler(self._decode)
-        return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
-
-    async def _decode(
+    async def _assign(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         client, credential = await self._gate.admit(context)
@@ -64,24 +63,6 @@ class FrontService:
         )
         await context.write(encode_server(fault))
 
-
-async def _says_something(requests: AsyncIterator[bytes]) -> bool:
-    """Whether the robot sends a message; a probe (``doctor``) does not."""
-    try:
-        await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_S)
-    except (StopAsyncIteration, asyncio.TimeoutError):
-        return False
-    return True
-
-
-class RouterServer(HealthyServer):
-    """The router's server: address, TLS and health; it runs no model."""
-
-    def __init__(self, registry: Registry, key: bytes, access: AccessSettings) -> None:
-        """Raises UserError."""
-        super().__init__(access, FrontService(registry, key, access).handler())
-        self._registry = registry
-
     async def stop(self) -> None:
         """Stop at once; a router's streams are short."""
         await super().stop()
@@ -93,3 +74,12 @@ class RouterServer(HealthyServer):
         while True:
             await self._report(bool(self._registry.loads))
             await asyncio.sleep(HEALTH_S)
+
+
+async def _says_something(requests: AsyncIterator[bytes]) -> bool:
+    """Whether the robot sends a message; a probe (``doctor``) does not."""
+    try:
+        await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_S)
+    except (StopAsyncIteration, asyncio.TimeoutError):
+        return False
+    return True

@@ -99,7 +99,7 @@ class Engine:
         """Handle the stream's next message, if there is one, and charge the client for the time."""
         if stream.waiting:
             started = self._clock()
-            self._handle(stream, *stream.take())
+            self._handle(stream, *stream.waiting.popleft())
             self._scheduler.charge(stream.client, self._clock() - started)
         if stream.gone and not stream.waiting:
             self._sessions.leave(stream, self._clock())
@@ -228,11 +228,10 @@ class Engine:
     def _open(self, stream: RobotStream, opening: Open) -> None:
         self._models.check(opening)
         spec = self._models.spec
-        try:
-            opening = self._completed(opening, stream)
-        except UnknownHistory as error:
-            stream.send(Fault(UNKNOWN_HISTORY, str(error)))
-            return
+        if spec.history.frames:
+            opening = self.histories.completed(opening, stream.credential, self._clock())
+        else:
+            opening = replace(opening, history=NO_TURNS)
         prompt = self._models.prompt(opening, stream.credential)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -245,7 +244,9 @@ class Engine:
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
-        if again is not None and again.continues(opening.verified):  # the robot lost the link
+        if again is not None and again.stands_at(
+            base.extend(opening.verified)
+        ):  # the robot lost the link
             again.pause()
             self._sessions.attach(stream, again)
             stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified))
@@ -282,12 +283,6 @@ class Engine:
         self._sessions.attach(stream, session)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
-
-    def _completed(self, opening: Open, stream: RobotStream) -> Open:
-        """The request with its whole history; with none, where prompts here have none."""
-        if not self._models.spec.history.frames:
-            return replace(opening, history=NO_TURNS)
-        return self.histories.completed(opening, stream.credential, self._clock())
 
     def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
         """If the robot's Open asks for server generation, start it as a Generate would."""
@@ -404,6 +399,8 @@ def fault_of(error: Exception) -> Fault:
         log.error("the device has no memory for a request", exc_info=error)
         text = "the verifier's device has no memory for this request; try again later"
         return Fault("overloaded", text, RETRY_S)
+    if isinstance(error, UnknownHistory):
+        return Fault(UNKNOWN_HISTORY, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
         return Fault("bad_request", text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")

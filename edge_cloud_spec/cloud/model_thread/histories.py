@@ -82,13 +82,12 @@ class Histories:
         known.used = now
         self._known[credential] = known
         self._known.move_to_end(credential)
-        while len(self._known) > self._most or self._oldest.used < now - self._keep_s:
+        while (
+            len(self._known) > self._most
+            or next(iter(self._known.values())).used < now - self._keep_s
+        ):
             self._known.popitem(last=False)
         return known
-
-    @property
-    def _oldest(self) -> _Known:
-        return next(iter(self._known.values()))
 
     @staticmethod
     def _with_frame(turn: Turn, known: _Known) -> Turn:

@@ -222,10 +222,9 @@ class LocalModels(ModelRunner):
             return None
 
         def report(prediction: ExitPrediction) -> None:
-            path, token = prediction.path, prediction.token
+            token = prediction.token
             if token is not None:
-                found = Predicted(path, token, prediction.confidence)
-                on_predicted(session, found)
+                on_predicted(session, Predicted(prediction.path, token, prediction.confidence))
 
         return self._exits.predictor(
             due.draft,
@@ -240,11 +239,8 @@ class LocalModels(ModelRunner):
         )
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
-        return self._drafter_of(session).finished(Branch(prefix, chain(length))).draft
-
-    def _drafter_of(self, session: HeldSession) -> DraftModel:
         if self.drafter is None:
-            raise UserError(NO_DRAFTER)
+            return super().propose(session, prefix, length)
         if session.drafter is None:
             opening = session.opening
             request = request_of(opening, session.credential)
@@ -256,7 +252,7 @@ class LocalModels(ModelRunner):
                 self.spec.end_ids,
                 grammar=_grammar(self.drafter, opening, self.spec),
             )
-        return session.drafter
+        return session.drafter.finished(Branch(prefix, chain(length))).draft
 
 
 def _cached(session: HeldSession) -> CachedTarget:

@@ -89,27 +89,12 @@ class RobotStream:
         self.session: HeldSession | None = None
         self.gone = False  # whether the robot has left
         self.waiting: deque[tuple[bytes, float]] = deque()  # messages with their arrival times, s
-        # Number and bytes of messages received, and of those taken.
-        self._received, self._taken = [0, 0], [0, 0]
-
-    def receive(self, data: bytes, now: float) -> None:
-        """Queue a message that arrived at time ``now``, s."""
-        self.waiting.append((data, now))
-        self._received[0] += 1
-        self._received[1] += len(data)
-
-    def take(self) -> tuple[bytes, float]:
-        """The next message and its time of arrival, s."""
-        data, arrived = self.waiting.popleft()
-        self._taken[0] += 1
-        self._taken[1] += len(data)
-        return data, arrived
 
     @property
     def backlog(self) -> tuple[int, int]:
         """How many messages and bytes wait; from any thread."""
-        (messages, size), (taken, taken_size) = self._received, self._taken
-        return messages - taken, size - taken_size
+        sizes = [len(data) for data, _ in tuple(self.waiting)]
+        return len(sizes), sum(sizes)
 
     def send(self, message: ServerMessage) -> None:
         """Send a message to the robot; from any thread."""
@@ -190,10 +175,6 @@ class HeldSession(CloudSession):
         """Whether this secret is that of the robot that opened the session."""
         return hmac.compare_digest(key_of(secret), self.opening.key)
 
-    def continues(self, verified: tuple[int, ...]) -> bool:
-        """Whether a robot with these verified tokens can resume this session."""
-        return self.stands_at(self.base.extend(verified))
-
     def release(self) -> None:
         """Free all memory."""
         self.drafter = None
@@ -266,8 +247,8 @@ class Sessions:
 
     def of(self, base: PrefixDigest, key: bytes) -> HeldSession | None:
         """The session opened with this request digest and key, None if there is none."""
-        matching = (session for session in self._sessions.values() if session.base == base)
-        return next((session for session in matching if session.opening.key == key), None)
+        held = self._sessions.values()
+        return next((one for one in held if (one.base, one.opening.key) == (base, key)), None)
 
     @property
     def connected(self) -> int:

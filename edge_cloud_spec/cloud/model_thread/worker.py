@@ -96,7 +96,7 @@ class Worker(threading.Thread):
 
     def receive(self, stream: RobotStream, data: bytes) -> None:
         """Queue a message that arrived on this stream; from any thread."""
-        stream.receive(data, self._clock())
+        stream.waiting.append((data, self._clock()))
         self._arrivals.put(stream)
 
     def leave(self, stream: RobotStream) -> None:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -207,7 +208,5 @@ def raise_file_limit() -> None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 65_536
-    try:
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 65_536), hard))
-    except (OSError, ValueError):
-        return

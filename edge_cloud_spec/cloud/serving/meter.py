@@ -91,18 +91,14 @@ class Meter:
             case Verdict():
                 self._judged(stream, message)
 
-    def preset_of(self, stream: RobotStream) -> str:
-        """The metric label for this robot's preset."""
-        session = stream.session
-        name = session.opening.preset if session is not None else OTHER
-        return name if name in self._presets else OTHER
-
     def _judged(self, stream: RobotStream, verdict: Verdict) -> None:
         progress = self._progress.setdefault(stream, _Progress())
         if verdict.base.length < progress.next:
             return
         progress.next = verdict.base.length + 1
-        preset, now = self.preset_of(stream), time.perf_counter()
+        name = OTHER if stream.session is None else stream.session.opening.preset
+        preset = name if name in self._presets else OTHER
+        now = time.perf_counter()
         tokens = len(verdict.path) + (verdict.token is not None)
         self.queue_s[preset].observe(verdict.queue_s)
         self.verify_s[preset].observe(verdict.verify_s)

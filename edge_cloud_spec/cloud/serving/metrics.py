@@ -50,7 +50,7 @@ def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
         ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
         ("num_requests_waiting", "Messages and passes that wait.", worker.waiting, ""),
         ("sessions", "Sessions, by whether their robot is there.", sessions, "state"),
-        ("streams", "Open streams.", len(service.streams), ""),
+        ("streams", "Open streams.", len(service.streams.streams), ""),
         (
             "waiting_bytes",
             "Bytes of messages that wait, by their direction.",

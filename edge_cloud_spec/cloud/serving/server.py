@@ -83,13 +83,14 @@ class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "health is asked for with Check here")
 
 
-def _earlier_robots() -> grpc.GenericRpcHandler:
-    """The handler that refuses robots with a protocol before 4, which call another service."""
-    method = grpc.stream_stream_rpc_method_handler(_refuse_earlier)
-    return grpc.method_handlers_generic_handler(EARLIER_SERVICE, {METHOD_NAME: method})
+def handler_of(decode: Callable[..., object], service: str = SERVICE) -> grpc.GenericRpcHandler:
+    """The handler of a gRPC service whose only method is ``decode``; its messages stay bytes."""
+    method = grpc.stream_stream_rpc_method_handler(decode)
+    return grpc.method_handlers_generic_handler(service, {METHOD_NAME: method})
 
 
 async def _refuse_earlier(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Refuse a robot with a protocol before 4, which calls another service."""
     text = f"the robot speaks a protocol before 4 and the cloud protocol {PROTOCOL}"
     code = grpc.StatusCode.INVALID_ARGUMENT  # a status that no robot retries on
     await context.abort(code, f"{text}; update edge_cloud_spec on the robot")
@@ -143,8 +144,9 @@ class ServerSettings(AccessSettings):
 class HealthyServer:
     """A gRPC server of one service, with health reports; belongs to one asyncio loop."""
 
-    def __init__(self, access: AccessSettings, handler: grpc.GenericRpcHandler) -> None:
-        self._access, self._handler = access, handler
+    def __init__(self, access: AccessSettings, decode: Callable[..., object]) -> None:
+        """decode: the service's method."""
+        self._access, self._decode = access, decode
         self._server: grpc.aio.Server | None = None
         self._health = HealthService()
         self._watching: asyncio.Task[None] | None = None
@@ -152,7 +154,8 @@ class HealthyServer:
     async def start(self) -> str:
         """Bind and serve; returns the address with the port in use. Raises UserError."""
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._handler, _earlier_robots()))
+        earlier = handler_of(_refuse_earlier, EARLIER_SERVICE)
+        server.add_generic_rpc_handlers((handler_of(self._decode), earlier))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         address = listen(server, self._access)
         self._prepare()
@@ -192,7 +195,7 @@ class Server(HealthyServer):
         self._service = service or DecodeService(worker, settings)
         self._model_watch = ModelWatch(worker, settings.stuck_s)
         self.metrics: MetricsServer | None = None
-        super().__init__(settings, self._service.handler())
+        super().__init__(settings, self._service.decode)
 
     async def start(self) -> str:
         """Bind and serve; returns the address with the port in use. Raises UserError."""
@@ -237,9 +240,8 @@ async def _serve(
     worker: Worker,
     settings: ServerSettings,
     on_ready: Callable[[str], None],
-    service: DecodeService | None,
 ) -> None:
-    server = Server(worker, settings, service)
+    server = Server(worker, settings)
     address = await server.start()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -255,18 +257,16 @@ async def _serve(
 def serve(
     worker: Worker,
     settings: ServerSettings,
-    on_ready: Callable[[str], None] = lambda _: None,
-    service: DecodeService | None = None,
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM; raises UserError.
 
-    ``on_ready`` is called with the address once robots can connect. service: the service to use,
-    for callers that inspect it.
+    ``on_ready`` is called with the address once robots can connect.
     """
     raise_file_limit()
     worker.start()
     try:
-        asyncio.run(_serve(worker, settings, on_ready, service))
+        asyncio.run(_serve(worker, settings, on_ready))
     finally:
         worker.stop()
         worker.join(timeout=10)

@@ -13,7 +13,6 @@ import grpc
 import grpc.aio
 
 from ...presets import preset_names
-from ...wire.channel import METHOD_NAME, SERVICE
 from ...wire.frames import MAX_STAMPED, Echo, sent_of, with_echo
 from ...wire.messages import Fault, Opened, ServerMessage
 from ..model_thread.sessions import RobotStream
@@ -38,19 +37,15 @@ class DecodeService:
         self.meter = Meter(preset_names())
         self.problem = ""  # of the model's thread; while set, no stream is admitted
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The RPC handler for ``server.add_generic_rpc_handlers``; messages stay bytes here."""
-        method = grpc.stream_stream_rpc_method_handler(self._decode)
-        return grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
-
     def end(self) -> None:
         """End every open stream, before the server stops."""
         for queue in self.streams.streams.values():
             queue.put(None)
 
-    async def _decode(
+    async def decode(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
+        """Serve one robot's stream."""
         client, credential = await self.gate.admit(context)
         if not await self._takes(credential, context):
             return

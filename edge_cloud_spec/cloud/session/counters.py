@@ -36,10 +36,7 @@ class Counters:
     unused: int = 0  # pushed for a prefix that the answer did not reach, or twice for one
     refused: int = 0
     verdicts: int = 0  # without repeated ones
-    ignored: int = 0  # other messages for an outdated prefix
-
-    def __post_init__(self) -> None:
-        self.answers = AnswerCounts()
+    answers: AnswerCounts = field(default_factory=AnswerCounts)
 
     def count_verdict(
         self, draft: Draft, source: str, path: Sequence[int], tokens: int, finish: str

@@ -127,10 +127,7 @@ class DraftChoice:
         self._grammar = grammar
         self._opening, self._answer, self._rules = opening, answer, rules
         self._counters, self._lookup, self._server_drafting = counters, lookup, server_drafting
-        self._pushed = PushedDrafts(counters)
-
-    def __len__(self) -> int:
-        return len(self._pushed)
+        self.pushed = PushedDrafts(counters)
 
     def keep(self, message: DraftMessage, *, late: bool) -> None:
         """Keep a robot's draft for a later prefix; raises BadDraft.
@@ -147,18 +144,18 @@ class DraftChoice:
             self._rules.check(message, answer.max_tokens - base.length)
             here = base == answer.digest
             if ahead or here or answer.rest_of(base, message.draft) is not None:
-                self._pushed.add(message)
+                self.pushed.add(message)
                 return
         self._counters.late += 1
 
     def forget_passed(self) -> None:
         """Drop the drafts for prefixes no longer than the answer."""
         here = self._answer.digest
-        self._pushed.keep(lambda pushed: pushed.base.length > here.length)
+        self.pushed.keep(lambda pushed: pushed.base.length > here.length)
 
     def end(self) -> None:
         """The answer is over: drop all drafts, and add the answer to the lookup."""
-        self._pushed.keep(lambda pushed: False)
+        self.pushed.keep(lambda pushed: False)
         # Only tokens verified here are learned, not those that the robot claims or drew.
         is_ours = not self._opening.verified and self._opening.split is None
         if self._lookup is not None and is_ours:
@@ -172,15 +169,15 @@ class DraftChoice:
         awaits. generating: the server generates by itself, so the robot awaits no verdict.
         """
         if not generating:
-            self._pushed.keep(lambda pushed: not pushed.hint)
-        message = self._pushed.take(self._answer.digest)
+            self.pushed.keep(lambda pushed: not pushed.hint)
+        message = self.pushed.take(self._answer.digest)
         if not late:
             self.forget_passed()
         if message is not None:
             return self.given(message, awaited=not generating)
         if not late:
             return None
-        rest = self._pushed.take_rest(self._answer)
+        rest = self.pushed.take_rest(self._answer)
         if rest is None:
             return None
         self._counters.judged += 1

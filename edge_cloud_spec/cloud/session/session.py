@@ -156,7 +156,7 @@ class CloudSession:
     @property
     def pushed(self) -> int:
         """The number of drafts waiting for the answer to reach their prefix."""
-        return len(self._drafts)
+        return len(self._drafts.pushed)
 
     @property
     def generating(self) -> bool:
@@ -211,7 +211,6 @@ class CloudSession:
             return [Reply(RowMessage(base, self._rejected))]
         if here and self.opening.split and self.status is Status.WAITING:
             return self._score(DuePass(EMPTY, row_only=True))
-        self.counters.ignored += 1
         return []
 
     def _on_predicted(self, event: Predicted) -> list[Effect]:
@@ -245,7 +244,12 @@ class CloudSession:
             self._generation = None
             self.turn(Trigger.DRAFT_RETURNED)
         if self._generation is not None:
-            return self._on_draft_while_generating(message)
+            # All verdicts up to the current pass's are still sent; then the robot drafts, unless
+            # this is a hint.
+            self._drafts.keep(message, late=True)
+            if not message.hint:
+                self._generation = None
+            return []
         if base in self._history and not message.hint:
             return self._repeat(self._history[base])
         after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
@@ -264,17 +268,6 @@ class CloudSession:
             return []
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
-
-    def _on_draft_while_generating(self, message: DraftMessage) -> list[Effect]:
-        """Keep a draft for its prefix. A draft that is no hint ends the generation.
-
-        All verdicts up to the current pass's are still sent; then the robot drafts. Raises
-        BadDraft.
-        """
-        self._drafts.keep(message, late=True)
-        if not message.hint:
-            self._generation = None
-        return []
 
     def _repeat(self, message: Verdict | RowMessage) -> list[Effect]:
         """Send an earlier reply again, unchanged."""
@@ -296,7 +289,6 @@ class CloudSession:
     def _on_generate(self, message: Generate) -> list[Effect]:
         base = message.base
         if base != self.digest and base not in self._history:
-            self.counters.ignored += 1
             return []
         missed = self._history.since(base) if self._generation is None else ()
         self._generation = None if self.status in OVER else message.generation

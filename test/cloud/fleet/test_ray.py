@@ -196,14 +196,6 @@ def ray(service: ControlService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     server.stop(None).wait()
 
 
-def test_ray_is_started_with_a_token_of_its_own_on_this_machine_alone(ray: FakeRay) -> None:
-    ray_fleet._started_ray()
-    environment = ray_fleet.os.environ
-    assert environment["RAY_AUTH_MODE"] == "token" and environment[LOOPBACK] == "0"
-    assert len(environment["RAY_AUTH_TOKEN"]) == 64
-    assert ray.started == 1
-
-
 def test_a_cluster_keeps_its_own_token_and_addresses(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,32 +226,6 @@ def test_a_ray_that_lets_strangers_in_is_refused_by_one_sentence(
     printed = capsys.readouterr().err
     assert said in printed and printed.count("\n") == 1
     assert ray.started == 0
-
-
-def test_a_fleet_ends_with_a_status_and_a_sentence_once_ray_has_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also while its first replica is still to come."""
-    answers = iter(["", "", "Ray has ended on this machine"])
-
-    class Replicas:
-        def __init__(self, *_: object) -> None:
-            self.names: list[str] = []
-
-        def start(self, name: str) -> None:
-            """Nothing comes of it."""
-
-        def lost(self) -> str:
-            time.sleep(0.01)
-            return next(answers)
-
-        def close(self) -> None:
-            """Nothing was started."""
-
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.RayReplicas", Replicas)
-    monkeypatch.setattr("edge_cloud_spec.cloud.fleet.ray_fleet.LOST_S", 0.01)
-    assert main(SERVE_ONE) == 1
-    assert capsys.readouterr().err.endswith("error: Ray has ended on this machine\n")
 
 
 def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeRay) -> None:

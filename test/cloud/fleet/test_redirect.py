@@ -24,12 +24,11 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.router import LEASE_S
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.events import LinkLost
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import MOVED, Fault, Open
+from edge_cloud_spec.wire.messages import MOVED, Open
 
 KEY = new_key()
 GOOD = sign(Lease("ann", "a", 100.0), KEY)
@@ -64,14 +63,11 @@ def router() -> Iterator[SmallFleet]:
 decode = partial(decode_at, retry_s=0.05)
 
 
-@pytest.mark.parametrize("address", ["10.9.8.7:1", "localhost:1", "unix:/tmp/door", "nothing"])
-def test_a_robot_does_not_knock_where_its_router_may_not_send_it(
-    router: SmallFleet, address: str
-) -> None:
-    router.registry.reported("a", address, ReplicaLoad())
+def test_a_robot_does_not_knock_where_its_router_may_not_send_it(router: SmallFleet) -> None:
+    router.registry.reported("a", "10.9.8.7:1", ReplicaLoad())
     outcome = decode(router.address)
     assert outcome.reason == "bad_redirect"
-    assert address in outcome.text
+    assert "10.9.8.7:1" in outcome.text
     assert not outcome.tokens
 
 
@@ -82,7 +78,7 @@ def test_routers_that_send_a_robot_to_each_other_are_asked_a_few_times_a_second(
         router.registry.reported("a", other.address, ReplicaLoad())
         other.registry.reported("a", router.address, ReplicaLoad())
         begun = time.monotonic()
-        outcome = decode(router.address, reply_timeout=5.0)
+        outcome = decode(router.address, reply_timeout=2.0)
         asked = router.registry.placed["a"] + other.registry.placed["a"]
     assert outcome.reason == "timeout"
     assert "circles" in outcome.text
@@ -140,47 +136,31 @@ class Secured:
         for name, (address, ahead_s) in addresses.items():
             self.fleet.registry.reported(name, address, ReplicaLoad(), ahead_s)
 
-    def decode(
-        self, reply_timeout: float = 150.0, on_emit: Any = lambda _: None, **robot: Any
-    ) -> Any:
-        self.lost: list[str] = []
-
-        def on_item(item: Any) -> None:
-            self.lost.extend([item.reason] if isinstance(item, LinkLost) else [])
-
+    def decode(self, reply_timeout: float = 150.0, **robot: Any) -> Any:
         shown = {"retry_s": 0.02, **self.robot, **robot}
-        return decode_at(self.fleet.address, "dsd", 1, reply_timeout, on_emit, on_item, **shown)
+        return decode_at(self.fleet.address, "dsd", 1, reply_timeout, **shown)
 
     def lease(self, **robot: Any) -> bytes:
         """What the router gives this robot."""
-        shown = {**self.robot, **robot}
-        with self._channel(self.fleet.address, shown) as channel:
-            metadata = ((ASK, "1"), ("authorization", f"Bearer {shown['token']}"))
-            moved = decode_server(next(channel.stream_stream(METHOD)(iter(()), metadata=metadata)))
-        assert isinstance(moved, Fault)
+        (moved,) = self.hear(self.fleet.address, (ASK, "1"), **robot)
         assert moved.code == MOVED
-        return moved.lease
+        return bytes(moved.lease)
 
     def show(self, lease: bytes, replica: Replica, **robot: Any) -> grpc.StatusCode:
         """What becomes of a stream that shows it, and says nothing."""
         try:
-            assert self.hear(lease, replica, **robot) == []
+            assert self.hear(replica.address, (LEASE, lease), **robot) == []
         except grpc.RpcError as error:
             return error.code()
         return grpc.StatusCode.OK
 
-    def hear(self, lease: bytes, replica: Replica, *said: Open, **robot: Any) -> list[Any]:
-        """All that is heard on a stream that shows it and says this."""
-        shown = {**self.robot, **robot}
-        metadata = ((LEASE, lease), ("authorization", f"Bearer {shown['token']}"))
-        with self._channel(replica.address, shown) as channel:
+    def hear(self, address: str, shown: tuple[str, Any], *said: Open, **robot: Any) -> list[Any]:
+        """All that is heard on a stream that shows this and says this."""
+        settings = ClientSettings(address, **{**self.robot, **robot})
+        metadata = (shown, ("authorization", f"Bearer {settings.token}"))
+        with grpc.secure_channel(address, settings.credentials()) as channel:
             call = channel.stream_stream(METHOD)(map(encode_client, said), metadata=metadata)
             return [decode_server(data) for data in call]
-
-    def _channel(self, address: str, shown: dict[str, str]) -> grpc.Channel:
-        credentials = ClientSettings(address, **shown).credentials()
-        assert credentials is not None
-        return grpc.secure_channel(address, credentials)
 
     def close(self) -> None:
         for replica in self.replicas.values():
@@ -199,11 +179,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def at_a(secured: Secured) -> Secured:
     secured.only(a=(secured.replicas["a"].address, 0.0))
     return secured
-
-
-def test_a_robot_decodes_where_the_router_sends_it(at_a: Secured) -> None:
-    assert at_a.decode().tokens == OWN
-    assert not at_a.lost
 
 
 @pytest.mark.parametrize(
@@ -271,20 +246,10 @@ def test_a_lease_is_good_by_a_clock_that_differs(
     assert refused == (grpc.StatusCode.PERMISSION_DENIED if ahead else grpc.StatusCode.OK)
 
 
-def test_a_lease_that_has_expired_is_no_good_and_the_router_gives_another(
-    at_a: Secured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica, old = at_a.replicas["a"], at_a.lease()
-    monkeypatch.setattr(replica._service, "_clock", lambda: time.time() + LEASE_S)
-    assert at_a.show(old, replica) == grpc.StatusCode.PERMISSION_DENIED
-    at_a.only(a=(replica.address, LEASE_S))
-    assert at_a.show(at_a.lease(), replica) == grpc.StatusCode.OK
-
-
 def test_a_replica_that_drains_opens_no_session_any_more(secured: Secured) -> None:
     """The last one here: that replica is of no use then."""
     replica = secured.replicas["a"]
     secured.only(a=(replica.address, 0.0))
     replica.drain()
-    (moved,) = secured.hear(secured.lease(), replica, opening())
+    (moved,) = secured.hear(replica.address, (LEASE, secured.lease()), opening())
     assert moved.code == MOVED

@@ -69,29 +69,6 @@ def names(batch: Sequence[Any]) -> list[str]:
     return [each.name for each in batch]
 
 
-@pytest.mark.parametrize(("batch", "share"), [(1, 0.95), (4, 0.75)])
-def test_clients_that_always_wait_get_the_same_rows_however_they_ask(
-    batch: int, share: float
-) -> None:
-    """One asks for trees, one has twelve sessions, one says that it cannot wait.
-
-    Who has one session is in a pass once at most, so that many sessions may use what is left.
-    """
-    of = scheduler(per_row=0.01, batch=batch, batch_rows=64)
-    sizes = {"trees": 60, "chains": 9, "many": 5, "hasty": 9}
-    served: Counter[str] = Counter()
-    for number in range(600):
-        for client, rows in sizes.items():
-            while len(of.of(client).passes) < (12 if client == "many" else 1):
-                due(of, client, rows, number, 1e-3 if client == "hasty" else 0.0)
-        taken = of.next_batch(number)
-        assert 0 < len(taken) <= batch
-        assert len(taken) == 1 or sum(each.due.rows for each in taken) <= 64
-        for each in taken:
-            served[each.name] += each.due.rows
-    assert min(served.values()) >= share * max(served.values())
-
-
 def test_clients_with_credit_and_the_same_deadline_take_turns() -> None:
     of = scheduler(batch=1)
     for client in "abc" * 2:
@@ -133,13 +110,6 @@ def test_who_keeps_batches_small_by_what_it_claims_pays_for_it() -> None:
         now += of.estimator.seconds(sum(each.due.rows for each in batch))
         alone += names(batch) == ["liar"]
     assert alone <= passes / len(robots) + 2
-
-
-def test_of_one_credential_only_so_many_sessions_are_in_a_pass() -> None:
-    of = scheduler(passes_per_robot=3)
-    for _ in range(10):
-        due(of, "fleet", 2)
-    assert len(of.next_batch(0.0)) == 3
 
 
 def test_messages_of_a_flood_wait_for_the_next_time_where_others_are_heard_now() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from edge_cloud_spec.cloud.model_thread.engine import MAX_TEXT, fault_of
-from edge_cloud_spec.cloud.model_thread.model_runner import CachedTarget
 from edge_cloud_spec.cloud.model_thread.sessions import (
     SHORTEST_S,
     HeldSession,
@@ -27,7 +25,6 @@ from edge_cloud_spec.cloud.model_thread.sessions import (
     WorkerLimits,
 )
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.cloud.session.session import Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -57,7 +54,7 @@ OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity=
 ages = st.lists(st.floats(0, 1e6), max_size=20)
 
 
-def served(number: int, now: float = 0.0, model: Any = None) -> HeldSession:
+def served(number: int, now: float) -> HeldSession:
     """A session as the worker makes one; nothing is computed here."""
     session = HeldSession(
         f"session {number}",
@@ -67,8 +64,7 @@ def served(number: int, now: float = 0.0, model: Any = None) -> HeldSession:
         max_tokens=9,
         vocabulary=9,
     )
-    prompt: Any = None
-    session.target = CachedTarget(model, prompt, ())
+    session.target = Mock()
     session.opened = session.arrived = now
     return session
 
@@ -194,40 +190,6 @@ TestListening = Listening.TestCase
 TestListening.settings = settings(max_examples=150, stateful_step_count=30)
 
 
-def test_a_prompt_that_was_read_in_part_holds_no_memory_once_it_is_given_up() -> None:
-    class InPart:
-        def step(self, rows: int) -> bool:
-            return False
-
-    begun: list[weakref.ref[InPart]] = []
-
-    class Model:
-        def prefill(self, prompt: None) -> InPart:
-            steps = InPart()
-            begun.append(weakref.ref(steps))
-            return steps
-
-    session = served(1, model=Model())
-    target, session.drafter = session.target, Mock()
-    for end in (target.evict, session.release):
-        assert not target.read(1, None) and not target.read(1, None) and target.holds
-        end()
-        assert not target.holds and begun[-1]() is None
-    assert len(begun) == 2, "it is begun again"
-    assert session.drafter is None
-
-
-def test_a_forgotten_session_says_nothing_more_and_keeps_no_drafts() -> None:
-    held, one = Sessions(LIMITS), served(1)
-    held.attach(Listener(), one)
-    one.handle(Generate(PrefixDigest(0, 1)))
-    one.handle(DraftMessage(PrefixDigest(3, 3), Draft((1,)), 0, hint=True))
-    assert (held.pushed, one.generating) == (1, True)
-    held.drop(one, Close())
-    assert one.status is Status.FINISHED
-    assert (held.pushed, one.pushed, one.generating) == (0, 0, False)
-
-
 @given(st.lists(st.floats(0, 1e6), max_size=10), st.lists(st.tuples(ages, st.floats(0, 100))))
 def test_whoever_is_refused_is_told_a_time_that_it_can_wait(
     lasted: list[float], asked: list[tuple[list[float], float]]
@@ -251,63 +213,6 @@ def test_the_wait_is_what_is_waited_for() -> None:
     assert turnover.wait_s("d", [1.0] * 4, 2.5) == 6.0  # a came, or did not: its place is over
     turnover.admitted("b")
     assert turnover.wait_s("e", [1.0] * 4, 2.5) == 6.0
-
-
-def test_a_client_that_asks_without_end_makes_nobody_wait_longer() -> None:
-    turnover = Turnover()
-    turnover.ended(8.0)
-    for number in range(1000):
-        turnover.wait_s("hostile", [1.0] * 4, number / 1000)
-    assert turnover.wait_s("honest", [1.0] * 4, 1.0) == 4.0
-
-
-def named(robot: Robot, client: str) -> Robot:
-    robot.stream.client = client
-    return robot
-
-
-def test_a_clients_sessions_are_bounded_and_another_is_served() -> None:
-    worker = cloud(sessions=8, sessions_per_robot=2)
-    first, _, refused = greedy = [named(Robot(worker), "greedy") for _ in range(3)]
-    for nonce, robot in enumerate(greedy):
-        robot.ask(opening(nonce))
-    fault = refused.last(Fault)
-    assert fault.code == "overloaded" and fault.retry_after_s > 0
-    assert "this robot has 2 sessions already" in fault.text
-    assert worker.counters.answers.refused == {"sessions_per_robot": 1}
-    assert isinstance(named(Robot(worker), "other").open(9).settle(3), Verdict)
-    assert first.open(5).count(Opened) == 2  # in place of its own
-    first.ask(Close())
-    assert refused.open(2).count(Opened) == 1
-
-
-def test_the_client_that_holds_most_makes_room() -> None:
-    """Though another's robot has lost the link for longer, and comes back."""
-    held = Sessions(WorkerLimits(sessions=3))
-    for number, client in enumerate(("honest", "hostile", "hostile")):
-        stream = Listener(client)
-        held.attach(stream, served(number))
-        held.leave(stream, number)
-    assert held.admit(Listener(), 3.0) is None
-    assert [held.named(f"session {number}") is None for number in range(3)] == [False, True, False]
-
-
-def test_an_old_stream_has_no_session_after_another_took_it() -> None:
-    worker = cloud()
-    old, new = Robot(worker).open(1), Robot(worker)
-    new.ask(Resume(old.last(Opened).session, old.base))
-    assert old.ended
-    heard, new.base = len(old.heard), old.base
-    old.draft(2)
-    old.ask(Close())
-    assert (worker.counters.judged, worker.sessions) == (0, 1)
-    old.open(2)  # and what it opens now does not cost the other its session
-    assert new.settle(3).path == (0, 1, 2)
-    old.leave()
-    do_all(worker)
-    new.settle(1)
-    assert new.count(Verdict) == 2
-    assert old.heard[heard:] == [old.last(Opened)]
 
 
 class Owner(Robot):
@@ -392,28 +297,6 @@ def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None
     assert again.last(Opened) == back.last(Opened)
     assert not arrived or back.last(Opened) == lost.last(Opened)
     assert worker.sessions == 1
-
-
-def test_a_stranger_who_is_first_with_the_request_does_not_keep_its_robot_out() -> None:
-    worker = cloud()
-    stranger(worker, opening())
-    stranger(worker, SessionKey().sign(encode_client(opening())))
-    assert isinstance(Owner(worker).open(1).settle(2), Verdict)
-
-
-def test_a_key_tells_its_secret_only_to_take_a_session_up() -> None:
-    key = SessionKey()
-    said = opening(), opening(), Resume("s", PrefixDigest(1, 2))
-    messages: Any = [decode_client(key.sign(encode_client(message))) for message in said]
-    first, second, resume = messages
-    assert first.secret == b"" and len(second.secret) == 16
-    assert second.secret == resume.secret
-    assert len(first.key) == 16
-    assert first.key == second.key != second.secret
-    for other in (DraftMessage(PrefixDigest(0, 1), Draft((1,)), 0), Close(), b"", b"\x0a\xff"):
-        data = other if isinstance(other, bytes) else encode_client(other)
-        assert key.sign(data) == data
-    assert decode_client(SessionKey().sign(encode_client(opening()))) != first
 
 
 def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
-from edge_cloud_spec.cloud.serving.access import Gate
 from edge_cloud_spec.cloud.serving.client_streams import ByteBound, SendQueue
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
@@ -71,16 +70,6 @@ def test_over_tls_a_round_trip_of_more_than_a_second_is_no_dead_link(
     with Proxy(guarded.address, LinkProfile(delay_ms=750.0)) as proxy:
         outcome = decode_at(proxy.address, "cloud_ar", reply_timeout=30.0, **shown)
     assert outcome.tokens == OWN, outcome.text
-
-
-@pytest.mark.parametrize("authority", ["", "other"])
-def test_a_robot_without_tls_or_with_another_authority_does_not_get_in(
-    guarded: Cloud, pem: Any, authority: str
-) -> None:
-    shown = {"authority": pem.other if authority else "", "token": "secret"}
-    outcome = decode_at(guarded.address, reply_timeout=3.0, **shown)
-    assert outcome.reason == "timeout"
-    assert f"cannot reach the cloud at {guarded.address}" in outcome.text
 
 
 @pytest.mark.parametrize(
@@ -200,40 +189,20 @@ def test_a_certificate_is_replaced_without_a_restart_of_either_side(rotating: An
         assert client(link).tokens == OWN  # the running robot, too, on a new connection
 
 
-def clients(cloud: Any, *robots: dict[str, Any]) -> list[str]:
-    """How the verifier names these robots, which are connected at the same time."""
-    with contextlib.ExitStack() as stack:
-        for number, robot in enumerate(robots):
-            talk = stack.enter_context(Talk(cloud.address, **robot))
-            assert isinstance(talk.ask(opening(nonce=number)), Opened)
-        return [stream.client for stream in cloud.service.streams.streams]
-
-
 def test_robots_with_a_named_token_are_that_name_and_others_a_hash(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("sesame\nrobot-7:barley\nrobot-7:barley-before\n")
     with Cloud(toy_worker(), token_file=str(tokens)) as cloud:
         shown = ("sesame", "barley", "barley-before", "robot-7:barley", "sesame")
-        found = clients(cloud, *({"token": token} for token in shown))
+        with contextlib.ExitStack() as stack:
+            for number, token in enumerate(shown):
+                talk = stack.enter_context(Talk(cloud.address, token=token))
+                assert isinstance(talk.ask(opening(nonce=number)), Opened)
+            found = [stream.client for stream in cloud.service.streams.streams]
         assert sorted(found)[:3] == ["robot-7"] * 3
         assert re.fullmatch(r"token [0-9a-f]{12}", sorted(found)[3]) and found.count(found[0]) == 2
         with Talk(cloud.address, token="robot-7") as stranger:  # a name is no secret
             assert stranger.ask(opening()).code == "unauthenticated"
-
-
-def test_robots_without_a_credential_are_a_client_for_each_connection(toy: Any) -> None:
-    found = clients(toy, {}, {})
-    assert len(set(found)) == 2 and all("127.0.0.1" in name for name in found)
-
-
-def test_a_robot_with_a_certificate_is_its_identity_whatever_its_token(tmp_path: Path) -> None:
-    fleet = Authority(tmp_path, "fleet")
-    served, robot = fleet.certificate("server"), fleet.certificate("robot-1")
-    with Cloud(toy_worker(), **served, client_authority=fleet.path, token="sesame") as cloud:
-        found = clients(cloud, *[{"authority": fleet.path, "token": "sesame", **robot}] * 2)
-    assert found[0] == found[1]
-    assert "robot-1" in found[0] or "127.0.0.1" in found[0]
-    assert "sesame" not in found[0] and "token" not in found[0]
 
 
 lines = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
@@ -263,23 +232,6 @@ def test_a_token_keeps_its_name_whichever_other_lines_come_or_go(
     assert all(second[token] == name for token, name in first.items() if token in second)
     together = first | second
     assert len({*together.values()}) == len(together)
-
-
-def test_a_token_has_its_name_a_wrong_one_none_and_without_tokens_everybody_is_let_in(
-    tmp_path: Path,
-) -> None:
-    gate = Gate(ServerSettings(token="robot-1:sesame"))
-    assert gate.name_of("Bearer sesame") == "robot-1"
-    for wrong in ("", "Bearer", "Bearer ", "sesame", "Bearer robot-1", "Bearer robot-1:"):
-        assert gate.name_of(wrong) is None
-    assert Gate(ServerSettings()).name_of("Bearer whatever") == ""
-    path = tmp_path / "tokens"
-    path.write_text("stolen\nsesame\n")
-    gate = Gate(ServerSettings(token_file=str(path)))
-    stolen, honest = gate.name_of("Bearer stolen"), gate.name_of("Bearer sesame")
-    path.write_text("sesame\n")  # a line is taken out: the others stay who they were
-    assert gate.name_of("Bearer stolen") is None
-    assert gate.name_of("Bearer sesame") == honest != stolen
 
 
 def test_a_client_that_opens_streams_without_end_ends_its_own(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import re
@@ -14,8 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +21,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from helpers.checkpoints import jpeg
-from helpers.cloud.grpc_cloud import Cloud, free_port, until
+from helpers.cloud.grpc_cloud import Cloud, until
 from helpers.cloud.grpc_robot import OWN, Talk, decode_at, opening
 from helpers.cloud.small_fleet import SmallFleet
 from hypothesis import given
@@ -37,11 +34,10 @@ from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.server import VerifierProcess
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import EARLIER_SERVICE, METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.messages import DraftMessage, Generate, Generation, Opened, Verdict
+from edge_cloud_spec.wire.messages import DraftMessage, Generate, Opened, Verdict
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -61,21 +57,6 @@ def thread_names() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-def test_the_end_leaves_no_thread_and_no_port() -> None:
-    before = thread_names()
-    cloud = Cloud(toy_worker())
-    with Talk(cloud.address) as talk:
-        opened = talk.ask(opening())
-        talk.say(Generate(opened.base, Generation(speculative=True)))  # at work, its stream open
-        with closing(VerifierClient(ClientSettings(f"127.0.0.1:{free_port()}"))) as unreachable:
-            unreachable.open(lambda item: None)
-            cloud.close()
-        host, _, port = cloud.address.rpartition(":")
-        socket.create_server((host, int(port))).close()
-        talk.link.close()  # twice is once
-    assert not (thread_names() - before) & {"cloud", "model", "link"}
-
-
 def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -86,7 +67,7 @@ def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
         ends = [cloud.close]
         for token in random.sample(["", "secret", "wrong"], random.randint(1, 3)):
             link = VerifierClient(ClientSettings(cloud.address, token=token, retry_s=0.01))
-            ends.append(link.close)
+            ends += [link.close] * 2  # twice is once
             link.probe(lambda found: None)
             for _ in range(random.randint(1, 4)):
                 link.open(lambda item: None).send(encode_client(opening()))
@@ -94,6 +75,8 @@ def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
         random.shuffle(ends)
         for end in ends:
             end()
+        host, _, port = cloud.address.rpartition(":")
+        socket.create_server((host, int(port))).close()
         del cloud, link, ends, end
         gc.collect()  # gRPC's own thread and sockets end with its last object
         if life in (2, 9):
@@ -111,26 +94,6 @@ print("ended", flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().strip()
-        with Talk(address) as robot:
-            robot.say(opening())
-            assert isinstance(robot.ask(Generate(robot.hear().base)), Verdict)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
-    assert process.returncode == 0
-    assert out == "ended\n"
-    assert "Traceback" not in err
-
-
 LOAD = """
 import sys, time
 from edge_cloud_spec.cloud import command
@@ -146,18 +109,37 @@ cloud_verifier.main()
 """
 
 
+@contextmanager
+def running(code: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs this."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly_in_mid_decode(number: int) -> None:
+    with running(SERVE) as process:
+        assert process.stdout is not None
+        with Talk(process.stdout.readline().strip()) as robot:
+            robot.say(opening())
+            assert isinstance(robot.ask(Generate(robot.hear().base)), Verdict)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=150)
+    assert (process.returncode, out) == (0, "ended\n")
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_models_load_is_a_clean_end_for_a_launch(number: int) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOAD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
+    with running(LOAD) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"
         process.send_signal(number)
         _, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
     assert process.returncode == 0 and not err, err
 
 
@@ -283,26 +265,6 @@ def test_it_is_stuck_when_no_step_ended_for_that_long_and_only_then(
         assert bool(watch.look()) == (now - last > 1.0)
     thread.is_alive = lambda: False
     assert "has ended" in watch.look()
-
-
-INSTRUCTION = "find the silver bottle"
-
-
-def test_the_embedded_pair_is_served_and_decoded_through(tmp_path: Path) -> None:
-    """The embedded pair by the command line: with a drafter and without one, the same words."""
-    picture = tmp_path / "picture.jpg"
-    picture.write_bytes(jpeg(1))
-    options = ["--threads", "1", "--batch", "4", "--kv-memory", "64"]
-    answers: list[str] = []
-    with VerifierProcess(options) as cloud:
-        for preset in ("dsd", "cloud_ar"):
-            path = tmp_path / "outcome.json"
-            given = ["--cloud", cloud.address, "--preset", preset, "--rule", "coupled"]
-            assert main(["decode", str(picture), INSTRUCTION, *given, "--json", str(path)]) == 0
-            outcome = json.loads(path.read_text())
-            answers.append(outcome["answer"])
-            assert outcome["tokens"] > 3 and (outcome["accepted"] > 0) == (preset == "dsd")
-    assert answers[0] == answers[1]
 
 
 def test_a_fleets_replicas_get_the_options_of_their_models_and_memory(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import sys
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,14 +82,3 @@ def test_a_robot_that_is_gone_as_its_stream_is_ended_leaves_no_traceback() -> No
     )
     assert not is_our_error(record(gone, logging.ERROR))
     assert is_our_error(record("Unexpected [KeyError] raised by servicer method", logging.ERROR))
-
-
-@pytest.mark.parametrize("form", [JsonLines(), TextLines()])
-def test_loggers_write_through_it(form: Any) -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(form)
-    log = logging.Logger("cloud.service")
-    log.addHandler(handler)
-    log.info("fault %s", "bad_draft", extra={"client": "token 1", "session": "ab"})
-    assert "fault bad_draft" in stream.getvalue() and "token 1" in stream.getvalue()

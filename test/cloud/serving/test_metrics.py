@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening
@@ -38,8 +36,6 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import preset_names
 from edge_cloud_spec.share import rules_text
-from edge_cloud_spec.wire.channel import METHOD
-from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Generate, Verdict
 
 BOARD = json.loads((Path(__file__).parents[3] / "config/grafana.json").read_text())
@@ -62,23 +58,6 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def call_once(address: str, token: str, *said: Any) -> Any:
-    """The first answer to one call, which is counted once: a robot's link would try again."""
-    answered = threading.Event()
-
-    def requests() -> Iterator[bytes]:
-        yield from map(encode_client, said)
-        answered.wait()  # a call whose requests end may be ended before its answer
-
-    with grpc.insecure_channel(address) as channel:
-        metadata = (("authorization", f"Bearer {token}"),)
-        call = channel.stream_stream(METHOD)(requests(), metadata=metadata)
-        try:
-            return decode_server(next(call))
-        finally:
-            answered.set()
-
-
 @pytest.fixture(scope="module")
 def busy() -> Iterator[SimpleNamespace]:
     """A verifier after decodes of some presets, a refusal of each kind, and a bad request."""
@@ -88,13 +67,16 @@ def busy() -> Iterator[SimpleNamespace]:
             decode_at(cloud.address, preset, nonce, token="sesame")
             for nonce, preset in enumerate(PRESETS)
         ]
-        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
-            call_once(cloud.address, "")
-        with Talk(cloud.address, token="sesame") as robot:
+        with Talk(cloud.address) as stranger:
+            assert stranger.ask(opening()).code == "unauthenticated"
+        with (
+            Talk(cloud.address, token="sesame") as robot,
+            Talk(cloud.address, token="sesame") as other,
+        ):
             assert isinstance(robot.ask(b"\x99 no message"), Fault)
             opened = robot.ask(opening(nonce=77, preset="one of mine"))
             assert isinstance(robot.ask(DraftMessage(opened.base, Draft(OWN[:2]), 0)), Verdict)
-            assert call_once(cloud.address, "sesame", opening(nonce=78)).code == "overloaded"
+            assert other.ask(opening(nonce=78)).code == "overloaded"
             server = cloud._server.metrics
             text = scrape(server)
         yield SimpleNamespace(cloud=cloud, server=server, text=text, outcomes=outcomes)
@@ -120,6 +102,14 @@ def test_what_is_counted_is_what_happened(busy: Any) -> None:
     assert found["model_thread_up"][()] == 1
     assert found["received_bytes_total"][()] > 0 < found["sent_bytes_total"][()]
     assert set(found["waiting_bytes"]) == {("received",), ("to_send",)}
+    # Times are by preset, one for each answer and one for each verdict.
+    first = found["time_to_first_token_seconds_count"]
+    assert first == {(name,): 1 for name in (*PRESETS, OTHER)}
+    verdicts = sum(found["verify_time_seconds_count"].values())
+    assert verdicts == busy.cloud.worker.counters.verdicts
+    assert found["request_queue_time_seconds_count"] == found["verify_time_seconds_count"]
+    between = sum(found["inter_token_latency_seconds_count"].values())
+    assert 0 < between < found["generation_tokens_total"][()]
 
 
 def test_the_embedded_targets_memory_is_told() -> None:
@@ -132,17 +122,6 @@ def test_the_embedded_targets_memory_is_told() -> None:
     assert 0 < found["kv_cache_usage_perc"][()] < 1
     assert found["kv_cache_bytes"][("in_use",)] > 0
     assert found["verify_time_seconds_sum"][(OTHER,)] > 0
-
-
-def test_times_are_by_preset_one_for_each_answer_and_one_for_each_verdict(busy: Any) -> None:
-    found = samples(busy.text)
-    first = found["time_to_first_token_seconds_count"]
-    assert first == {(name,): 1 for name in (*PRESETS, OTHER)}
-    verdicts = sum(found["verify_time_seconds_count"].values())
-    assert verdicts == busy.cloud.worker.counters.verdicts
-    assert found["request_queue_time_seconds_count"] == found["verify_time_seconds_count"]
-    between = sum(found["inter_token_latency_seconds_count"].values())
-    assert 0 < between < found["generation_tokens_total"][()]
 
 
 def test_the_names_are_those_that_vllms_users_know(busy: Any) -> None:
@@ -268,15 +247,11 @@ def test_each_replica_says_what_happened_there_and_one_that_does_not_answer_hide
     assert found["request_success_total"] == {("end", "a"): 1, ("end", "b"): 1}
     for scraped in (found, again):
         assert scraped["generation_tokens_total"] == {("a",): len(OWN), ("b",): len(OWN)}
-
-
-def test_a_fleets_family_is_there_once_and_the_dashboard_reads_it_like_a_single_verifiers(
-    replicas: Any,
-) -> None:
+    # A family is there once, and the dashboard reads it like a single verifier's.
     helps = [line for line in replicas.text.splitlines() if line.startswith("# TYPE")]
     assert len(helps) == len(set(helps))
-    found, alone = read_scrape(replicas.text), read_scrape(replicas.alone)
+    whole, alone = read_scrape(replicas.text), read_scrape(replicas.alone)
     read = [query for query in QUERIES if not missing(query, alone)]
     assert len(read) > len(QUERIES) / 2  # the others read what has not happened here
-    assert [what for query in read for what in missing(query, found)] == []
-    assert set(alone) < set(found)
+    assert [what for query in read for what in missing(query, whole)] == []
+    assert set(alone) < set(whole)

@@ -167,12 +167,3 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed:
     assert not any(isinstance(effect, DuePass) for effect in (*effects, *cloud.handle(late)))
     assert cloud.pushed == 4 - cloud.digest.length
     assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
-
-
-@pytest.mark.parametrize("bad", [Draft(()), Draft((VOCABULARY,)), Draft((1,), values=(0.5,))])
-def test_a_bad_draft_is_refused_when_it_comes_and_not_in_its_turn(bad: Draft) -> None:
-    talk = Talk()
-    talk.say(BASE, Draft(OWN[:3]))
-    (said,) = talk.cloud.handle(DraftMessage(place(4), bad, 1))
-    assert said.message.code == "bad_draft"
-    assert talk.cloud.pushed == 0

@@ -11,7 +11,6 @@ import pytest
 from helpers.cloud.verification import (
     BARE,
     BASE,
-    DRAFTED,
     PAUSE,
     cloud_of,
     draft,
@@ -63,13 +62,6 @@ def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -
         chosen = [drafting.choose(looked_up) for _ in range(3 * AGAIN)]
         assert chosen.count(not better) == 3
         assert chosen[AGAIN - 1] is not better
-
-
-def test_drafting_that_takes_long_does_not_pay() -> None:
-    drafting = measured(0, 2, 1)
-    for _ in range(100):
-        drafting.judged(DRAFTED, 4, 5.0)
-    assert not drafting.choose(0)
 
 
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:

@@ -79,10 +79,19 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 class HttpPeer:
     """An HTTP server of a test in this process; ``url``: http://HOST:PORT."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
-        self._server = _Listener(("127.0.0.1", port), handler)
+    def __init__(self, port: int = 0) -> None:
+        self._server = _Listener(("127.0.0.1", port), _Handler)
+        self._server.peer = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def on_get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the reply."""
+        raise NotImplementedError
+
+    def on_post(self, handler: Any, body: Any) -> None:
+        """Reply by ``handler.reply``, or write to it."""
+        raise NotImplementedError
 
     def __enter__(self) -> Any:
         return self
@@ -92,7 +101,30 @@ class HttpPeer:
         self._server.server_close()
 
 
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        self.reply(*self.server.peer.on_get(self.path))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.peer.on_post(self, body)
+
+    def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(body)
+
+
 class _Listener(ThreadingHTTPServer):
+    peer: HttpPeer
     daemon_threads = True
     request_queue_size = 128  # a draft's nodes come at once
 
@@ -110,44 +142,27 @@ class ApiPeer(HttpPeer):
         self.headers: list[dict[str, str]] = []
         self.models = (200, {"content-type": "application/json"}, b'{"object": "list", "data": []}')
         self.broken = threading.Event()  # somebody closed a stream before its end
-        peer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-            def do_GET(self) -> None:
-                self._reply(*peer.models)
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                peer.asked.append(body)
-                peer.headers.append(dict(self.headers))
-                said = peer.answers(body)
-                if isinstance(said, bytes):
-                    with suppress(OSError):
-                        self.wfile.write(said)
-                    return
-                if isinstance(said, tuple):
-                    self._reply(*said)
-                    return
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.end_headers()
-                try:
-                    for part in said:
-                        self.wfile.write(part)
-                        self.wfile.flush()
-                except OSError:
-                    peer.broken.set()
-
-            def _reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with suppress(OSError):
-                    self.wfile.write(body)
-
-        super().__init__(Handler, port)
+        super().__init__(port)
         self.url += "/v1"
+
+    def on_get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        return self.models
+
+    def on_post(self, handler: Any, body: Any) -> None:
+        self.asked.append(body)
+        self.headers.append(dict(handler.headers))
+        said = self.answers(body)
+        if isinstance(said, bytes):
+            with suppress(OSError):
+                handler.wfile.write(said)
+            return
+        if isinstance(said, tuple):
+            handler.reply(*said)
+            return
+        handler.reply(200, {"content-type": "text/event-stream"}, b"")
+        try:
+            for part in said:
+                handler.wfile.write(part)
+                handler.wfile.flush()
+        except OSError:
+            self.broken.set()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from random import Random
 
 from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
@@ -13,37 +12,47 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
+    Close,
     DraftMessage,
     Fault,
     Generate,
-    Generation,
     Open,
     Opened,
+    Prediction,
     Resume,
     Verdict,
 )
 
+LONGEST = 5  # nodes of a chain; trees have a side branch more
+WRONG = 0.5  # share of the drafts that have a wrong token
 
-@dataclass(eq=False)
+
 class ReplayingRobot:
-    """``pushes``: the draft after the one in flight goes with it, in case it is right."""
+    """Sends chains and trees, and often the draft after the one under way; or the cloud
+    generates."""
 
-    worker: Worker
-    opening: Open
-    answer: Sequence[int]
-    depth: int = 3
-    pushes: bool = False
-    generates: bool = False
-    wrong: bool = False
-    tokens: list[int] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    finished: str = ""
-
-    def __post_init__(self) -> None:
-        self._sent: dict[PrefixDigest, Draft] = {}
+    def __init__(
+        self,
+        worker: Worker,
+        opening: Open,
+        answer: Sequence[int],
+        random: Random,
+        *,
+        generates: bool = False,
+    ) -> None:
+        """random: draws the drafts."""
+        self.worker, self.opening, self.answer = worker, opening, answer
+        self.random, self.generates = random, generates
+        self.tokens: list[int] = []
+        self.verdicts: list[Verdict] = []
+        self.predictions: list[Prediction] = []
+        self.faults: list[Fault] = []
+        self.finished = ""
+        self.sent: dict[PrefixDigest, Draft] = {}
+        self.pushed: set[PrefixDigest] = set()  # places of drafts that were sent ahead
         self._opened: Opened | None = None
         self._connect()
-        self.say(self.opening)
+        self.say(opening)
 
     def _connect(self) -> None:
         stream = RobotStream(lambda data: self._hear(stream, data))
@@ -63,49 +72,74 @@ class ReplayingRobot:
         self.worker.leave(self.stream)
         self.finished = "gone"
 
+    def close(self) -> None:
+        self.say(Close())
+        self.finished = "gone"
+
     def _here(self, after: Sequence[int] = ()) -> PrefixDigest:
         assert self._opened is not None
-        return self._base.extend((*self.tokens, *after))
+        return self._opened.base.extend((*self.tokens, *after))
 
     def _hear(self, stream: RobotStream, data: bytes | None) -> None:
-        if data is None or stream is not self.stream:
+        if data is None or stream is not self.stream or self.finished == "gone":
             return
-        message: Any = decode_server(data)
-        if isinstance(message, Opened):
-            if self._opened is None:
-                self._base = message.base
-            self._opened = self._opened or message
-            self._ask()
-        elif isinstance(message, Verdict) and message.base == self._here():
-            drafted = self._sent.get(message.base, Draft(())).tokens
-            accepted = message.tokens or [drafted[node] for node in message.path]
-            self.tokens += [*accepted, *(() if message.token is None else (message.token,))]
-            self.finished = message.finish
-            if not self.finished and not self.generates:
+        match decode_server(data):
+            case Opened() as opened:
+                self.pushed.clear()  # they may be lost
+                self._opened = self._opened or opened
                 self._ask()
-        elif isinstance(message, Fault):
-            self.faults.append(message)
-            self.finished = self.finished or message.code
+            case Verdict(base) as verdict if base == self._here():
+                self._settle(verdict)
+            case Prediction(base, path, token) as prediction:
+                self.predictions.append(prediction)
+                self._push((*(self.sent[base].path_tokens(path) or ()), token))
+            case Fault(code) as fault:
+                self.faults.append(fault)
+                self.finished = self.finished or code
+
+    def _settle(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        drafted = self.sent.get(verdict.base, Draft(()))
+        path = verdict.tokens or drafted.path_tokens(verdict.path) or ()
+        self.tokens += [*path, *(() if verdict.token is None else (verdict.token,))]
+        self.finished = verdict.finish
+        if not self.finished and not self.generates:
+            self._ask()
 
     def _ask(self) -> None:
         if self.generates:
-            self.say(Generate(self._here(), Generation(False)))
+            self.say(Generate(self._here()))
             return
-        first = self._draft(len(self.tokens))
-        self._send((), first)
-        after = (*first, *self.answer[len(self.tokens) + len(first) :][:1])
-        if self.pushes and not self.wrong:
-            self._send(after, self._draft(len(self.tokens) + len(after)))
+        rest = self.answer[len(self.tokens) :]
+        if self._here() not in self.pushed:
+            self._draft((), rest)
+        if self.random.random() < 0.5:
+            self._push(rest[: self.random.randint(1, LONGEST)])
 
-    def _draft(self, at: int) -> tuple[int, ...]:
-        tokens = list(self.answer[at : at + self.depth])
-        if self.wrong and tokens:
-            tokens[-1] = 1 + tokens[-1] % 5
-        return tuple(tokens)
+    def _push(self, after: Sequence[int]) -> None:
+        """Send another draft, for the place that these tokens lead to."""
+        rest = self.answer[len(self.tokens) + len(after) :]
+        place = self._here(after)
+        if rest and place not in self.sent:
+            self.pushed.add(place)
+            self._draft(after, rest)
 
-    def _send(self, after: Sequence[int], tokens: tuple[int, ...]) -> None:
-        if not tokens:
-            return
-        base = self._here(after)
-        self._sent[base] = Draft(tokens)
-        self.say(DraftMessage(base, Draft(tokens), 0))
+    def _draft(self, after: Sequence[int], rest: Sequence[int]) -> None:
+        place = self._here(after)
+        draft = self.sent.setdefault(place, mixed_draft(rest, self.random))
+        self.say(DraftMessage(place, draft, 0))
+
+
+def mixed_draft(rest: Sequence[int], random: Random) -> Draft:
+    """A random chain or tree along ``rest``, which may have a wrong token."""
+    chain = list(rest[: random.randint(1, LONGEST)])
+    if random.random() < WRONG:
+        at = random.randrange(len(chain))
+        chain[at] = chain[at - 1] if at else max(0, chain[0] - 1)
+    if random.random() < 0.5:
+        return Draft(tuple(chain))
+    fork = random.randrange(len(chain))  # its node has another sibling, which is tested as well
+    other = (
+        rest[fork] if chain[fork] != rest[fork] else chain[fork] + (1 if not chain[fork] else -1)
+    )
+    return Draft((*chain, other), (*range(-1, len(chain) - 1), fork - 1))

@@ -71,17 +71,13 @@ class SmallFleet:
         chosen = AccessSettings(**{"address": "127.0.0.1:0", **access})
         self._router = RouterServer(self.registry, self.key, chosen)
         self.address = self._thread.run(self._router.start())
-        self.processes = {name: self._spawn(name) for name in names}
+        self.processes = {name: ReplicaProcess(name, self.key) for name in names}
         self.addresses = {name: self._join(name) for name in names}
 
     def start(self, name: str) -> None:
         """One more replica, or one that was killed."""
-        self.processes[name] = self._spawn(name)
+        self.processes[name] = ReplicaProcess(name, self.key)
         self.addresses[name] = self._join(name)
-
-    def holder(self) -> str:
-        """The replica that the last client was placed at."""
-        return max(self.registry.placed, key=lambda name: self.registry.placed[name])
 
     def kill(self, name: str, noticed: bool = False) -> None:
         """kill -9; the router learns of it where ``noticed``."""
@@ -92,9 +88,6 @@ class SmallFleet:
     def drain(self, name: str) -> None:
         self.registry.drain(name)
         self.processes[name].drain()
-
-    def _spawn(self, name: str) -> ReplicaProcess:
-        return ReplicaProcess(name, self.key)
 
     def _join(self, name: str) -> str:
         address = self.processes[name].address

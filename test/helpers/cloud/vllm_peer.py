@@ -12,7 +12,6 @@ import base64
 import hashlib
 import json
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,9 @@ BLOCK = 16  # tokens
 class VllmPeer(HttpPeer):
     """``asked``: the bodies of all requests. ``fault``: a reply in place of the usual, or None."""
 
-    def __init__(
-        self, checkpoint: Path, *, samples: bool = True, length: int = 4096, details: bool = True
-    ) -> None:
-        """samples: whether our logits processor is there. length: ``--max-model-len``. details:
-        whether it says what it found in its cache."""
+    def __init__(self, checkpoint: Path, *, samples: bool = True, details: bool = True) -> None:
+        """samples: whether our logits processor is there. details: whether it says what it found in
+        its cache."""
         self._target = load(checkpoint, threads=1)
         self._lock = threading.Lock()
         self._pictures: dict[tuple[str, str], PromptImage] = {}
@@ -46,50 +43,33 @@ class VllmPeer(HttpPeer):
         self._scored = 0
         self.started = 1.0e9
         self.asked: list[dict[str, Any]] = []
+        # Replies by their path, and the field ``prompt_token_ids`` of others; a test may add some.
         self.said: dict[str, Any] = {
             "/version": {"version": "0.0"},
-            "/v1/models": {"data": [{"id": "target", "max_model_len": length}]},
+            "/v1/models": {"data": [{"id": "target", "max_model_len": 4096}]},
         }
         self.fault: Any = lambda body: None
-        peer = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def on_get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        if path != "/metrics":
+            return _json(200, self.said[path])
+        count = len(self.asked)
+        told = {"process_start_time_seconds": self.started}
+        told["vllm:prefix_cache_hits_total"] = count
+        for part in ("e2e_request_latency", "request_queue_time"):
+            told[f"vllm:{part}_seconds_sum"] = 0.01 * count
+            told[f"vllm:{part}_seconds_count"] = count
+        lines = [f'{name}{{engine="0"}} {value:.1f}\n' for name, value in told.items()]
+        return 200, {}, "".join(lines).encode()
 
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-            def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    count = len(peer.asked)
-                    told = {"process_start_time_seconds": peer.started}
-                    told["vllm:prefix_cache_hits_total"] = count
-                    for part in ("e2e_request_latency", "request_queue_time"):
-                        told[f"vllm:{part}_seconds_sum"] = 0.01 * count
-                        told[f"vllm:{part}_seconds_count"] = count
-                    lines = [f'{name}{{engine="0"}} {value:.1f}' for name, value in told.items()]
-                    self._reply(200, "\n".join([*lines, ""]))
-                else:
-                    self._reply(200, peer.said[self.path])
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if self.path == "/tokenize":
-                    self._reply(200, {"tokens": peer.tokens_of(body["prompt"])})
-                    return
-                peer.asked.append(body)
-                self._reply(*(peer.fault(body) or peer.reply(body)))
-
-            def _reply(self, status: int, content: Any) -> None:
-                text = content if isinstance(content, str) else json.dumps(content)
-                data = text.encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-        super().__init__(Handler)
+    def on_post(self, handler: Any, body: Any) -> None:
+        if handler.path == "/tokenize":
+            tokens = self._target.tokenizer.encode(body["prompt"], add_special_tokens=False)
+            handler.reply(*_json(200, self.said.get(handler.path, {"tokens": tokens})))
+            return
+        self.asked.append(body)
+        handler.reply(*_json(*(self.fault(body) or self.reply(body))))
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         params = body["sampling_params"]
@@ -118,7 +98,9 @@ class VllmPeer(HttpPeer):
             }
             if params.get("prompt_logprobs") is not None:
                 reply["prompt_logprobs"] = self._scores(ids, seen, cached)
-        return 200, reply | ({"prompt_token_ids": ids} if body.get("return_token_ids") else {})
+        if body.get("return_token_ids"):
+            reply["prompt_token_ids"] = self.said.get("prompt_token_ids", ids)
+        return 200, reply
 
     def _find(self, salt: str, ids: list[int]) -> int:
         """How many tokens of a prompt the cache has; it has all their blocks from now on."""
@@ -143,10 +125,6 @@ class VllmPeer(HttpPeer):
         """Lose all pictures, and the cache."""
         self._pictures.clear()
         self._cached.clear()
-
-    def tokens_of(self, text: str) -> list[int]:
-        """The model's own tokens of a text."""
-        return list(self._target.tokenizer.encode(text, add_special_tokens=False))
 
     def _read(self, url: str) -> PromptImage:
         png, ours = base64.b64decode(url.partition(",")[2]), self._target.preprocessing
@@ -205,3 +183,8 @@ class VllmPeer(HttpPeer):
             tokens.append(token)
             content.append({"token_id": token, "logprob": float(row[token]), "top_logprobs": []})
         return {"token_ids": tokens, "logprobs": {"content": content}}
+
+
+def _json(status: int, content: Any) -> tuple[int, dict[str, str], bytes]:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return status, {"content-type": "application/json"}, text.encode()
