@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.enumeration import outcomes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_cloud_spec.decoding import target_rows
-from edge_cloud_spec.decoding.accept import accept
-from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, Purpose, gumbel
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import BLOCK, SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import (
     DEEP,
-    LogitRows,
     LongResidual,
     LongRow,
     screened_distribution,
@@ -107,21 +102,6 @@ def _parts(bounds: GumbelBounds, size: int) -> list[NDArray[np.float32]]:
         ]
 
 
-@pytest.mark.parametrize("what", [np.nan, np.inf])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_is_not_a_number_is_an_error(what: float, temperature: float) -> None:
-    logits = row("normal", 9000, 1)
-    logits[8999] = what
-    policy = SamplingPolicy(temperature)
-    for ask in (
-        lambda: screened_token(logits, policy, 0),
-        lambda: screened_distribution(logits, policy),
-        lambda: screened_token(np.full(9000, -np.inf, np.float32), policy, 0),
-    ):
-        with pytest.raises(ValueError, match="not a number"):
-            ask()
-
-
 @pytest.mark.parametrize("kind", ["normal", "equal", "nearly equal", "one huge"])
 def test_a_draw_from_blocks_falls_where_the_cumulative_sum_does(kind: str) -> None:
     weights = np.exp(row(kind, 5000, 3).astype(np.float64).clip(-50, 50))
@@ -134,31 +114,6 @@ def test_a_draw_from_blocks_falls_where_the_cumulative_sum_does(kind: str) -> No
         below = weights[:place].sum() / weights.sum()
         assert not share.accept(below - 1e-12, Purpose.RESIDUAL, 5)
         assert share.accept(below + weights[place] / weights.sum() + 1e-12, Purpose.RESIDUAL, 5)
-
-
-def test_rejection_over_screened_rows_emits_p_by_enumeration(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Every outcome with its probability: the first token is distributed as P, and as float64's."""
-    monkeypatch.setattr(target_rows, "SMALL", 0)
-    policy = SamplingPolicy(0.8)
-    random = np.random.default_rng(4)
-    logits = random.standard_normal((3, 5)).astype(np.float32)
-    q = distribution_of(random.standard_normal(5).astype(np.float32), policy)
-    p = screened_distribution(logits[0], policy)
-    emitted = np.zeros(5)
-    for first in range(5):
-        for second in range(5):
-            draft = Draft((first, second), (-1, -1), rows=(q,))
-            for taken, probability in outcomes(
-                lambda source, draft=draft: accept(
-                    "rejection", draft, LogitRows(logits), policy, 0, source
-                )
-            ):
-                token = draft.tokens[taken.path[0]] if taken.path else taken.token
-                emitted[token] += q.at(first) * q.at(second) * probability
-    assert np.abs(emitted - p.shares).max() < 1e-12
-    assert np.abs(p.shares - distribution_of(logits[0], policy).shares).max() < 1e-6
 
 
 ONE = SamplingPolicy(1.0)
@@ -223,32 +178,3 @@ def test_of_equal_p_and_q_p_is_left_and_of_a_row_that_is_cut_off_only_its_suppor
     left = cut.residual(distribution_of(np.zeros(9000, np.float32), ONE))
     for seed in range(20):
         assert left.draw(SeededRandomSource(seed), Purpose.RESIDUAL, 0) % 2 == 1
-
-
-@pytest.mark.parametrize("replacement", [True, False])
-def test_candidates_with_and_without_replacement_emit_p_by_enumeration(
-    monkeypatch: pytest.MonkeyPatch, replacement: bool
-) -> None:
-    """Every outcome with its probability, of a draft of three siblings."""
-    monkeypatch.setattr(target_rows, "SMALL", 0)
-    random = np.random.default_rng(4)
-    logits = random.standard_normal((4, 5)).astype(np.float32)
-    q = distribution_of(2 * random.standard_normal(5).astype(np.float32), ONE)
-    p = screened_distribution(logits[0], ONE)
-    emitted = np.zeros(5)
-    for drafted in np.ndindex(5, 5, 5):
-        if not replacement and len(set(drafted)) < 3:
-            continue
-        chance, drawn = 1.0, q
-        for token in drafted:
-            chance *= drawn.at(token)
-            drawn = drawn if replacement else drawn.without(token)
-        draft = Draft(drafted, (-1, -1, -1), rows=(q,))
-        for taken, probability in outcomes(
-            lambda source, draft=draft: accept(
-                "rejection", draft, LogitRows(logits), ONE, 0, source, replacement=replacement
-            )
-        ):
-            token = drafted[taken.path[0]] if taken.path else taken.token
-            emitted[token] += chance * probability
-    assert np.abs(emitted - p.shares).max() < 1e-12
