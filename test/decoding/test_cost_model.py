@@ -198,24 +198,6 @@ def test_guessing_is_never_slower_than_waiting(
     assert rate(shape, told, costs) >= rate(shape, STOP_AND_WAIT, costs) * (1 - 1e-9)
 
 
-@settings(max_examples=100)
-@given(shapes, pipelines, times, times, times, shares)
-def test_guessing_more_is_never_slower_where_width_is_free(
-    shape: Shape, told: Speculation, draft: float, verify: float, one_way: float, acceptance: float
-) -> None:
-    costs = replace(flat(draft, verify, one_way, acceptance), exits=0.4)
-    told = replace(told, open=False, cut=0, runners_up=False, exits=False, push=False)
-    plain = rate(shape, told, costs)
-    for more in ({"exits": True}, {"width": 64}):
-        assert rate(shape, replace(told, **more), costs) >= plain * (1 - 1e-9)
-    far = replace(told, ahead=1 + math.ceil(2 * one_way / verify))  # a round trip is covered
-    assert rate(shape, replace(far, push=True), costs) >= plain * (1 - 1e-9)
-    wide = replace(told, width=64)
-    assert rate(shape, replace(wide, runners_up=True), costs) >= rate(shape, wide, costs) * (
-        1 - 1e-9
-    )
-
-
 def test_runners_up_are_worked_off_by_how_likely_they_are_as_many_at_a_time_as_fit() -> None:
     """A chain of one: the bonus after it, the second choice in its place, and what follows them."""
     draft, verify = 0.1, 1.0
