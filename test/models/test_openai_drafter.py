@@ -230,19 +230,16 @@ def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleN
     assert picture.startswith("data:image/jpeg;base64,")
 
 
-def test_messages_are_handled_while_the_server_is_waited_for(there: SimpleNamespace) -> None:
-    with Continuing(hangs) as peer:
-        drafter, inbox = served_by(peer.url), Inbox()
-        timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
-        timer.start()
-        outcome = decode(there, drafter, inbox=inbox)
-    assert (outcome.reason, outcome.text, outcome.stats.failure) == ("aborted", "e_stop", "")
-
-
-def test_messages_are_handled_while_a_server_is_tried_that_was_away(there: SimpleNamespace) -> None:
-    port = free_port()
-    drafter, inbox = served_by(f"http://127.0.0.1:{port}/v1"), Inbox()
-    with Continuing(answer, port=port) as peer:
+@pytest.mark.parametrize("was_away", [False, True])
+def test_messages_are_handled_while_the_server_is_waited_for(
+    there: SimpleNamespace, was_away: bool
+) -> None:
+    """Also while one is tried that was away when the drafter was loaded."""
+    port, inbox = free_port(), Inbox()
+    url = f"http://127.0.0.1:{port}/v1"
+    drafter = served_by(url) if was_away else None
+    with Continuing(hangs, port=port) as peer:
+        drafter = drafter or served_by(url)
         peer.answers = lambda body: hangs("")
         timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
         timer.start()
@@ -347,31 +344,41 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
         assert outcome.tokens == expected and "does not continue" in outcome.stats.failure
 
 
-def test_what_is_missing_is_said() -> None:
-    with pytest.raises(UserError, match=r"model\.tokenizer, or --tokenizer"):
-        load_drafter(DraftModelSettings(path="openai:http://127.0.0.1:1/v1", name="x"))
-    with pytest.raises(UserError, match="name one"):
-        served_by("http://127.0.0.1:1/v1", model="")
-    with pytest.raises(UserError, match="the server's to set"):
-        load_drafter(
-            DraftModelSettings(path="openai:http://127.0.0.1:1/v1", tokenizer=DRAFTER, max_pixels=9)
-        )
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"name": "x"}, r"model\.tokenizer, or --tokenizer"),
+        ({"tokenizer": DRAFTER}, "name one"),
+        ({"tokenizer": DRAFTER, "max_pixels": 9}, "the server's to set"),
+    ],
+)
+def test_what_is_missing_is_said(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        load_drafter(DraftModelSettings(path="openai:http://127.0.0.1:1/v1", **options))
 
 
 class Reply:
-    """What arrived, a list at a time."""
+    """What arrives, a list at a time."""
 
-    def __init__(self, *parts: str) -> None:
-        self._parts = list(parts)
+    def __init__(self, *parts: str, finish: str | None = None) -> None:
+        self._parts, self._finish = list(parts), finish
+        self.cancelled = False
 
     def take(self) -> list[Any]:
+        assert not self.cancelled
         if not self._parts:
             return []
-        return [{"choices": [{"delta": {"content": self._parts.pop(0)}}]}]
+        delta = {"content": self._parts.pop(0)}
+        return [
+            {"choices": [{"delta": delta, "finish_reason": self._finish if self.done else None}]}
+        ]
 
     @property
     def done(self) -> bool:
         return not self._parts
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
 @settings(max_examples=200, deadline=None)
@@ -414,31 +421,14 @@ def next_letter(text: str) -> str:
     return chr(97 + zlib.crc32(text.encode()) % 4) if not text.endswith("a") else ""
 
 
-class Saying:
-    """A reply that says so many letters, one or two at a time, and is slow to begin with."""
-
-    def __init__(self, text: str, count: int) -> None:
-        self._text, self._left, self._slow = text, count, 1
-        self.cancelled = False
-
-    def take(self) -> list[Any]:
-        assert not self.cancelled
-        self._slow -= 1
-        if self._slow >= 0:
-            return []
-        said = ""
-        while self._left and len(said) < 1 + self._left % 2 and next_letter(self._text + said):
-            said += next_letter(self._text + said)
-            self._left -= 1
-        self._text += said
-        ends = not next_letter(self._text)
-        finish = "stop" if ends else None if self._left else "length"
-        return [{"choices": [{"delta": {"content": said}, "finish_reason": finish}]}]
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    done = False
+def saying(text: str, count: int) -> Reply:
+    """The next letters, so many at most, by twos; an empty text at first."""
+    letters = ""
+    while len(letters) < count and (letter := next_letter(text + letters)):
+        letters += letter
+    parts = [letters[at : at + 2] for at in range(0, len(letters), 2)]
+    finish = "length" if next_letter(text + letters) else "stop"
+    return Reply("", *parts, finish=finish)
 
 
 KINDS = ["grow", "commit", "truncate", "extend", "row"]
@@ -450,11 +440,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6)), max_s
 def test_a_row_names_what_the_server_says_after_that_very_path(
     steps: list[tuple[str, int]], count: int
 ) -> None:
-    replies: list[Saying] = []
-
     def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
-        replies.append(Saying(LETTERS.decode(path), count))
-        return Continuation(LETTERS, path, replies[-1], threading.Event())  # type: ignore[arg-type]
+        reply: Any = saying(LETTERS.decode(path), count)
+        return Continuation(LETTERS, path, reply, threading.Event())
 
     def said_after(path: tuple[int, ...]) -> int:
         letter = next_letter(LETTERS.decode(path))
@@ -491,11 +479,11 @@ def test_a_row_names_what_the_server_says_after_that_very_path(
 
 
 def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
-    asked: dict[tuple[int, ...], Saying] = {}
+    asked: dict[tuple[int, ...], Any] = {}
 
     def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
-        asked[path] = Saying(LETTERS.decode(path), AHEAD)
-        return Continuation(LETTERS, path, asked[path], threading.Event())  # type: ignore[arg-type]
+        asked[path] = saying(LETTERS.decode(path), AHEAD)
+        return Continuation(LETTERS, path, asked[path], threading.Event())
 
     session = ContinuedSession(ask, 9, 10)
     while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:

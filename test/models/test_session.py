@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
+from helpers.checkpoints import CLOSE, FAMILIES, difference, prompt_of, vlm
 from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
@@ -29,7 +29,6 @@ from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
-CLOSE = 1e-4
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
 KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 
@@ -41,14 +40,6 @@ def bounded(family: str, sessions: float) -> Vlm:
     cache = model.transformer.cache_layout.row_bytes * model.open(prompt_of(model))._cache.capacity
     model.use_memory(KvMemory(int(sessions * cache)))
     return model
-
-
-def difference(rows: Any, family: str, prompt: Any, tokens: list[int]) -> float:
-    """How far these rows, the last of them after the tokens, are from transformers' own."""
-    ours = on_host(rows)
-    assert ours.dtype == np.float32
-    theirs = full_logits(family, prompt, tokens)[-len(ours) :, : ours.shape[1]]
-    return float(np.abs(ours - theirs).max())
 
 
 class Stopped(Exception):
@@ -268,17 +259,6 @@ def test_a_cache_grows_beyond_its_first_capacity() -> None:
     assert difference(session.forward([1]), "qwen3_vl", prompt, [*tokens, 1]) < CLOSE
 
 
-def test_an_answer_that_is_cut_while_its_cache_comes_back_gets_its_own_rows() -> None:
-    prompt = prompt_of(vlm())
-    session = vlm().open(prompt)
-    session.extend([1, 2, 3])
-    assert session.evict()
-    steps = session.restore()
-    session.truncate(2)
-    steps.finish()
-    assert difference(session.forward([]), "qwen3_vl", prompt, [1, 2]) < CLOSE
-
-
 def test_each_exit_gets_the_rows_of_its_own_session_that_are_returned() -> None:
     model = vlm()
     drafts, seen = ([7, 8, 9], [11], [12, 13]), [[], [], []]
@@ -431,11 +411,3 @@ def test_a_cache_that_cannot_grow_beside_itself_is_restored_larger() -> None:
         session.forward(long)
     assert session.evict()
     assert difference(session.forward(long), FAMILIES[0], prompt, long) < CLOSE
-
-
-def test_what_will_never_fit_is_refused_with_what_to_do() -> None:
-    model = bounded(FAMILIES[0], 0.5)
-    with pytest.raises(MemoryFull, match="larger --kv-memory") as refused:
-        model.open(prompt_of(model))
-    assert refused.value.retry_s == 0
-    assert model.memory.in_use == 0
