@@ -91,16 +91,26 @@ def served_by(url: str, tokenizer: str = "", model: str = "a-model") -> Any:
 def there() -> Iterator[SimpleNamespace]:
     target, alone = (load(checkpoint(), threads=1) for _ in range(2))
     spec = target.spec("You guide a robot.", 14)
+    own = {  # what the target says by itself
+        temperature: own_tokens(alone, REQUEST, spec, SamplingPolicy(temperature, seed=5))
+        for temperature in (0.0, 0.8)
+    }
+    words = alone.tokenizer.decode(own[0.0], skip_special_tokens=True)
+
+    def says(so_far: str) -> Iterable[bytes]:
+        return answer(words.removeprefix(so_far))
+
     with Cloud(Worker(target, spec)) as cloud:
         client = VerifierClient(ClientSettings(cloud.address))
-        yield SimpleNamespace(spec=spec, alone=alone, connect=client.connect, address=cloud.address)
+        yield SimpleNamespace(
+            spec=spec,
+            own=own,
+            words=words,
+            says=says,
+            connect=client.connect,
+            address=cloud.address,
+        )
         client.close()
-
-
-def own(there: SimpleNamespace, temperature: float = 0.0) -> tuple[int, ...]:
-    """What the target says by itself."""
-    policy = SamplingPolicy(temperature, seed=5)
-    return own_tokens(there.alone, REQUEST, there.spec, policy)
 
 
 def decode(
@@ -115,11 +125,6 @@ def decode(
     runner = DecodeRunner(drafter, there.spec)
     nonce = next(NONCES)
     return runner.run(REQUEST, wanted, nonce, there.connect, lambda emit: None, inbox)
-
-
-def own_words(there: SimpleNamespace, temperature: float = 0.0) -> str:
-    tokens = own(there, temperature)
-    return str(there.alone.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def hangs(_: str) -> Iterator[bytes]:
@@ -157,7 +162,7 @@ FAULTS: dict[str, Callable[[str], Any]] = {
 def test_whatever_a_server_says_the_answer_is_the_targets_own(
     there: SimpleNamespace, preset: str, temperature: float
 ) -> None:
-    expected = own(there, temperature)
+    expected = there.own[temperature]
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for name, says in GARBAGE.items():
@@ -172,7 +177,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
     there: SimpleNamespace, preset: str
 ) -> None:
     """It may fail at any request of a decode."""
-    expected, words = own(there), own_words(there)
+    expected = there.own[0.0]
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for at, (name, fault) in enumerate([*FAULTS.items()] * 2):
@@ -181,7 +186,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
             def says(so_far: str, fails: Any = fault, last: int = last) -> Any:
                 if peer.drafted > last:
                     return fails(so_far)
-                return [chunk(words.removeprefix(so_far)[:3]), chunk(finish="length"), DONE]
+                return [chunk(there.words.removeprefix(so_far)[:3]), chunk(finish="length"), DONE]
 
             peer.says = says
             outcome = decode(there, drafter, preset)
@@ -189,7 +194,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
             if preset != "auto":  # which may not need it
                 assert peer.drafted > last and outcome.stats.failure, name
                 assert len(outcome.stats.failure.splitlines()) == 1
-        peer.says = lambda so_far: answer(words.removeprefix(so_far))
+        peer.says = there.says
         outcome = decode(there, drafter, preset)
         assert outcome.tokens == expected and not outcome.stats.failure
     assert decode(there, drafter, preset).tokens == expected  # it is gone
@@ -204,7 +209,7 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
     with Continuing(lambda so_far: reply) as peer:
         drafter = served_by(peer.url)
         outcome = decode(there, drafter)
-        assert outcome.completed and outcome.tokens == own(there)
+        assert outcome.completed and outcome.tokens == there.own[0.0]
         failure = outcome.stats.failure
         assert complaint in failure and failure.isprintable() and SECRET.decode() not in failure
         peer.says = answer  # type: ignore[assignment]
@@ -217,8 +222,8 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
 
 
 def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleNamespace) -> None:
-    expected, words = own(there), own_words(there)
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+    expected = there.own[0.0]
+    with Continuing(there.says) as peer:
         outcome = decode(there, served_by(peer.url))
         assert outcome.tokens == expected
         assert outcome.stats.accepted > len(expected) // 2
@@ -258,11 +263,11 @@ def test_a_preset_of_trees_is_refused_with_those_that_fit(there: SimpleNamespace
 def test_decode_tells_what_the_server_did(
     there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture, words = tmp_path / "picture.jpg", own_words(there)
+    picture, words = tmp_path / "picture.jpg", there.words
     picture.write_bytes(REQUEST.jpeg)
     given = ["decode", str(picture), REQUEST.instruction, "--cloud", there.address]
     given += ["--preset", "dsd", "--tokenizer", str(checkpoint()), "--model", "a-model"]
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+    with Continuing(there.says) as peer:
         given += ["--drafter", f"openai:{peer.url}"]
         assert main(given) == 0
         assert words in (said := capsys.readouterr()).out and "alone" not in said.err
@@ -329,12 +334,11 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
     there: SimpleNamespace,
 ) -> None:
     """A robot's nodes may start before it."""
-    expected, words = own(there), own_words(there)
-    port = free_port()
+    expected, port = there.own[0.0], free_port()
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
     outcome = decode(there, drafter)
     assert outcome.tokens == expected and "cannot be reached" in outcome.stats.failure
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far)), port=port) as peer:
+    with Continuing(there.says, port=port) as peer:
         outcome = decode(there, drafter)
         assert outcome.tokens == expected and outcome.stats.accepted and not outcome.stats.failure
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
