@@ -60,7 +60,9 @@ def scores_of(
 
     few: the logits of these ids. top: the largest logit of all.
     """
-    return _scaled(few, top, policy.temperature) + gumbel(policy.seed, position, ids)
+    scaled = _scaled(few, top, policy.temperature)
+    scores: NDArray[np.float64] = scaled + gumbel(policy.seed, position, ids)
+    return scores
 
 
 def _scores(

@@ -39,15 +39,11 @@ def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any
         raise UserError(f"int4 weights compute in bfloat16, not in {dtype}: choose dtype auto")
     if kind == "int4" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise UserError(
-            f"int4 weights need a GPU of compute capability {_dotted(CAPABILITY)} and {device} has "
-            f"{_dotted(found)}: choose int8"
+            f"int4 weights need a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and "
+            f"{device} has {found[0]}.{found[1]}: choose int8"
         )
     if kind != "dynamic-int8":
         _torchao_config(kind)
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def quantize_linears(module: nn.Module, kind: str) -> None:
