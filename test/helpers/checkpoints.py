@@ -6,6 +6,7 @@ import functools
 import io
 import tempfile
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0, **options:
 
 
 def fresh(family: str = "qwen3_vl") -> Vlm:
-    """A model that keeps nothing of any prompt."""
-    model = vlm(family)
+    """A model of a test's own, that keeps nothing of any prompt yet."""
+    model = copy(vlm(family))
     model.use_memory(KvMemory())
     return model
 

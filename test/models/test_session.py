@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import CLOSE, FAMILIES, difference, prompt_of, vlm
+from helpers.checkpoints import CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
 from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
@@ -35,8 +34,7 @@ KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 
 def bounded(family: str, sessions: float) -> Vlm:
     """A model with memory for so many sessions; none is held, and no prefix is kept."""
-    model = copy(vlm(family))  # other tests have it with memory without a bound
-    model.use_memory(KvMemory())
+    model = fresh(family)
     cache = model.transformer.cache_layout.row_bytes * model.open(prompt_of(model))._cache.capacity
     model.use_memory(KvMemory(int(sessions * cache)))
     return model
@@ -78,8 +76,7 @@ class Course:
         self.family, self.dice = family, np.random.default_rng(seed)
         self.model = bounded(family, 1.5)
         if kind != "bounded":
-            self.model = copy(vlm(family))
-            self.model.use_memory(KvMemory())
+            self.model = fresh(family)
         self.prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
         self.sessions = [self.model.open(prompt) for prompt in self.prompts]
         self.nodes: list[list[tuple[int, int]]] = [[] for _ in TEXTS]  # token and parent
@@ -207,7 +204,7 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
 
 def test_the_features_of_first_layers_are_read_from_either_transformers() -> None:
     """Before transformers 5.18 they came in one piece, found on a machine that has 5.17."""
-    prompt, model = prompt_of(vlm()), copy(vlm())
+    prompt, model = prompt_of(vlm()), fresh()
     model._features = LruCache(1)
     given = model._image_features
 
@@ -352,20 +349,9 @@ def test_misuse_is_refused() -> None:
 def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, together = vlm(), []
-    keep = PaddedAttention.keep
-    sessions = [model.open(prompt_of(model, place)) for place in range(3)]
-    with monkeypatch.context() as patch:
-        patch.setattr(PaddedAttention, "keep", lambda each: together.append(1) or keep(each))
-        model.forward_together([PassRequest(session, [7, 8]) for session in sessions])
-    assert len(together) == 1  # as the embedded fleet's
-    layout = model.transformer.cache_layout
+    layout = vlm().transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
     monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
-
-    def rows(start: int, count: int) -> PassItem:
-        return PassItem(cache, start, [0] * count)
-
     for pays, sizes in (
         (True, ((90, 5), (100, 5), (70, 3))),
         (False, ((90, 5),)),  # one alone
@@ -373,7 +359,8 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
         (False, ((180, 5), (9, 5), (9, 5))),  # one is long
         (False, ((90, 90), (90, 2), (90, 2), (90, 2))),
     ):
-        assert PaddedAttention.pays([rows(*size) for size in sizes], layout) == pays
+        items = [PassItem(cache, start, [0] * count) for start, count in sizes]
+        assert PaddedAttention.pays(items, layout) == pays
 
 
 # Memory that is short
