@@ -82,6 +82,7 @@ def full_logits(
         "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
         "mm_token_type_ids": (ids == model.config.image_token_id).int(),
     }
+    # Positions are given, as rope_deltas would be of the prompt before.
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():
