@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from edge_cloud_spec.edge.events import Received
 from edge_cloud_spec.lab.bench.schedules import decode_of, random_schedule
@@ -65,58 +66,49 @@ def schedules() -> dict[str, dict[str, str]]:
     """Tokens and frames of each schedule, with names and secrets that are not drawn."""
     presets = [name for name in preset_names() if load_preset(name).verified]
     found: dict[str, dict[str, str]] = {"tokens": {}, "frames": {}}
-    drawn = secrets.token_hex, secrets.token_bytes
-    try:
-        for number in range(SCHEDULES):
-            names = itertools.count()
-            secrets.token_hex = lambda size=16, names=names: f"{next(names):0{2 * size}x}"
-            secrets.token_bytes = lambda size=16, names=names: next(names).to_bytes(size, "big")
+    for number in range(SCHEDULES):
+        names = itertools.count()
+        with mock.patch.multiple(
+            secrets,
+            token_hex=lambda size=16, names=names: f"{next(names):0{2 * size}x}",
+            token_bytes=lambda size=16, names=names: next(names).to_bytes(size, "big"),
+        ):
             decode = decode_of(random_schedule(presets, SEED, number))
             decode.__class__, decode.frames = RecordedDecode, []  # type: ignore[attr-defined]
             try:
                 ended = decode.run().reason
             except Hung as hung:
                 ended = str(hung)
-            said = json.dumps([decode.emitted, ended]).encode()
-            found["tokens"][str(number)] = _digest([said])
-            found["frames"][str(number)] = _digest(decode.frames)  # type: ignore[attr-defined]
-    finally:
-        secrets.token_hex, secrets.token_bytes = drawn
+        said = json.dumps([decode.emitted, ended]).encode()
+        found["tokens"][str(number)] = _digest([said])
+        found["frames"][str(number)] = _digest(decode.frames)  # type: ignore[attr-defined]
     return found
 
 
-def rows_of(suite: str, options: str) -> list[dict[str, Any]]:
-    """The rows of a suite of ``edge-cloud-spec bench``, without what this machine took."""
+def rows_of(suite: str, options: str) -> dict[str, Any]:
+    """The rows of a suite of ``edge-cloud-spec bench`` by number, without what this machine
+    took."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         command = f"-m edge_cloud_spec.cli bench {suite} --seed {SEED} --json {file} {options}"
-        done = subprocess.run(
-            [sys.executable, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        if not file.exists():
-            raise SystemExit(f"bench {suite}: {done.stdout.decode()[-2000:]}")
+        subprocess.run([sys.executable, *command.split()], stdout=sys.stderr)
         rows = json.loads(file.read_text())
     rows = rows if isinstance(rows, list) else rows["rows"]
-    return [{k: v for k, v in row.items() if not any(m in k for m in MEASURED)} for row in rows]
+    return {
+        str(number): {k: v for k, v in row.items() if not any(m in k for m in MEASURED)}
+        for number, row in enumerate(rows)
+    }
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """One line for each part that is not as it was."""
     lines = []
-    for part in after:
-        if before.get(part) == after[part]:
-            continue
-        old, new = before.get(part), after[part]
-        if isinstance(new, list) and isinstance(old, list) and len(old) == len(new):
-            changed = [n for n, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
-            n = changed[0]
-            first = {k: (old[n].get(k), v) for k, v in new[n].items() if old[n].get(k) != v}
-        elif isinstance(new, dict) and isinstance(old, dict):
-            changed = [k for k in new if old.get(k) != new[k]]
-            first = changed[:5]
-        else:
-            changed, first = [], "another number of rows"
-        lines.append(f"{part}: {len(changed)} of {len(new)} differ, the first: {first}")
+    for part, new in after.items():
+        old = before.get(part, {})
+        changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        if changed:
+            first = f"{changed[0]}: {old.get(changed[0])}, now {new.get(changed[0])}"
+            lines.append(f"{part}: {len(changed)} of {len(new)} differ, the first is {first}")
     return lines
 
 
@@ -125,12 +117,10 @@ def main() -> int:
     parser.add_argument("what", choices=("record", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--quick", action="store_true", help="the schedules alone")
-    parser.add_argument("--benches", default=",".join(BENCHES), help="with commas (%(default)s)")
     args = parser.parse_args()
     record: dict[str, Any] = dict(schedules())
-    for suite in () if args.quick else args.benches.split(","):
-        print(f"bench {suite}", file=sys.stderr)
-        record[suite] = rows_of(suite, BENCHES[suite])
+    for suite, options in () if args.quick else BENCHES.items():
+        record[suite] = rows_of(suite, options)
     if args.what == "record":
         args.file.parent.mkdir(parents=True, exist_ok=True)
         args.file.write_text(json.dumps(record))

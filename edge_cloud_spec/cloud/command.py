@@ -250,7 +250,7 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     remote, model = settings.remote, settings.models
     url = model.target.removeprefix(VLLM)
     server = VllmServer(url, remote.api_key_file, timeout_s=remote.api_timeout)
-    served = server.ask(lambda client: server.served())
+    served = server.submit(server.served()).result()
     server.model = served.model
     told = f"{model.dtype}:{model.quantize}"  # from the options, as the server does not report it
     identity = f"vllm-{served.version}:{served.model}:{told}"

@@ -420,7 +420,7 @@ class VllmModels(ModelRunner):
 
         UserError: it rejects our requests, or serves another model than our checkpoint.
         """
-        self.server.ask(lambda client: self._probe())
+        self.server.submit(self._probe()).result()
 
     async def _probe(self) -> None:
         picture = io.BytesIO()

@@ -191,10 +191,7 @@ def _likely(
 
 def _stationary(steps: list[list[float]]) -> NDArray[np.float64]:
     """The stationary distribution [n] of a Markov chain; steps[i][j]: probability from i to j."""
-    matrix = np.array(steps)
-    shares: NDArray[np.float64] = np.full(len(steps), 1 / len(steps))
-    for _ in range(CHAIN_STEPS):
-        shares = shares @ matrix
+    shares = np.linalg.matrix_power(np.array(steps), CHAIN_STEPS).mean(0)  # from any state
     stationary: NDArray[np.float64] = shares / shares.sum()
     return stationary
 

@@ -98,7 +98,10 @@ def _check_q(draft: Draft, vocabulary: int) -> None:
         if len(draft.rows) != len(draft.inner):
             raise BadDraft(f"the draft needs {len(draft.inner)} rows, not {len(draft.rows)}")
         for row in draft.rows:
-            _check_row(row, vocabulary)
+            if error := row_error(row, vocabulary):
+                raise BadDraft(error)
+            if abs(row.total - 1) > SUM_TOLERANCE:
+                raise BadDraft("a row does not sum to 1")
         for node, token in enumerate(draft.tokens[: draft.drafted]):
             if not draft.row(draft.parent(node)).at(token):
                 raise BadDraft(f"token {token} has no probability in the row it was drawn from")
@@ -113,13 +116,6 @@ def check_distinct(draft: Draft) -> None:
     drawn = draft.tokens[: draft.drafted]
     if len({(draft.parent(node), token) for node, token in enumerate(drawn)}) < len(drawn):
         raise BadDraft("a token is proposed twice for one place, though without replacement")
-
-
-def _check_row(row: TokenDistribution, vocabulary: int) -> None:
-    if error := row_error(row, vocabulary):
-        raise BadDraft(error)
-    if abs(row.total - 1) > SUM_TOLERANCE:
-        raise BadDraft("a row does not sum to 1")
 
 
 def row_error(row: TokenDistribution, vocabulary: int) -> str:

@@ -256,11 +256,6 @@ class Preset:
         return self.drafter == "edge"
 
     @property
-    def uses_cloud(self) -> bool:
-        """Whether the preset needs a cloud."""
-        return self.verified
-
-    @property
     def shape(self) -> Shape:
         """The draft's shape."""
         if self.best_first is not None:

@@ -55,11 +55,6 @@ class SuffixIndex:
         self._records = bytearray(BYTES_PER_SUFFIX * max_suffixes)
         self._last: LruCache[int, dict[int, int]] = LruCache(MAX_PATTERNS)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for suffixes, used or not."""
-        return len(self._records)
-
     def add(self, pattern: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> None:
         """Add the first ``MAX_KEPT`` tokens of a verified answer.
 

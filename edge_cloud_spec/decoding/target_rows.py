@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -21,95 +20,8 @@ from .grammar import AllowedAfter, masked
 from .noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
 from .propose import coupled_token
-from .random_source import BLOCK, RandomSource, block_sums
+from .random_source import RandomSource
 from .token_distribution import TokenDistribution, distribution_of
-
-PART = 32 * BLOCK  # tokens per chunk, which fit a core's cache
-DEEP = 4  # residuals are materialized after so many Qs, as the cost of k of them is quadratic
-
-
-class LongRow(TokenDistribution):
-    """A dense P, float32 [V], whose residual is computed lazily (``LongResidual``)."""
-
-    def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:  # type: ignore[override]
-        """The distribution norm(max(0, P - Q)) of the recovered token."""
-        left = LongResidual(self, ((draft, self.total / draft.total),))
-        return left if left.total else self
-
-
-@dataclass(frozen=True, eq=False)
-class LongResidual:
-    """A ``TargetRow``: the residual of P after several rejections, 2 max(0, P - f1 Q1 - f2 Q2 ...).
-
-    This equals max(0, ... max(0, P - f1 Q1) - f2 Q2 ...), since no Q is negative; each rejection
-    subtracts one more Q. taken: each Q and its factor; a Q that was rejected twice is there once.
-    """
-
-    target: TokenDistribution
-    taken: tuple[tuple[TokenDistribution, float], ...]
-
-    @cached_property
-    def _sums(self) -> NDArray[np.float64]:
-        size, workspace = len(self.target.probabilities), _workspace(PART)
-        parts = (self._part(start, PART, workspace) for start in range(0, size, PART))
-        return np.concatenate([block_sums(part) for part in parts])
-
-    @cached_property
-    def total(self) -> float:
-        """The float64 sum of the unnormalized probabilities."""
-        return float(self._sums.sum())
-
-    def at(self, token: int) -> float:
-        """The probability of one token."""
-        return float(self._block(token // BLOCK)[token % BLOCK]) / self.total
-
-    def residual(self, draft: TokenDistribution) -> TokenDistribution | LongResidual:
-        """The distribution norm(max(0, P - Q)) of the recovered token."""
-        taken, factor = self.taken, self.total / 2 / draft.total
-        if taken[-1][0] is draft:
-            factor += taken[-1][1]
-            taken = taken[:-1]
-        elif len(taken) == DEEP:
-            return self.dense().residual(draft)
-        left = LongResidual(self.target, (*taken, (draft, factor)))
-        return left if left.total else self
-
-    def draw(
-        self, random_source: RandomSource, purpose: Purpose, position: int, trial: int = 0
-    ) -> int:
-        """Sample a token."""
-        return random_source.draw_from_blocks(self._sums, self._block, purpose, position, trial)
-
-    def dense(self) -> TokenDistribution:
-        """The whole distribution [V], as split resampling sends it to the robot."""
-        size = len(self.target.probabilities)
-        return TokenDistribution(self._part(0, size, _workspace(size)))
-
-    def _block(self, index: int) -> NDArray[np.float64]:
-        return self._part(index * BLOCK, BLOCK, _workspace(BLOCK))
-
-    def _part(self, start: int, count: int, workspace: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights of ``count`` tokens from ``start`` on, fewer at the end, in the workspace."""
-        target = self.target.probabilities[start : start + count]
-        left: NDArray[np.float64] = workspace[0, : len(target)]
-        amount: NDArray[np.float64] = workspace[1, : len(target)]
-        np.copyto(left, target)
-        for draft, factor in self.taken:
-            if draft.ids is None:
-                np.copyto(amount, draft.probabilities[start : start + count])
-                amount *= factor
-                left -= amount
-            else:
-                first, end = np.searchsorted(draft.ids, (start, start + len(left)))
-                left[draft.ids[first:end] - start] -= draft.probabilities[first:end] * factor
-        left += np.abs(left, out=amount)  # 2 max(0, x) = x + |x|, which is twice as fast
-        return left
-
-
-def _workspace(count: int) -> NDArray[np.float64]:
-    """A buffer for ``size`` weights, and for the Q subtracted from them."""
-    return np.empty((2, count))
-
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -134,12 +46,10 @@ def screened_token(logits: Logits, policy: SamplingPolicy, position: int) -> int
     return int(ids[_scores(logits, best, ids, policy, position).argmax()])
 
 
-def _scaled(logits: Logits, best: int, ids: Ids | slice, temperature: float) -> NDArray[np.float64]:
-    """``scaled_logits`` of these tokens only, equal to the last bit."""
+def _scaled(few: Logits, top: np.float32, temperature: float) -> NDArray[np.float64]:
+    """``scaled_logits`` of a few tokens, equal to the last bit. top: the largest logit of all."""
     with np.errstate(over="ignore"):
-        scaled: NDArray[np.float64] = (
-            logits[ids].astype(np.float64) - np.float64(logits[best])
-        ) / temperature
+        scaled: NDArray[np.float64] = (few.astype(np.float64) - np.float64(top)) / temperature
     return scaled
 
 
@@ -150,8 +60,7 @@ def scores_of(
 
     few: the logits of these ids. top: the largest logit of all.
     """
-    with np.errstate(over="ignore"):
-        scaled = (few.astype(np.float64) - np.float64(top)) / policy.temperature
+    scaled = _scaled(few, top, policy.temperature)
     scores: NDArray[np.float64] = scaled + gumbel(policy.seed, position, ids)
     return scores
 
@@ -215,11 +124,11 @@ def screened_support(logits: Logits, policy: SamplingPolicy) -> Ids:
             least = np.nextafter(np.float32(float(kth) - slack), np.float32(-np.inf))
             smallest = (np.float64(kth) - np.float64(logits[best])) / temperature
         ids = np.flatnonzero(logits >= least)
-        scaled = _scaled(logits, best, ids, temperature)
+        scaled = _scaled(logits[ids], logits[best], temperature)
         kept = scaled >= smallest
         ids, scaled = ids[kept], scaled[kept]
     else:
-        ids, scaled = np.arange(size), _scaled(logits, best, slice(None), temperature)
+        ids, scaled = np.arange(size), _scaled(logits, logits[best], temperature)
     if policy.top_p < 1:
         weights = np.exp(scaled)
         total = weights.sum()
@@ -252,14 +161,14 @@ def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistri
         lowest = (np.float64(logits.min()) - np.float64(logits[best])) / temperature
     if policy.top_k or policy.top_p < 1 or lowest == -np.inf:
         ids = screened_support(logits, policy)
-        probabilities = softmax(_scaled(logits, best, ids, temperature)).astype(np.float32)
+        probabilities = softmax(_scaled(logits[ids], logits[best], temperature)).astype(np.float32)
         return TokenDistribution(probabilities, ids if len(ids) < len(logits) else None)
     with np.errstate(over="ignore"):
         weights = logits - logits[best]
         weights *= np.float32(1 / temperature)
     np.exp(weights, out=weights)
     weights /= weights.sum()
-    return LongRow(weights)
+    return TokenDistribution(weights)
 
 
 SMALL = 4096  # vocabulary size up to which float64 throughout is faster

@@ -12,8 +12,6 @@ from .noise import Purpose
 from .policy import SamplingPolicy, scaled_logits, softmax, truncated
 from .random_source import RandomSource
 
-_CHUNK = 8192  # numbers per chunk, which fit a core's cache
-
 
 @dataclass(frozen=True, eq=False)
 class TokenDistribution:
@@ -51,12 +49,10 @@ class TokenDistribution:
             return 0.0
         return float(self.probabilities[place]) / self.total
 
-    def over(self, ids: NDArray[np.int64] | None) -> NDArray[np.float64]:
-        """The probabilities of these tokens (None: of the whole vocabulary, if dense)."""
+    def over(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probabilities of these tokens."""
         if self.ids is None:
-            return self.shares if ids is None else self.shares[ids]
-        if ids is None:
-            raise ValueError("a sparse row does not know the size of its vocabulary")
+            return self.shares[ids]
         place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return np.where(self.ids[place] == ids, self.shares[place], 0.0)
 
@@ -72,29 +68,14 @@ class TokenDistribution:
 
         ``self`` is P, ``draft`` Q. Returns P if P - Q is nowhere positive (equal up to rounding).
         """
-        if self.ids is None and draft.ids is None:
-            weights = self._above(draft)
+        weights = self.probabilities.astype(np.float64)  # relative to P's total
+        if self.ids is None:
+            taken = np.multiply(draft.probabilities, self.total / draft.total, dtype=np.float64)
+            weights[slice(None) if draft.ids is None else draft.ids] -= taken
         else:
-            weights = self.shares.copy()
-            if self.ids is None:
-                weights[draft.ids] -= draft.shares
-            else:
-                weights -= draft.over(self.ids)
-            np.maximum(weights, 0.0, out=weights)
+            weights -= self.total * draft.over(self.ids)
+        np.maximum(weights, 0.0, out=weights)
         return TokenDistribution(weights, self.ids) if weights.any() else self
-
-    def _above(self, draft: TokenDistribution) -> NDArray[np.float64]:
-        """max(0, P - Q) of two dense distributions, scaled by P's total."""
-        weights: NDArray[np.float64] = np.empty(len(self.probabilities))
-        scale = self.total / draft.total
-        taken = np.empty(_CHUNK)
-        for start in range(0, len(weights), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            out = weights[part]
-            np.multiply(draft.probabilities[part], scale, out=taken[: len(out)], dtype=np.float64)
-            np.subtract(self.probabilities[part], taken[: len(out)], out=out)
-            np.maximum(out, 0.0, out=out)
-        return weights
 
     def dense(self) -> TokenDistribution:
         """Returns itself, as a ``TargetRow`` that is computed already."""

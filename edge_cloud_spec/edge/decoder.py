@@ -127,7 +127,7 @@ class EdgeDecoder:
         ``known_spec``: the cloud's prompt specification from an earlier decode, if any; with it the
         robot need not wait for the cloud before it drafts.
         """
-        if not self._preset.uses_cloud:
+        if not self._preset.verified:
             return self._prepare(b"")
         self._deadline.owed(now)
         self._rounds.start(now)

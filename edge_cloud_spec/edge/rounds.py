@@ -272,7 +272,7 @@ class Rounds:
 
     def close(self, reason: str, text: str = "") -> list[Effect]:
         """End the decode on robot and cloud."""
-        close = [Send(Close(self.answer.resampled))] if self._preset.uses_cloud else []
+        close = [Send(Close(self.answer.resampled))] if self._preset.verified else []
         return [*close, Finish(reason, text)]
 
     # Verdicts

@@ -469,7 +469,7 @@ class DecodeRunner:
             opening = replace(opening, lookup=False)
         histories = History.named(request.history), History(request.history)
         decoder = self.decoder_of(opening, settings, histories)
-        transport = connect(inbox.put) if preset.uses_cloud else None
+        transport = connect(inbox.put) if preset.verified else None
         loop = DecodeLoop(self, decoder, request, settings, lookup_of, inbox, transport, on_emit)
         started = self.clock()
         finish = loop.to_end(known)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, pairwise, takewhile
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
 from .kv_memory import MB, KvBuffer, KvHolder, KvMemory
 
@@ -149,17 +150,17 @@ def prompt_parts(
     pictures.
     """
     parts: list[PromptPart] = []
-    key, start, whose = b"", 0, ""
-    for (first, last), name in zip([*spans, (len(ids), len(ids))], [*names, b""], strict=True):
-        for end, seen in ((first, b""), (last, name)):
-            if start < end:
-                tokens = np.asarray(ids[start:end], "<i8")
-                before = key
-                key = hashlib.blake2b(before + seen + tokens.tobytes(), digest_size=16).digest()
-                whose = owner if seen else whose
-                text = None if seen else tokens
-                parts.append(PromptPart(key, start, end, before, text, whose))
-                start = end
+    key, whose = b"", ""
+    edges = [0, *chain.from_iterable(spans), len(ids)]
+    seen = [b"", *chain.from_iterable((name, b"") for name in names)]
+    for (start, end), name in zip(pairwise(edges), seen, strict=True):
+        if start < end:
+            tokens = np.asarray(ids[start:end], "<i8")
+            before = key
+            key = hashlib.blake2b(before + name + tokens.tobytes(), digest_size=16).digest()
+            whose = owner if name else whose
+            text = None if name else tokens
+            parts.append(PromptPart(key, start, end, before, text, whose))
     return parts
 
 
@@ -181,10 +182,6 @@ class _Kept:
     def evict(self) -> bool:
         self._store.drop(self.part.key)
         return True
-
-
-def _length(part: PromptPart) -> int:
-    return part.end - part.start
 
 
 class PrefixStore:
@@ -245,7 +242,8 @@ class PrefixStore:
                 with torch.inference_mode():
                     rows = cache.rows(part.start, part.end)
                     buffer.data[:, :, :, : part.end - part.start].copy_(rows)
-                if (begun := self._begun_as(part)) is not None and begun[1] == _length(begun[0]):
+                begun = self._begun_as(part)
+                if begun is not None and begun[1] == begun[0].end - begun[0].start:
                     self.drop(begun[0].key)  # this one begins with all of it
                 self._kept[part.key] = _Kept(self, part, buffer)
                 self._memory.hold(buffer, self._kept[part.key])
@@ -267,9 +265,7 @@ class PrefixStore:
         for kept in self._kept.values():
             other = kept.part
             if other.before == part.before and other.start == part.start and other.text is not None:
-                size = min(len(part.text), len(other.text))
-                differs = np.flatnonzero(part.text[:size] != other.text[:size])
-                common = int(differs[0]) if len(differs) else size
+                common = common_prefix(part.text.tolist(), other.text.tolist())
                 if common > (0 if best is None else best[1]):
                     best = other, common
         return best

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,10 +43,8 @@ class ScoredPaths:
             self._session.truncate(shared)
         else:
             fresh = verified[shared:]
-            ends = (self._nodes.get(fresh[: end + 1]) for end in range(len(fresh)))
-            path = [
-                node for node in takewhile(lambda node: node is not None, ends) if node is not None
-            ]
+            ends = (fresh[:end] for end in range(1, len(fresh) + 1))
+            path = [self._nodes[end] for end in ends if end in self._nodes]
             shared += len(path)
             if shared == len(verified):
                 size = len(fresh)

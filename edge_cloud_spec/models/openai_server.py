@@ -173,13 +173,9 @@ class OpenAiServer:
             path, cast_to=object, body=body, stream=True, stream_cls=chunks
         )
 
-    def ask(self, request: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
-        """The server's reply to a request without streaming; raises UserError."""
-        return self.submit(request(self.client)).result()
-
     def check(self) -> None:
         """List the server's models; raises UserError if the server is unusable."""
-        names = self.ask(_models)
+        names = self.submit(_models(self.client)).result()
         if self.model not in names:  # some servers list a part, or accept any name
             listed = self.quoted(", ".join(names[:5]) or "nothing")
             log.warning("%s does not list %s but %s", self.url, self.model, listed)

@@ -136,8 +136,9 @@ class Session:
         # Before: the tree to return to if a pass is interrupted.
         self._nodes = self._before = TokenTree()
         self._logits: list[DeviceRows] = []  # [V] after each scored node
-        # The nodes were scored in the prompt's pass, and nothing has changed since.
-        self._with_prompt = False
+        # The nodes were scored in the prompt's pass, and nothing has changed since: their
+        # ``forward`` needs no pass.
+        self.scored_with_prompt = False
         self._in_pass = False
         self.waits = False  # for a pass, so that the cache is not evicted
 
@@ -167,7 +168,7 @@ class Session:
             return False
         self._cache.release()
         self._cache = self._row = None
-        self._computed, self._with_prompt = 0, False
+        self._computed, self.scored_with_prompt = 0, False
         return True
 
     def close(self) -> None:
@@ -287,39 +288,28 @@ class Session:
             self._computed += len(path)
             if path:
                 self._row = self._logits[path[-1]]
-        self._keep(kept, [self._logits[index] for index in keep])
+        self.keep_nodes(kept, [self._logits[index] for index in keep])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add known tokens to the prefix; the next forward computes them."""
-        self._keep(TokenTree(), [])
+        self.keep_nodes(TokenTree(), [])
         self._tokens += self._checked(tokens)
 
     def truncate(self, length: int) -> None:
         """Roll the prefix back to `length` tokens after the prompt; ValueError: it has fewer."""
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"cannot truncate {len(self._tokens)} tokens to {length}")
-        self._keep(TokenTree(), [])
+        self.keep_nodes(TokenTree(), [])
         del self._tokens[length:]
         if length < self._computed:
             self._computed = length
             self._row = self._prompt_row if length == 0 else None
 
-    def keep_nodes(self, nodes: TokenTree, logits: list[DeviceRows]) -> None:
-        """Keep these nodes, which were scored together with the prompt.
-
-        logits: [V] after each node.
-        """
-        self._keep(nodes, logits)
-        self._with_prompt = True
-
-    def _keep(self, nodes: TokenTree, logits: list[DeviceRows]) -> None:
-        self._nodes, self._logits, self._with_prompt = nodes, logits, False
-
-    @property
-    def scored_with_prompt(self) -> bool:
-        """Whether a draft was scored with the prompt and is still current: its ``forward`` needs no
-        pass."""
-        return self._with_prompt
+    def keep_nodes(
+        self, nodes: TokenTree, logits: list[DeviceRows], *, with_prompt: bool = False
+    ) -> None:
+        """Keep these nodes, and no others. logits: [V] after each node."""
+        self._nodes, self._logits, self.scored_with_prompt = nodes, logits, with_prompt
 
     # A pass: ``begin``, then ``end``, or ``undo`` if it raised
 
@@ -337,14 +327,14 @@ class Session:
     def _item(self, request: PassRequest) -> PassItem | None:
         """The pass over the prefix's uncomputed tail and new nodes, after the existing nodes."""
         scored, logits = self._nodes, self._logits
-        known = self._with_prompt and request.on_layer is None
-        self._with_prompt = False
+        known = self.scored_with_prompt and request.on_layer is None
+        self.scored_with_prompt = False
         if not request.grows:
-            self._keep(TokenTree(), [])
+            self.keep_nodes(TokenTree(), [])
         new = self._checked(request.tokens)
         asked = self._nodes.extend(new, request.parents)
         if known and asked == scored:
-            self._keep(scored, logits)
+            self.keep_nodes(scored, logits)
             return None
         self._come_back()
         if self._computed == len(self._tokens) and self._row is None:
@@ -519,7 +509,7 @@ class Prefill:
         self._on_filled(row)
         self._encoded, self._ended = {}, True
         if after:
-            self._session.keep_nodes(self._nodes, after)
+            self._session.keep_nodes(self._nodes, after, with_prompt=True)
         return True
 
     def _compute(self, end: int, nodes: TokenTree, on_layer: OnLayer | None) -> Tensor:

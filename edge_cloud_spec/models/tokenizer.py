@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 
@@ -37,14 +36,3 @@ class TextStream:
         new = whole[len(self.text) :]
         self.text = whole
         return new
-
-
-class TokenTexts:
-    """Decodes each token id separately, for logs and topics; cached."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._text = cache(lambda token: tokenizer.decode([token]))
-
-    def of(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each token."""
-        return [self._text(token) for token in tokens]

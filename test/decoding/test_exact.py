@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.enumeration import BranchingChooser, outcomes
+from helpers.enumeration import BranchingChooser
 from helpers.exactness import (
     ONE,
-    Joint,
     Model,
     OneWord,
     as_it_is,
@@ -20,22 +18,23 @@ from helpers.exactness import (
     joint_of,
     own_tokens,
     pair,
-    rows_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_cloud_spec.decoding.accept import Acceptance, rejection
+from edge_cloud_spec.decoding import accept as accept_module
+from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.grammar import forced_tokens, masked
 from edge_cloud_spec.decoding.noise import Purpose
-from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.shape import BestFirst
-from edge_cloud_spec.decoding.split import Split, largest, resample, resample_from, sparse_residual
-from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
+from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.lab.harness.loopback import Wire, over_the_codec
+from edge_cloud_spec.lab.harness.toy import ToyGrammar
 
 PRESETS = {
     "dsd": Preset("dsd", "", "edge", draft_length=2),
@@ -78,54 +77,68 @@ PRESETS = {
 }
 
 
-def depth(preset: Preset) -> int:
-    return preset.shape.depth
+class InGrammar(Model):
+    """A target that says only what the grammar allows, by itself."""
+
+    def __init__(self, model: Model, grammar: ToyGrammar) -> None:
+        super().__init__(model.seed, model.vocabulary, model.spread)
+        self._grammar = grammar
+
+    def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        return masked(super().logits(prefix), self._grammar.allowed(prefix))
 
 
-def emitted_by(
-    preset: Preset, policy: SamplingPolicy, models: tuple[Model, Model], wire: Wire = as_it_is
-):
-    """What one round emits, as a function of the chooser."""
-
-    def run(random_source: BranchingChooser) -> tuple[int, ...]:
-        both = pair(preset, "rejection", policy, models, random_source, wire)
-        both.round()
-        return both.emitted
-
-    return run
+def kept_to(target: Model, grammar: ToyGrammar | None) -> Model:
+    """The target alone, which knows of no grammar: its logits are -inf outside of it."""
+    return InGrammar(target, grammar) if grammar else target
 
 
-def check(
+def grammar_of(text: str | None, vocabulary: int) -> ToyGrammar | None:
+    return ToyGrammar(text, vocabulary) if text else None
+
+
+def error(
     preset: Preset,
     policy: SamplingPolicy,
     models: tuple[Model, Model],
-    wire: Wire,
-    tolerance: float,
-) -> None:
-    length = depth(preset) + 1
+    wire: Wire = as_it_is,
+    grammar: ToyGrammar | None = None,
+    cloud_forgets: bool = False,
+) -> float:
+    """The largest error of the probability of an answer after one round."""
+
+    def run(random_source: BranchingChooser) -> tuple[int, ...]:
+        both = pair(preset, "rejection", policy, models, random_source, wire, grammar)
+        if cloud_forgets:
+            both.cloud.grammar = None
+        both.round()
+        return both.emitted
+
+    target, length = kept_to(models[1], grammar), preset.shape.depth + 1
     endless = preset.resample == "robot" and preset.residual == "sparse"
-    run = emitted_by(preset, policy, models, wire)
-    joint = joint_of(run, models[1], policy, length, 3 if endless else None)
+    joint = joint_of(run, target, policy, length, 3 if endless else None)
     assert sum(joint.values()) == pytest.approx(1, abs=1e-9)
-    assert distance(joint, continued(models[1], policy, (), length)) < tolerance
+    return distance(joint, continued(target, policy, (), length))
 
 
-policies = st.builds(
-    SamplingPolicy,
-    temperature=st.sampled_from([0.3, 0.8, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 0, 2, 3]),
-    top_p=st.sampled_from([1.0, 1.0, 0.9, 0.6]),
-)
+texts = st.sampled_from([None, None, "a", "b", "c"])  # of the grammar
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@settings(max_examples=6)
+@settings(max_examples=12)
 @given(
     vocabulary=st.sampled_from([2, 3, 4]),
     seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
     spreads=st.tuples(st.sampled_from([0.0, 1.0, 3.0, 20.0]), st.sampled_from([0.0, 1.0, 3.0])),
-    policy=policies,
+    policy=st.builds(
+        SamplingPolicy,
+        temperature=st.sampled_from([0.3, 0.8, 1.0, 2.0]),
+        top_k=st.sampled_from([0, 0, 2, 3]),
+        top_p=st.sampled_from([1.0, 1.0, 0.9, 0.6]),
+    ),
     coded=st.booleans(),
+    drafter=st.sampled_from([Model, Model, OneWord]),
+    text=texts,
 )
 def test_a_round_of_rejection_has_the_targets_distribution(
     name: str,
@@ -134,20 +147,21 @@ def test_a_round_of_rejection_has_the_targets_distribution(
     spreads: tuple[float, float],
     policy: SamplingPolicy,
     coded: bool,
+    drafter: type[Model],
+    text: str | None,
 ) -> None:
-    models = (Model(seeds[0], vocabulary, spreads[0]), Model(seeds[1], vocabulary, spreads[1]))
+    """Also where the draft model says one token only, which may not be allowed."""
+    models = drafter(seeds[0], vocabulary, spreads[0]), Model(seeds[1], vocabulary, spreads[1])
     wire, tolerance = (over_the_codec, 1e-6) if coded else (as_it_is, 1e-9)
-    check(PRESETS[name], policy, models, wire, tolerance)
+    assert error(PRESETS[name], policy, models, wire, grammar_of(text, vocabulary)) < tolerance
 
 
-@pytest.mark.parametrize("name", ["tslt", "dssd", "best_first", "mc_wide", "dssd_dense"])
+@pytest.mark.parametrize("name", ["tslt", "dssd", "best_first", "dssd_dense"])
 def test_a_round_at_a_vocabulary_of_sixteen(name: str) -> None:
     preset = PRESETS[name]
     if preset.draft_length:
         preset = replace(preset, draft_length=1, residual_top_k=13)
-    if name == "mc_wide":
-        preset = replace(preset, expansion=(2,))
-    check(preset, SamplingPolicy(1.0), (Model(1, 16, 1.0), Model(2, 16, 1.0)), as_it_is, 1e-9)
+    assert error(preset, ONE, (Model(1, 16, 1.0), Model(2, 16, 1.0))) < 1e-9
 
 
 @settings(max_examples=25)
@@ -161,106 +175,75 @@ def test_the_sparse_residual_is_exact_for_every_k_and_m(
     top_k: int, tail: int, seeds: tuple[int, int], spreads: tuple[float, float]
 ) -> None:
     preset = replace(PRESETS["dssd"], residual_top_k=top_k, residual_tail=tail)
-    models = (Model(seeds[0], 4, spreads[0]), Model(seeds[1], 4, spreads[1]))
-    check(preset, SamplingPolicy(1.0), models, as_it_is, 1e-9)
+    assert (
+        error(preset, ONE, (Model(seeds[0], 4, spreads[0]), Model(seeds[1], 4, spreads[1]))) < 1e-9
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@settings(max_examples=8)
+@settings(max_examples=16)
 @given(
     seed=st.integers(0, 10**6),
+    vocabulary=st.sampled_from([4, 6, 5000]),  # of which the last is screened in float32
     temperature=st.sampled_from([0.0, 0.5, 1.0]),
     stray=st.sampled_from([0.0, 0.5, 3.0]),
+    drafter=st.sampled_from([Model, OneWord]),
+    text=texts,
 )
 def test_greedy_and_coupled_give_the_targets_own_tokens(
-    name: str, seed: int, temperature: float, stray: float
+    name: str,
+    seed: int,
+    vocabulary: int,
+    temperature: float,
+    stray: float,
+    drafter: type[Model],
+    text: str | None,
 ) -> None:
-    policy = SamplingPolicy(temperature, seed=seed)
-    target = Model(seed, 6, 1.5)
-    draft_model = Model(seed, 6, 1.5) if not stray else Model(seed + 1, 6, stray)
+    policy, grammar = SamplingPolicy(temperature, seed=seed), grammar_of(text, vocabulary)
+    target = Model(seed, vocabulary, 1.5)
+    draft_model = drafter(seed + bool(stray), vocabulary, stray or 1.5)
     rule = "coupled" if temperature else "greedy"
-    both = pair(PRESETS[name], rule, policy, (draft_model, target), wire=over_the_codec)
+    models = draft_model, target
+    both = pair(PRESETS[name], rule, policy, models, wire=over_the_codec, grammar=grammar)
     for _ in range(4):
         both.round()
-    assert list(both.emitted) == own_tokens(target, policy, 0, len(both.emitted))
-    if not stray and name != "best_first":  # the same model: nothing is ever rejected
-        assert len(both.emitted) == 4 * (depth(PRESETS[name]) + 1)
+    own = own_tokens(kept_to(target, grammar), policy, 0, len(both.emitted))
+    assert list(both.emitted) == own
+    if (stray, drafter, text) == (0.0, Model, None) and name != "best_first":
+        assert len(both.emitted) == 4 * (PRESETS[name].shape.depth + 1)  # nothing is rejected
 
 
-CHAINS = [name for name, preset in PRESETS.items() if preset.shape.is_chain]
-
-
-@pytest.mark.parametrize("name", CHAINS)
-@settings(max_examples=6)
-@given(
-    vocabulary=st.sampled_from([2, 3, 4]),
-    seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
-    spread=st.sampled_from([0.0, 1.0, 3.0]),
-    policy=policies,
-    coded=st.booleans(),
-)
-def test_one_token_without_a_row_leaves_the_targets_distribution(
-    name: str,
-    vocabulary: int,
-    seeds: tuple[int, int],
-    spread: float,
-    policy: SamplingPolicy,
-    coded: bool,
-) -> None:
-    models = (OneWord(seeds[0], vocabulary, 1.0), Model(seeds[1], vocabulary, spread))
-    wire, tolerance = (over_the_codec, 1e-6) if coded else (as_it_is, 1e-9)
-    check(PRESETS[name], policy, models, wire, tolerance)
-
-
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_one_token_without_a_row_leaves_the_targets_own_tokens(
-    name: str, temperature: float
-) -> None:
-    for seed in range(8):
-        policy, target = SamplingPolicy(temperature, seed=seed), Model(seed, 6, 1.5)
-        rule = "coupled" if temperature else "greedy"
-        both = pair(PRESETS[name], rule, policy, (OneWord(seed + seed % 2, 6, 1.5), target))
-        for _ in range(4):
-            both.round()
-        assert list(both.emitted) == own_tokens(target, policy, 0, len(both.emitted))
-
-
-def test_the_truncated_tail_of_picospec_is_found_out() -> None:
+def test_a_truncated_tail_and_a_mask_on_the_draft_alone_are_found_out() -> None:
+    """What is not exact: PicoSpec's top K of P, and a cloud that forgets the grammar."""
     preset = replace(
         PRESETS["dssd_dense"], draft_length=1, residual="top_k", residual_top_k=2, exact=False
     )
-    models = (Model(1, 6, 0.5), Model(2, 6, 0.5))
-    policy = SamplingPolicy(1.0)
-    joint = joint_of(emitted_by(preset, policy, models), models[1], policy, 2)
-    assert distance(joint, continued(models[1], policy, (), 2)) > 0.003
+    assert error(preset, ONE, (Model(1, 6, 0.5), Model(2, 6, 0.5))) > 0.003
+    models, grammar = (Model(1, 4, 1.0), Model(2, 4, 1.0)), ToyGrammar("b", 4)
+    assert error(PRESETS["dsd"], ONE, models, grammar=grammar, cloud_forgets=True) > 1e-3
 
 
-Rule = Callable[[Draft, Callable[[int], TokenDistribution], int, RandomSource], Acceptance]
+def test_a_draft_against_the_grammar_is_never_accepted() -> None:
+    """As of a robot that does not keep to it."""
+    models, grammar = (Model(1, 4, 1.0), Model(2, 4, 1.0)), ToyGrammar("b", 4)
+    both = pair(PRESETS["likeliest"], "greedy", GREEDY, models)
+    both.cloud.grammar = grammar
+    while len(both.emitted) < 12:
+        both.round()
+    own = own_tokens(InGrammar(models[1], grammar), GREEDY, 0, len(both.emitted))
+    assert list(both.emitted) == own
 
 
-def round_of(draft_model: Model, target: Model, length: int, rule: Rule) -> Joint:
-    """The probability of each answer of length + 1 tokens from a round under this rule."""
+def test_forced_tokens_go_on_until_there_is_a_choice_or_the_end() -> None:
+    class Counting(ToyGrammar):
+        def allowed(self, answer: Sequence[int]) -> NDArray[np.bool_]:
+            return np.arange(9) == len(answer) if len(answer) != 3 else np.arange(9) >= 3
 
-    def run(random_source: BranchingChooser) -> tuple[int, ...]:
-        tokens: tuple[int, ...] = ()
-        rows = []
-        for position in range(length):
-            rows.append(distribution_of(draft_model.logits(tokens), ONE))
-            tokens += (rows[-1].draw(random_source, Purpose.DRAFT, position),)
-        draft = Draft(tokens, rows=tuple(rows))
-        after = [distribution_of(logits, ONE) for logits in target.along(tokens)]
-        taken = rule(draft, lambda node: after[node + 1], 0, random_source)
-        assert taken.token is not None
-        return (*(tokens[node] for node in taken.path), taken.token)
-
-    return joint_of(run, target, ONE, length + 1)
-
-
-def test_the_right_rule_passes_where_the_wrong_ones_must_not() -> None:
-    target = Model(2, 5, 1.5)
-    joint = round_of(Model(1, 5, 1.5), target, 2, rejection)
-    assert distance(joint, continued(target, ONE, (), 3)) < 1e-9
+    grammar = Counting("", 9)
+    assert forced_tokens(grammar, (), (), 9) == (0, 1, 2)
+    assert forced_tokens(grammar, (), (1,), 9) == (0, 1)
+    assert forced_tokens(grammar, (), (), 1) == (0,)
+    assert forced_tokens(grammar, (7, 7, 7), (), 9) == ()
 
 
 def inverted(
@@ -268,6 +251,7 @@ def inverted(
     target_row: Callable[[int], TokenDistribution],
     position: int,
     random_source: RandomSource,
+    **_: object,
 ) -> Acceptance:
     """The ratio as DSSD and TSLT print it, q / p."""
     for i, token in enumerate(draft.tokens):
@@ -282,90 +266,8 @@ def inverted(
     return Acceptance(tuple(range(last)), token)
 
 
-def test_the_inverted_ratio_is_found_out() -> None:
-    target = Model(2, 5, 1.5)
-    joint = round_of(Model(1, 5, 1.5), target, 2, inverted)
-    exact = continued(target, ONE, (), 3)
-    assert sum(abs(joint[key] - exact[key]) for key in exact) / 2 > 0.2
-
-
-def first_token(run: Callable[[BranchingChooser], int], size: int) -> NDArray[np.float64]:
-    found = np.zeros(size)
-    for token, mass in outcomes(run):
-        assert token is not None
-        found[token] += mass
-    return found
-
-
-def test_sampling_before_truncation_is_found_out() -> None:
-    """A token drawn from all of Q, then judged and resampled by Q cut to its top 2."""
-    p, q = rows_of(Model(2, 5, 1.5), Model(1, 5, 1.5))
-    ids, shares = largest(q, 2)
-    cut = TokenDistribution(shares, ids)
-
-    def run(random_source: BranchingChooser, drawn_from: TokenDistribution) -> int:
-        token = drawn_from.draw(random_source, Purpose.DRAFT, 0)
-        chance = min(1.0, p.at(token) / cut.at(token)) if cut.at(token) else 1.0
-        if random_source.accept(chance, Purpose.ACCEPT, 0):
-            return token
-        return p.residual(cut).draw(random_source, Purpose.RESIDUAL, 0)
-
-    right = first_token(lambda random_source: run(random_source, cut), 5)
-    wrong = first_token(lambda random_source: run(random_source, q), 5)
-    assert np.abs(right - p.shares).max() < 1e-9
-    assert np.abs(wrong - p.shares).sum() / 2 > 0.01
-
-
-def test_dropping_a_drafted_token_by_its_value_is_found_out() -> None:
-    """P = Q = (1/2, 1/2): a draft that is thrown away when it is token 0 is not exact."""
-    half = TokenDistribution(np.full(2, 0.5))
-
-    def run(random_source: BranchingChooser) -> int:
-        token = half.draw(random_source, Purpose.DRAFT, 0)
-        draft = Draft((token,), rows=(half,)) if token == 1 else Draft(())
-        taken = rejection(draft, lambda node: half, 0, random_source)
-        assert taken.token is not None
-        return token if taken.path else taken.token
-
-    assert first_token(run, 2)[0] == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize("tail", [0, 1, 2])
-def test_where_the_tail_runs_out_the_dense_row_goes_on_within_the_trial(tail: int) -> None:
-    p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))
-
-    def run(random_source: BranchingChooser) -> int:
-        told = sparse_residual(p, Split("sparse", 1, tail), 0, random_source)
-        token = resample(told, q, 0, random_source)
-        found = resample(told, q, 0, random_source, p) if token is None else token
-        assert found is not None
-        return found
-
-    assert first_token(run, 4) == pytest.approx(p.residual(q).shares)
-
-
-def test_a_fresh_trial_after_the_tail_ran_out_is_found_out() -> None:
-    """It must go on with the trial in which it has already chosen the tail."""
-    p, q = rows_of(Model(2, 4, 1.0), Model(1, 4, 1.0))
-    split = Split("sparse", 1, 0)
-
-    def run(random_source: BranchingChooser) -> int:
-        told = sparse_residual(p, split, 0, random_source)
-        token = resample(told, q, 0, random_source)
-        return resample_from(p, q, 1, random_source) if token is None else token
-
-    wrong = first_token(run, 4)
-    assert np.abs(wrong - p.residual(q).shares).sum() / 2 > 0.01
-
-
-def test_enumeration_itself_visits_every_outcome_once() -> None:
-    weights = np.array([0.5, 0.0, 0.25, 0.25])
-
-    def run(random_source: BranchingChooser) -> tuple[object, ...]:
-        first = random_source.draw(weights, Purpose.DRAFT, 0)
-        accepted = (random_source.accept(p, Purpose.ACCEPT, at) for at, p in enumerate((0.3, 1.0)))
-        return (first, *accepted)
-
-    found = dict(outcomes(run))
-    assert set(found) == {(a, b, True) for a, b in itertools.product((0, 2, 3), (True, False))}
-    assert sum(found.values()) == pytest.approx(1)
+def test_the_inverted_ratio_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Model(1, 5, 1.5), Model(2, 5, 1.5)
+    assert error(PRESETS["dsd"], ONE, models) < 1e-9
+    monkeypatch.setattr(accept_module, "rejection", inverted)
+    assert error(PRESETS["dsd"], ONE, models) > 0.02

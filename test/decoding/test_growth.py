@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
-
 import numpy as np
 import pytest
 from helpers.drafting import VOCABULARY, Drafting, Prefix, paths_of
@@ -12,24 +9,19 @@ from helpers.exactness import Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.digest import request_digest
 from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import (
     MAX_ENDS,
     NEAR,
     FinishedDraft,
-    Growth,
     ProposalConfig,
     candidates,
     coupled_token,
 )
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
-from edge_cloud_spec.decoding.shape import BestFirst, Expansion, chain
+from edge_cloud_spec.decoding.shape import BestFirst, Expansion
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.presets import load_preset, preset_names
 
 
 def close(mine: list[tuple[Prefix, float]], theirs: tuple[tuple[Prefix, float], ...]) -> None:
@@ -137,26 +129,6 @@ def test_an_expansion_has_its_sizes_and_knows_its_verdicts(
 @given(
     drafters.filter(lambda drafting: not drafting.proposal.draws),
     st.integers(1, 12),
-    st.integers(1, 3),
-)
-def test_a_best_first_tree_that_may_look_everywhere_is_the_likeliest_there_is(
-    drafting: Drafting, nodes: int, depth: int
-) -> None:
-    finished = drafting.grow(BestFirst(nodes, depth, VOCABULARY * 2 if depth == 1 else 12))
-    every = [
-        path
-        for size in range(1, depth + 1)
-        for path in itertools.product(range(VOCABULARY), repeat=size)
-        if drafting.likelihood(path) > 0
-    ]
-    every.sort(key=lambda path: -drafting.likelihood(path))
-    assert set(paths_of(finished.draft)) == set(every[:nodes])
-
-
-@settings(max_examples=80)
-@given(
-    drafters.filter(lambda drafting: not drafting.proposal.draws),
-    st.integers(1, 12),
     st.integers(1, 4),
     st.integers(1, 4),
     st.sets(st.integers(0, VOCABULARY - 1), max_size=3),
@@ -216,18 +188,6 @@ def own(model: Model, length: int) -> list[int]:
     return tokens
 
 
-def test_nothing_follows_an_end_token() -> None:
-    for seed in range(20):
-        model = Model(seed, VOCABULARY, 1.5)
-        first = own(model, 1)[0]
-        drafting = Drafting(model, ProposalConfig("greedy", GREEDY), 0, (first,))
-        assert drafting.grow(chain(4)).draft.tokens == (first,)
-        tree = drafting.grow(Expansion((2, 2)))
-        ended = [node for node, token in enumerate(tree.draft.tokens) if token == first]
-        assert ended
-        assert all(not list(tree.draft.children(node)) for node in ended)
-
-
 ROW = (TokenDistribution(np.full(4, 0.25, np.float32)),)
 
 
@@ -272,121 +232,18 @@ def sparse(*ids: int) -> tuple[TokenDistribution, ...]:
         (Draft((1,), rows=rows_with(-0.25)), "not a probability"),
         (Draft((1,), rows=rows_with(1.5)), "does not sum to 1"),
         (Draft((1,), rows=(TokenDistribution(np.zeros(4, np.float32)),)), "does not sum to 1"),
+        (Draft((1,), looked_up=-1), "of which -1 were looked up"),
+        (Draft((1,), looked_up=2), "of which 2 were looked up"),
+        (Draft((1, 1), rows=ROW * 2, looked_up=1), "needs 1 rows, not 2"),
+        (Draft((1, 1), rows=ROW, looked_up=2), "needs 0 rows, not 1"),
+        (Draft((1, 1), values=(0.5, 0.5), looked_up=1), "1 tokens but 2 probabilities"),
+        (Draft((1, 1), (-1, 1), rows=ROW, looked_up=1), "parent of node 1"),
+        (Draft((1, 1), (1, -1), rows=ROW, looked_up=1), "parent of node 0"),
     ],
 )
 def test_a_malformed_draft_is_refused_by_name(draft: Draft, complaint: str) -> None:
     with pytest.raises(BadDraft, match=complaint):
         check_draft(draft, 4)
-
-
-@given(st.data())
-def test_a_proper_tree_passes_and_its_walk_ends(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 30))
-    parents = tuple(data.draw(st.integers(-1, node - 1)) for node in range(size))
-    draft = Draft((2,) * size, parents)
-    check_draft(draft, 4)
-    assert sorted(c for node in range(-1, size) for c in draft.children(node)) == list(range(size))
-    assert all(draft.parent(c) == node for node in range(-1, size) for c in draft.children(node))
-
-
-def test_a_chain_has_one_child_each() -> None:
-    draft = Draft((5, 6, 7))
-    assert [list(draft.children(node)) for node in range(-1, 3)] == [[0], [1], [2], []]
-
-
-def test_every_shipped_preset_loads() -> None:
-    assert {"cloud_ar", "edge_only", "cloud_sd", "dsd", "dssd", "tslt", "mc_dsd"} <= set(
-        preset_names()
-    )
-    for name in preset_names():
-        preset = load_preset(name)
-        assert preset.name == name
-        assert preset.verified or not preset.exact
-    assert not load_preset("edge_only").verified
-
-
-CHAIN = "drafter: edge\nsummary: x\ndraft_length: 2\n"
-TREE = "drafter: edge\nsummary: x\nexpansion: [2, 2]\n"
-BEST = "drafter: edge\nsummary: x\nbest_first: {nodes: 4, depth: 2, width: 2}\n"
-SPLIT = CHAIN + "payload: probabilities\nresample: robot\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("drafter: moon\nsummary: x", "drafter must be one of edge, cloud, lookup, none, not moon"),
-        ("drafter: edge\nsummary: x", "give one of draft_length, expansion and best_first"),
-        ("drafter: edge\nsummary: x\ndraft_length: 2\nexpansion: [2]", "give one of"),
-        ("drafter: edge\nsummary: x\nexpansion: [2, 0]", "children at each level"),
-        ("drafter: edge\nsummary: x\nexpansion: [40, 40]", "1 to 128 nodes"),
-        ("drafter: edge\nsummary: x\nexpansion: 3", "own.yaml"),
-        ("drafter: edge\nsummary: x\nbest_first: {nodes: 4}", "own.yaml"),
-        ("drafter: edge\nsummary: x\nbest_first: {nodes: 4, depth: 0, width: 1}", "at least 1"),
-        ("drafter: cloud\nsummary: x\nexpansion: [2]", "drafts chains"),
-        (TREE + "payload: probabilities\nresample: robot", "needs the rows of Q"),
-        (BEST + "payload: dense", "not drawn from Q; give payload ids"),
-        (CHAIN + "payload: probabilities", "go together"),
-        (CHAIN + "resample: robot", "go together"),
-        (CHAIN + "payload: sparse", "needs draft_top_k or draft_top_p"),
-        (CHAIN + "draft_top_p: 0", "draft_top_p must be above 0"),
-        (CHAIN + "draft_top_p: 1.5", "draft_top_p must be a number from 0 to 1, not 1.5"),
-        (CHAIN + "speculation: {least: low}", "least must be a number from 0 to 1, not .low."),
-        (CHAIN + "speculation: {push: 1}", "push must be true or false, not 1"),
-        (CHAIN + "speculation: {ahead: 1.5}", "ahead must be a whole number of 0 or more"),
-        (CHAIN + "pacing: auto", "give payload ids, or another pacing"),
-        (CHAIN + "verified: false\nexact: false\npacing: auto", "give pacing fixed"),
-        ("drafter: none\nsummary: x\npacing: auto", "give pacing fixed"),
-        ("drafter: none\nsummary: x\nverified: false\nexact: false", "give drafter edge"),
-        (SPLIT + "residual_tail: 5000", "are at most 4096"),
-        (SPLIT + "residual: top_k", "loses the tail of P"),
-        (SPLIT + "residual: half", "residual must be one of dense, top_k, sparse, not half"),
-        (SPLIT + "residual_top_k: 0", "residual_top_k must be at least 1"),
-        (SPLIT + "residual_tail: -1", "residual_tail must be a whole number of 0 or more"),
-        ("drafter: none\nsummary: x\nresample: robot", "without a drafter of its own"),
-        ("drafter: edge\nsummary: x\ndraft_length: 65", "draft_length must be 1 to 64"),
-        ("drafter: none\nsummary: x\ndraft_length: 2", "without a drafter"),
-        ("drafter: edge\nsummary: x\ndraft_length: 2\nverified: false", "cannot be exact"),
-        ("drafter: edge\nsummary: x\ndraft_length: many", "whole number of 0 or more, not .many."),
-        ("drafter: none", "summary"),
-        ("drafter: none\nsummary: x\nturbo: true", "unknown field turbo"),
-        ("- a list", "mapping"),
-        ("a: [", "cannot be read"),
-    ],
-)
-def test_a_preset_that_cannot_be_is_refused_with_the_reason(
-    text: str, complaint: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        load_preset(str(path))
-
-
-def test_an_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"no preset 'warp'.*cloud_ar"):
-        load_preset("warp")
-
-
-def test_a_preset_says_what_its_drafts_carry() -> None:
-    dsd = load_preset("dsd")
-    assert dsd.payload_of("rejection") == "dense"
-    assert dsd.payload_of("coupled") == "ids"
-    assert Preset("x", "", "none").uses_cloud
-
-
-def test_a_best_first_tree_looks_at_every_node_whose_children_are_not_known() -> None:
-    growth = Growth(
-        BestFirst(8, 4, 2), ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0), True
-    )
-    flat = np.log(np.array([[0.55, 0.4, 0.03, 0.02]])).astype(np.float32)
-    even = np.log(np.array([[0.5, 0.49, 5e-3, 5e-3]])).astype(np.float32)
-    assert growth.frontier == [()]
-    growth.grow(flat)  # a 0.55, b 0.4
-    assert growth.frontier == [(0,), (1,)]
-    growth.grow(np.concatenate([even, flat]))  # aa 0.28, ab 0.27, ba 0.22, bb 0.16
-    assert growth.frontier == [(0, 0), (0, 1)]
-    growth.grow(np.concatenate([flat, flat]))  # aaa 0.15, aba 0.15: bb was left, and is likelier
-    assert growth.frontier == [(1, 0), (1, 1)]
 
 
 trees = st.integers(1, 40).flatmap(
@@ -406,6 +263,9 @@ def test_a_path_is_what_leads_from_the_prefix_down_and_nothing_else(
     for node in range(size):
         nodes.append((*(nodes[parents[node]] if parents[node] >= 0 else ()), node))
     whole = {(), *nodes}
+    check_draft(draft, 100 + size)
+    children = {node: [c for c in range(size) if parents[c] == node] for node in range(-1, size)}
+    assert {node: list(draft.children(node)) for node in children} == children
     assert draft.depth == max(map(len, nodes))
     assert draft.inner == tuple(sorted(set(parents)))
     for path in whole:
@@ -420,7 +280,3 @@ def test_a_path_may_be_as_long_as_a_draft() -> None:
         assert draft.depth == MAX_NODES
         assert draft.path_tokens(tuple(range(MAX_NODES))) == draft.tokens
         assert [list(draft.children(node)) for node in (300, MAX_NODES - 1)] == [[301], []]
-
-
-def test_requests_whose_parts_are_divided_otherwise_are_others() -> None:
-    assert request_digest("ab", "c") != request_digest("a", "bc")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.decoding.digest import request_digest
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.split import (
     SparseResidual,
@@ -203,10 +202,3 @@ def test_a_dense_row_that_cannot_be_what_was_told_in_short_is_named(
     error = fallback_error(row, TOLD, draft, 4)
     assert bool(error) == bool(complaint)
     assert complaint in error
-
-
-def test_a_requests_digest_has_all_of_its_64_bits() -> None:
-    hashes = [request_digest("x", number).hash for number in range(200)]
-    assert max(hashes) < 2**64
-    for bit in range(64):
-        assert 40 < sum(h >> bit & 1 for h in hashes) < 160

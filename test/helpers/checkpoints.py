@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import tempfile
+from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
+from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
+CLOSE = 1e-4  # of logits, that were computed in another order
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
 
@@ -35,6 +40,13 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
 @functools.cache
 def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0, **options: str) -> Vlm:
     return load(checkpoint(family, seed, vocabulary), **options)
+
+
+def fresh(family: str = "qwen3_vl") -> Vlm:
+    """A model of a test's own, that keeps nothing of any prompt yet."""
+    model = copy(vlm(family))
+    model.use_memory(KvMemory())
+    return model
 
 
 @functools.cache
@@ -59,22 +71,41 @@ def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -
     return model.prompt(Request(text, jpeg(seed)), model.spec("You guide a robot.", 64))
 
 
-def full_logits(family: str, prompt: Prompt, tokens: list[int]) -> np.ndarray:
-    """float32 [1 + len(tokens), V] of one plain forward over the prompt and `tokens`."""
+def full_logits(
+    family: str, prompt: Prompt, tokens: list[int], hidden: Sequence[int] = ()
+) -> np.ndarray:
+    """float32 [1 + len(tokens), V] of one plain forward over the prompt and `tokens`, in which no
+    row sees the `hidden` ones."""
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
-    model.model.rope_deltas = None
+    pictures = {
+        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+        "mm_token_type_ids": (ids == model.config.image_token_id).int(),
+    }
+    # Positions are given, as rope_deltas would be of the prompt before.
+    mask = torch.ones_like(ids)
+    mask[0, list(hidden)] = 0
     with torch.inference_mode():
         out = model(
             input_ids=ids,
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
+            position_ids=model.model.get_rope_index(ids, **pictures)[0],
             pixel_values=torch.from_numpy(
                 np.concatenate([image.pixels() for image in prompt.images])
             ),
-            image_grid_thw=torch.tensor([image.grid for image in prompt.images]),
-            mm_token_type_ids=(ids == model.config.image_token_id).int(),
+            **pictures,
         )
     return out.logits[0, len(prompt.input_ids) - 1 :].numpy()
+
+
+def difference(
+    rows: Any, family: str, prompt: Prompt, tokens: list[int], hidden: Sequence[int] = ()
+) -> float:
+    """How far these rows, the last of them after the tokens, are from transformers' own."""
+    ours = on_host(rows)
+    assert ours.dtype == np.float32
+    theirs = full_logits(family, prompt, tokens, hidden)[-len(ours) :, : ours.shape[1]]
+    return float(np.abs(ours - theirs).max())
 
 
 def own_tokens(

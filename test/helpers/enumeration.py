@@ -40,17 +40,6 @@ class BranchingChooser:
         shares = weights.astype(np.float64) / weights.sum(dtype=np.float64)
         return self._branch((purpose, position, trial), dict(enumerate(shares.tolist())))
 
-    def draw_from_blocks(
-        self,
-        sums: NDArray[np.float64],
-        block_of: Callable[[int], NDArray[np.floating]],
-        purpose: Purpose,
-        position: int,
-        trial: int = 0,
-    ) -> int:
-        weights = np.concatenate([block_of(block) for block in range(len(sums))])
-        return self.draw(weights, purpose, position, trial)
-
     def _branch(self, key: tuple[Purpose, int, int], options: dict[int, float]) -> int:
         if key in self._made:  # the same choice again
             assert options[self._made[key]] > 0

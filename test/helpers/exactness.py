@@ -15,7 +15,7 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
-from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
+from edge_cloud_spec.decoding.token_distribution import distribution_of
 from edge_cloud_spec.lab.harness.loopback import LoopbackPair, Wire
 from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
@@ -65,11 +65,6 @@ def probabilities(logits: NDArray[np.float32], policy: SamplingPolicy) -> NDArra
     whole = np.zeros(len(logits))
     whole[slice(None) if row.ids is None else row.ids] = row.shares
     return whole
-
-
-def rows_of(*models: Model) -> tuple[TokenDistribution, ...]:
-    """The distributions of the first token."""
-    return tuple(distribution_of(model.logits(()), ONE) for model in models)
 
 
 def continued(target: Model, policy: SamplingPolicy, prefix: tuple[int, ...], more: int) -> Joint:

@@ -85,19 +85,6 @@ def test_nothing_follows_an_end_token() -> None:
     assert list(tree.children(0)) == [] and len(list(tree.children(1))) == 2
 
 
-def test_a_best_first_tree_keeps_the_likeliest_paths_within_its_budget() -> None:
-    rows = {(): [0.6, 0.3, 0.1], (0,): [0.9, 0.05, 0.05], (1,): [0.4, 0.3, 0.3]}
-    growth = Growth(
-        BestFirst(3, 2, 3), ProposalConfig("greedy", GREEDY), 0, (), SeededRandomSource(0)
-    )
-    first = growth.grow(np.log([rows[()]]).astype(np.float32))
-    assert (first, growth.frontier) == ((0, 1, 2), [(0,), (1,), (2,)])
-    growth.grow(np.log([rows[(0,)], rows[(1,)], [0.5, 0.25, 0.25]]).astype(np.float32))
-    assert growth.done
-    draft = growth.finished().draft  # .6, .6 * .9 and .3
-    assert (draft.tokens, draft.parents) == ((0, 1, 0), (-1, -1, 0))
-
-
 def test_siblings_are_drawn_with_or_without_replacement() -> None:
     row = np.log([[0.9, 0.1]]).astype(np.float32)
     policy = SamplingPolicy(1.0, seed=1)

@@ -228,25 +228,33 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"hidden_size": 64}, {"num_hidden_layers": 28}, {"layers": [2]}, {"shortlist": 3}, "{}", "[]"],
+    [
+        {"hidden_size": 64},
+        {"num_hidden_layers": 28},
+        {"layers": [2]},
+        {"shortlist": 3},
+        "{}",
+        "[]",
+        b"damaged",  # of the weights
+        None,
+    ],
 )
-def test_exits_of_another_model_are_refused(tmp_path: Path, changed: Any) -> None:
-    model = helper.vlm()
+def test_exits_of_another_model_or_without_their_weights_are_refused(
+    tmp_path: Path, changed: Any
+) -> None:
+    model, config = helper.vlm(), tmp_path / "config.json"
     Exits(model, {1: identity()}, range(50)).save(tmp_path, range(50))
-    config = tmp_path / "config.json"
-    whole = json.loads(config.read_text())
-    config.write_text(changed if isinstance(changed, str) else json.dumps(whole | changed))
+    match changed:
+        case dict():
+            config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+        case str():
+            config.write_text(changed)
+        case bytes():
+            (tmp_path / "exits.safetensors").write_bytes(changed)
+        case None:
+            (tmp_path / "exits.safetensors").unlink()
     with pytest.raises(UserError, match="train"):
         Exits.load(tmp_path, model)
-
-
-def test_exits_without_their_weights_are_refused(tmp_path: Path) -> None:
-    Exits(helper.vlm(), {1: identity()}, range(50)).save(tmp_path, range(50))
-    weights = tmp_path / "exits.safetensors"
-    for damage in (lambda: weights.write_bytes(b"damaged"), weights.unlink):
-        damage()
-        with pytest.raises(UserError):
-            Exits.load(tmp_path, helper.vlm())
 
 
 def test_the_embedded_targets_exits_lie_beside_it() -> None:

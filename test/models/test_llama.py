@@ -9,7 +9,7 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from multiprocessing import Pipe
@@ -134,7 +134,9 @@ class Both:
     def grow(self) -> None:
         tokens = self.tokens(6)
         first = len(self.parents)
-        parents = [self.random.randint(-1, first + i - 1) for i in range(len(tokens))]
+        self.add(tokens, [self.random.randint(-1, first + i - 1) for i in range(len(tokens))])
+
+    def add(self, tokens: list[int], parents: list[int]) -> None:
         self.compare(self.ours.grow(tokens, parents), self.theirs.grow(tokens, parents))
         self.parents += parents
 
@@ -169,14 +171,19 @@ class Both:
         self.parents = []
 
 
+def both_of(ours: LlamaDrafter, theirs: Vlm, number: int = 1, seed: int = 0) -> Both:
+    """Sessions after the same prompt."""
+    session = theirs.open(prompt_of(theirs, number))
+    return Both(read(ours, prompt_of(ours, number)), session, Random(seed))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_are_torchs_however_a_session_is_driven(
     family: str, gguf_of: Callable[[str], Path]
 ) -> None:
     theirs, ours = load(source(family), threads=1), loaded(gguf_of(family))
     for number in range(4):
-        pair = read(ours, prompt_of(ours, number)), theirs.open(prompt_of(theirs, number))
-        both = Both(*pair, Random(number))
+        both = both_of(ours, theirs, number, number)
         for _ in range(60):
             both.step()
         assert both.worst < FAMILIES[family]
@@ -198,16 +205,15 @@ def test_a_smaller_picture_and_fewer_of_its_tokens_are_seen_alike(
     for limits in (PictureLimits(max_pixels=64 * 64), PictureLimits(max_image_tokens=20)):
         ours.limit_picture(limits)
         theirs.limit_picture(limits)
-        pair = read(ours, prompt_of(ours)), theirs.open(prompt_of(theirs))
-        assert pair[0].prompt_rows == pair[1].prompt_rows
-        Both(*pair, Random(0)).grow()
+        both = both_of(ours, theirs)
+        assert both.ours.prompt_rows == both.theirs.prompt_rows
+        both.grow()
 
 
 def test_a_tree_of_more_nodes_than_there_are_sequences(
     drafter: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    pair = read(drafter, prompt_of(drafter)), torch_drafter.open(prompt_of(torch_drafter))
-    both = Both(*pair, Random(5))
+    both = both_of(drafter, torch_drafter, seed=5)
     while len(both.parents) < 3 * SEQUENCES:
         both.grow()
     both.commit()
@@ -216,18 +222,14 @@ def test_a_tree_of_more_nodes_than_there_are_sequences(
 
 
 def test_a_draft_deeper_than_there_are_sequences(drafter: LlamaDrafter, torch_drafter: Vlm) -> None:
-    pair = read(drafter, prompt_of(drafter)), torch_drafter.open(prompt_of(torch_drafter))
-    both, depth = Both(*pair, Random(6)), SEQUENCES + 20
+    both, depth = both_of(drafter, torch_drafter, seed=6), SEQUENCES + 20
     while len(both.parents) < depth:
-        tokens, parents = [len(both.parents)], [len(both.parents) - 1]
-        both.compare(pair[0].grow(tokens, parents), pair[1].grow(tokens, parents))
-        both.parents += parents
+        both.add([len(both.parents)], [len(both.parents) - 1])
     read(drafter, prompt_of(drafter, 2))  # another session has the memory meanwhile
     for parents in ([depth - 1, depth - 1, depth], [depth - 2, 3, -1]):
-        both.compare(pair[0].grow([1, 2, 3], parents), pair[1].grow([1, 2, 3], parents))
-        both.parents += parents
+        both.add([1, 2, 3], parents)
     with pytest.raises(UserError, match="take a preset of smaller drafts"):
-        pair[0].grow([1] * SEQUENCES, [-1] * SEQUENCES)
+        both.ours.grow([1] * SEQUENCES, [-1] * SEQUENCES)
     both.commit()
     both.grow()
     assert both.worst < F16
@@ -236,14 +238,7 @@ def test_a_draft_deeper_than_there_are_sequences(drafter: LlamaDrafter, torch_dr
 def test_sessions_that_take_turns_and_pictures_that_come_again(
     drafter: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    pairs = [
-        Both(
-            read(drafter, prompt_of(drafter, number)),
-            torch_drafter.open(prompt_of(torch_drafter, number)),
-            Random(number),
-        )
-        for number in (1, 2, 1, 3)
-    ]
+    pairs = [both_of(drafter, torch_drafter, number, number) for number in (1, 2, 1, 3)]
     random = Random(0)
     for _ in range(60):
         random.choice(pairs).step()
@@ -298,9 +293,9 @@ def pid(model: LlamaDrafter) -> int:
 
 
 @pytest.fixture
-def other(gguf_of: Callable[[str], Path]) -> Iterator[LlamaDrafter]:
+def other(gguf_of: Callable[[str], Path]) -> LlamaDrafter:
     """One of a test's own."""
-    yield loaded(gguf_of("embedded"))
+    return loaded(gguf_of("embedded"))
 
 
 @pytest.mark.parametrize("kind", ["load", "begin", "encode", "decode"])
@@ -335,31 +330,10 @@ def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
     assert difference(session.logits_after(-1), expected) < 1e-6
 
 
-def test_a_session_goes_on_after_its_process_was_killed(
-    other: LlamaDrafter, torch_drafter: Vlm
-) -> None:
-    both = Both(
-        read(other, prompt_of(other)), torch_drafter.open(prompt_of(torch_drafter)), Random(3)
-    )
-    for _ in range(3):
-        both.grow()
-        both.extend()
-        both.grow()
-        os.kill(pid(other), signal.SIGKILL)
-        with pytest.raises(UserError):
-            both.ours.grow([1], [-1])
-        other.memory.process._ended.clear()
-        both.grow()
-        both.commit()
-    assert both.worst < F16
-
-
 def test_a_pass_that_llama_cpp_breaks_off_leaves_nothing_behind(
     other: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    both = Both(
-        read(other, prompt_of(other)), torch_drafter.open(prompt_of(torch_drafter)), Random(4)
-    )
+    both = both_of(other, torch_drafter, seed=4)
     both.grow()
     with pytest.raises(UserError, match="invalid token"):
         other.memory.decode(np.asarray([10**6]), np.asarray([both.ours._next]), [[0]], 1, None)

@@ -136,8 +136,8 @@ class _Int4OnCpu(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
 
 
@@ -164,25 +164,31 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
     assert 0 < np.abs(small - exact).max() < 0.2 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype", "kind", "message"),
+    [
+        (None, "auto", "int4", "int4 weights do not run on a CPU: choose int8"),
+        ((7, 5), "auto", "int4", r"capability 8\.0.* cuda has 7\.5: choose int8"),
+        ((8, 7), "float16", "int4", "bfloat16, not in float16: choose dtype auto"),
+        ((8, 7), "auto", "int4", r"model\.safetensors is missing"),  # what is left of it
+        ((8, 7), "auto", "no torchao: int4", "int4 needs torchao .*install the package"),
+        ((8, 7), "auto", "no torchao: int8", "int8 needs torchao .*install the package"),
+    ],
+)
 def test_int4_is_refused_before_the_weights_are_read(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int] | None,
+    dtype: str,
+    kind: str,
+    message: str,
 ) -> None:
     (copied / "model.safetensors").unlink()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="int4 weights do not run on a CPU: choose int8"):
-        load(copied, device="auto", dtype="auto", quantize="int4")
-    _gpu(monkeypatch, (7, 5))
-    with pytest.raises(UserError, match=r"capability 8\.0.* cuda has 7\.5: choose int8"):
-        load(copied, device="auto", dtype="auto", quantize="int4")
-    _gpu(monkeypatch, (8, 7))
-    with pytest.raises(UserError, match="bfloat16, not in float16: choose dtype auto"):
-        load(copied, device="auto", dtype="float16", quantize="int4")
-    with pytest.raises(UserError, match=r"model\.safetensors is missing"):  # what is left of it
-        load(copied, device="auto", dtype="auto", quantize="int4")
-    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
-    for kind in ("int4", "int8"):
-        with pytest.raises(UserError, match=f"{kind} needs torchao .*install the package"):
-            load(copied, device="auto", dtype="auto", quantize=kind)
+    _gpu(monkeypatch, capability)
+    if kind.startswith("no torchao"):
+        monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    with pytest.raises(UserError, match=message):
+        load(copied, device="auto", dtype=dtype, quantize=kind[-4:])
 
 
 def test_layers_that_int4_groups_do_not_divide_are_refused() -> None:

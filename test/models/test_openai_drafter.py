@@ -91,16 +91,26 @@ def served_by(url: str, tokenizer: str = "", model: str = "a-model") -> Any:
 def there() -> Iterator[SimpleNamespace]:
     target, alone = (load(checkpoint(), threads=1) for _ in range(2))
     spec = target.spec("You guide a robot.", 14)
+    own = {  # what the target says by itself
+        temperature: own_tokens(alone, REQUEST, spec, SamplingPolicy(temperature, seed=5))
+        for temperature in (0.0, 0.8)
+    }
+    words = alone.tokenizer.decode(own[0.0], skip_special_tokens=True)
+
+    def says(so_far: str) -> Iterable[bytes]:
+        return answer(words.removeprefix(so_far))
+
     with Cloud(Worker(target, spec)) as cloud:
         client = VerifierClient(ClientSettings(cloud.address))
-        yield SimpleNamespace(spec=spec, alone=alone, connect=client.connect, address=cloud.address)
+        yield SimpleNamespace(
+            spec=spec,
+            own=own,
+            words=words,
+            says=says,
+            connect=client.connect,
+            address=cloud.address,
+        )
         client.close()
-
-
-def own(there: SimpleNamespace, temperature: float = 0.0) -> tuple[int, ...]:
-    """What the target says by itself."""
-    policy = SamplingPolicy(temperature, seed=5)
-    return own_tokens(there.alone, REQUEST, there.spec, policy)
 
 
 def decode(
@@ -115,11 +125,6 @@ def decode(
     runner = DecodeRunner(drafter, there.spec)
     nonce = next(NONCES)
     return runner.run(REQUEST, wanted, nonce, there.connect, lambda emit: None, inbox)
-
-
-def own_words(there: SimpleNamespace, temperature: float = 0.0) -> str:
-    tokens = own(there, temperature)
-    return str(there.alone.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def hangs(_: str) -> Iterator[bytes]:
@@ -157,7 +162,7 @@ FAULTS: dict[str, Callable[[str], Any]] = {
 def test_whatever_a_server_says_the_answer_is_the_targets_own(
     there: SimpleNamespace, preset: str, temperature: float
 ) -> None:
-    expected = own(there, temperature)
+    expected = there.own[temperature]
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for name, says in GARBAGE.items():
@@ -172,7 +177,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
     there: SimpleNamespace, preset: str
 ) -> None:
     """It may fail at any request of a decode."""
-    expected, words = own(there), own_words(there)
+    expected = there.own[0.0]
     with Continuing(answer) as peer:
         drafter = served_by(peer.url)
         for at, (name, fault) in enumerate([*FAULTS.items()] * 2):
@@ -181,7 +186,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
             def says(so_far: str, fails: Any = fault, last: int = last) -> Any:
                 if peer.drafted > last:
                     return fails(so_far)
-                return [chunk(words.removeprefix(so_far)[:3]), chunk(finish="length"), DONE]
+                return [chunk(there.words.removeprefix(so_far)[:3]), chunk(finish="length"), DONE]
 
             peer.says = says
             outcome = decode(there, drafter, preset)
@@ -189,7 +194,7 @@ def test_where_the_server_fails_the_cloud_goes_on_alone_and_the_next_decision_tr
             if preset != "auto":  # which may not need it
                 assert peer.drafted > last and outcome.stats.failure, name
                 assert len(outcome.stats.failure.splitlines()) == 1
-        peer.says = lambda so_far: answer(words.removeprefix(so_far))
+        peer.says = there.says
         outcome = decode(there, drafter, preset)
         assert outcome.tokens == expected and not outcome.stats.failure
     assert decode(there, drafter, preset).tokens == expected  # it is gone
@@ -204,7 +209,7 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
     with Continuing(lambda so_far: reply) as peer:
         drafter = served_by(peer.url)
         outcome = decode(there, drafter)
-        assert outcome.completed and outcome.tokens == own(there)
+        assert outcome.completed and outcome.tokens == there.own[0.0]
         failure = outcome.stats.failure
         assert complaint in failure and failure.isprintable() and SECRET.decode() not in failure
         peer.says = answer  # type: ignore[assignment]
@@ -217,8 +222,8 @@ def test_after_a_hostile_reply_the_cloud_goes_on_alone_and_the_key_is_not_said(
 
 
 def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleNamespace) -> None:
-    expected, words = own(there), own_words(there)
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+    expected = there.own[0.0]
+    with Continuing(there.says) as peer:
         outcome = decode(there, served_by(peer.url))
         assert outcome.tokens == expected
         assert outcome.stats.accepted > len(expected) // 2
@@ -230,19 +235,16 @@ def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleN
     assert picture.startswith("data:image/jpeg;base64,")
 
 
-def test_messages_are_handled_while_the_server_is_waited_for(there: SimpleNamespace) -> None:
-    with Continuing(hangs) as peer:
-        drafter, inbox = served_by(peer.url), Inbox()
-        timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
-        timer.start()
-        outcome = decode(there, drafter, inbox=inbox)
-    assert (outcome.reason, outcome.text, outcome.stats.failure) == ("aborted", "e_stop", "")
-
-
-def test_messages_are_handled_while_a_server_is_tried_that_was_away(there: SimpleNamespace) -> None:
-    port = free_port()
-    drafter, inbox = served_by(f"http://127.0.0.1:{port}/v1"), Inbox()
-    with Continuing(answer, port=port) as peer:
+@pytest.mark.parametrize("was_away", [False, True])
+def test_messages_are_handled_while_the_server_is_waited_for(
+    there: SimpleNamespace, was_away: bool
+) -> None:
+    """Also while one is tried that was away when the drafter was loaded."""
+    port, inbox = free_port(), Inbox()
+    url = f"http://127.0.0.1:{port}/v1"
+    drafter = served_by(url) if was_away else None
+    with Continuing(hangs, port=port) as peer:
+        drafter = drafter or served_by(url)
         peer.answers = lambda body: hangs("")
         timer = threading.Timer(0.2, inbox.put, [Abort("e_stop")])
         timer.start()
@@ -261,11 +263,11 @@ def test_a_preset_of_trees_is_refused_with_those_that_fit(there: SimpleNamespace
 def test_decode_tells_what_the_server_did(
     there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture, words = tmp_path / "picture.jpg", own_words(there)
+    picture, words = tmp_path / "picture.jpg", there.words
     picture.write_bytes(REQUEST.jpeg)
     given = ["decode", str(picture), REQUEST.instruction, "--cloud", there.address]
     given += ["--preset", "dsd", "--tokenizer", str(checkpoint()), "--model", "a-model"]
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far))) as peer:
+    with Continuing(there.says) as peer:
         given += ["--drafter", f"openai:{peer.url}"]
         assert main(given) == 0
         assert words in (said := capsys.readouterr()).out and "alone" not in said.err
@@ -332,12 +334,11 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
     there: SimpleNamespace,
 ) -> None:
     """A robot's nodes may start before it."""
-    expected, words = own(there), own_words(there)
-    port = free_port()
+    expected, port = there.own[0.0], free_port()
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
     outcome = decode(there, drafter)
     assert outcome.tokens == expected and "cannot be reached" in outcome.stats.failure
-    with Continuing(lambda so_far: answer(words.removeprefix(so_far)), port=port) as peer:
+    with Continuing(there.says, port=port) as peer:
         outcome = decode(there, drafter)
         assert outcome.tokens == expected and outcome.stats.accepted and not outcome.stats.failure
     drafter = served_by(f"http://127.0.0.1:{port}/v1")
@@ -347,31 +348,41 @@ def test_a_server_that_is_away_when_the_drafter_is_loaded_is_tried_at_each_decod
         assert outcome.tokens == expected and "does not continue" in outcome.stats.failure
 
 
-def test_what_is_missing_is_said() -> None:
-    with pytest.raises(UserError, match=r"model\.tokenizer, or --tokenizer"):
-        load_drafter(DraftModelSettings(path="openai:http://127.0.0.1:1/v1", name="x"))
-    with pytest.raises(UserError, match="name one"):
-        served_by("http://127.0.0.1:1/v1", model="")
-    with pytest.raises(UserError, match="the server's to set"):
-        load_drafter(
-            DraftModelSettings(path="openai:http://127.0.0.1:1/v1", tokenizer=DRAFTER, max_pixels=9)
-        )
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"name": "x"}, r"model\.tokenizer, or --tokenizer"),
+        ({"tokenizer": DRAFTER}, "name one"),
+        ({"tokenizer": DRAFTER, "max_pixels": 9}, "the server's to set"),
+    ],
+)
+def test_what_is_missing_is_said(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        load_drafter(DraftModelSettings(path="openai:http://127.0.0.1:1/v1", **options))
 
 
 class Reply:
-    """What arrived, a list at a time."""
+    """What arrives, a list at a time."""
 
-    def __init__(self, *parts: str) -> None:
-        self._parts = list(parts)
+    def __init__(self, *parts: str, finish: str | None = None) -> None:
+        self._parts, self._finish = list(parts), finish
+        self.cancelled = False
 
     def take(self) -> list[Any]:
+        assert not self.cancelled
         if not self._parts:
             return []
-        return [{"choices": [{"delta": {"content": self._parts.pop(0)}}]}]
+        delta = {"content": self._parts.pop(0)}
+        return [
+            {"choices": [{"delta": delta, "finish_reason": self._finish if self.done else None}]}
+        ]
 
     @property
     def done(self) -> bool:
         return not self._parts
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
 @settings(max_examples=200, deadline=None)
@@ -414,31 +425,14 @@ def next_letter(text: str) -> str:
     return chr(97 + zlib.crc32(text.encode()) % 4) if not text.endswith("a") else ""
 
 
-class Saying:
-    """A reply that says so many letters, one or two at a time, and is slow to begin with."""
-
-    def __init__(self, text: str, count: int) -> None:
-        self._text, self._left, self._slow = text, count, 1
-        self.cancelled = False
-
-    def take(self) -> list[Any]:
-        assert not self.cancelled
-        self._slow -= 1
-        if self._slow >= 0:
-            return []
-        said = ""
-        while self._left and len(said) < 1 + self._left % 2 and next_letter(self._text + said):
-            said += next_letter(self._text + said)
-            self._left -= 1
-        self._text += said
-        ends = not next_letter(self._text)
-        finish = "stop" if ends else None if self._left else "length"
-        return [{"choices": [{"delta": {"content": said}, "finish_reason": finish}]}]
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    done = False
+def saying(text: str, count: int) -> Reply:
+    """The next letters, so many at most, by twos; an empty text at first."""
+    letters = ""
+    while len(letters) < count and (letter := next_letter(text + letters)):
+        letters += letter
+    parts = [letters[at : at + 2] for at in range(0, len(letters), 2)]
+    finish = "length" if next_letter(text + letters) else "stop"
+    return Reply("", *parts, finish=finish)
 
 
 KINDS = ["grow", "commit", "truncate", "extend", "row"]
@@ -450,11 +444,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6)), max_s
 def test_a_row_names_what_the_server_says_after_that_very_path(
     steps: list[tuple[str, int]], count: int
 ) -> None:
-    replies: list[Saying] = []
-
     def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
-        replies.append(Saying(LETTERS.decode(path), count))
-        return Continuation(LETTERS, path, replies[-1], threading.Event())  # type: ignore[arg-type]
+        reply: Any = saying(LETTERS.decode(path), count)
+        return Continuation(LETTERS, path, reply, threading.Event())
 
     def said_after(path: tuple[int, ...]) -> int:
         letter = next_letter(LETTERS.decode(path))
@@ -491,11 +483,11 @@ def test_a_row_names_what_the_server_says_after_that_very_path(
 
 
 def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
-    asked: dict[tuple[int, ...], Saying] = {}
+    asked: dict[tuple[int, ...], Any] = {}
 
     def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
-        asked[path] = Saying(LETTERS.decode(path), AHEAD)
-        return Continuation(LETTERS, path, asked[path], threading.Event())  # type: ignore[arg-type]
+        asked[path] = saying(LETTERS.decode(path), AHEAD)
+        return Continuation(LETTERS, path, asked[path], threading.Event())
 
     session = ContinuedSession(ask, 9, 10)
     while len(session.tokens) < 6 and session.logits_after(-1).argmax() != 9:

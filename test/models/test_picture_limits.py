@@ -9,7 +9,16 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import FAMILIES, checkpoint, full_logits, jpeg, prompt_of, reference, vlm
+from helpers.checkpoints import (
+    CLOSE,
+    FAMILIES,
+    checkpoint,
+    difference,
+    jpeg,
+    prompt_of,
+    reference,
+    vlm,
+)
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import PictureLimits
@@ -18,7 +27,6 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt, Request
 from edge_cloud_spec.models.vlm import Vlm, diverse_tokens
 
-CLOSE = 1e-4
 TOKENS = [5, 90, 33]
 RESIZED, PRUNED = PictureLimits(max_pixels=2048), PictureLimits(max_image_tokens=5)
 BOTH = PictureLimits(4096, 3)
@@ -74,30 +82,7 @@ def test_a_smaller_picture_has_fewer_tokens_and_the_digest_of_the_whole(
 def test_a_resized_picture_is_what_transformers_sees_in_it(family: str) -> None:
     model = drafter(family)
     with looking(model, RESIZED) as prompt:
-        rows = fresh_rows(model, prompt)
-        theirs = full_logits(family, prompt, TOKENS)
-    assert np.abs(rows - theirs[:, : rows.shape[1]]).max() < CLOSE
-
-
-def masked_logits(family: str, prompt: Prompt, hidden: np.ndarray) -> np.ndarray:
-    """Transformers' logits after the whole prompt and tokens, if none sees the hidden rows."""
-    model = reference(family)
-    ids = torch.tensor([*prompt.input_ids.tolist(), *TOKENS])[None]
-    grid = torch.tensor([prompt.images[0].grid])
-    kinds = (ids == model.config.image_token_id).int()
-    positions, _ = model.model.get_rope_index(ids, image_grid_thw=grid, mm_token_type_ids=kinds)
-    mask = torch.ones_like(ids)
-    mask[0, torch.from_numpy(hidden)] = 0
-    with torch.inference_mode():
-        out = model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            pixel_values=torch.from_numpy(prompt.images[0].pixels()),
-            image_grid_thw=grid,
-            mm_token_type_ids=kinds,
-        )
-    return np.asarray(out.logits[0, len(prompt.input_ids) - 1 :].numpy())
+        assert difference(fresh_rows(model, prompt), family, prompt, TOKENS) < CLOSE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,10 +95,9 @@ def test_pruned_tokens_are_as_if_nobody_saw_them(
     monkeypatch.setattr("edge_cloud_spec.models.vlm.diverse_tokens", lambda *_: kept)
     with looking(model, PRUNED, seed=5) as prompt:
         rows = fresh_rows(model, prompt)
-    theirs = masked_logits(family, whole, np.delete(image, kept))[:, : rows.shape[1]]
-    assert np.abs(rows - theirs).max() < CLOSE
-    others = masked_logits(family, whole, np.delete(image, kept - 1))[:, : rows.shape[1]]
-    assert np.abs(rows - others).max() > 2 * CLOSE, "the check sees no difference"
+    assert difference(rows, family, whole, TOKENS, np.delete(image, kept)) < CLOSE
+    others = difference(rows, family, whole, TOKENS, np.delete(image, kept - 1))
+    assert others > 2 * CLOSE, "the check sees no difference"
 
 
 def test_each_size_has_its_own_name_prefixes_and_rows_also_after_an_eviction() -> None:

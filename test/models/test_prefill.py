@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
+from helpers.checkpoints import CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,28 +16,13 @@ from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
 
-CLOSE = 1e-4
 TOKENS = [5, 90, 33]
 TEXTS = ("find the silver bottle", "find the silver bottle now", "find the red chair")
 
 
-def fresh(family: str = FAMILIES[0]) -> Vlm:
-    """A model that keeps nothing of any prompt."""
-    model = vlm(family)
-    model.use_memory(KvMemory())
-    return model
-
-
-@lru_cache
-def theirs(family: str, seed: int, text: str) -> np.ndarray:
-    """Transformers' own logits after a prompt and some tokens."""
-    return full_logits(family, prompt_of(vlm(family), seed, text), TOKENS)
-
-
-def difference(family: str, session: Session, seed: int, text: str = TEXTS[0]) -> float:
+def error(family: str, session: Session, seed: int, text: str = TEXTS[0]) -> float:
     """How far the logits after the prompt and some tokens are from transformers' own."""
-    rows = session.forward(TOKENS)
-    return float(np.abs(rows - theirs(family, seed, text)[:, : rows.shape[1]]).max())
+    return difference(session.forward(TOKENS), family, prompt_of(vlm(family), seed, text), TOKENS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,8 +45,8 @@ def test_however_prompts_are_cut_in_turns_the_rows_are_the_same(
             turn += 1
             between.forward([3, 4], [-1, -1])
         for prefill, each in zip(prefills, (first, second), strict=True):
-            assert difference(family, prefill.session, *each) < CLOSE
-    assert difference(family, between, *asked[0]) < CLOSE
+            assert error(family, prefill.session, *each) < CLOSE
+    assert error(family, between, *asked[0]) < CLOSE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,7 +76,7 @@ def test_a_prompt_that_is_asked_again_needs_no_pass_and_another_does(family: str
     prefill.draft(TOKENS)  # there is no pass to score it in
     assert prefill.step(1)
     assert np.array_equal(prefill.session.logits_after(-1), first)
-    assert difference(family, prefill.session, 1) < CLOSE
+    assert error(family, prefill.session, 1) < CLOSE
     assert model.prefill(prompt_of(model, 1, TEXTS[1])).rows_left > 0
 
 
@@ -100,11 +84,9 @@ def test_known_logits_have_the_vocabulary_that_is_asked_for() -> None:
     model = fresh()
     whole = model.vocabulary
     first = model.open(prompt_of(model, 1)).logits_after(-1)
-    try:
-        model.crop(whole - 7)
-        assert len(model.open(prompt_of(model, 1)).logits_after(-1)) == whole - 7
-    finally:
-        model.crop(whole)
+    model.crop(whole - 7)
+    assert len(model.open(prompt_of(model, 1)).logits_after(-1)) == whole - 7
+    model.crop(whole)
     assert np.abs(model.open(prompt_of(model, 1)).logits_after(-1) - first).max() < CLOSE
 
 
@@ -192,5 +174,4 @@ def test_what_is_committed_of_it_is_as_if_it_were_said_token_by_token(
     session.commit([0, 2])
     session.extend([8])
     rows = session.forward([4])
-    whole = full_logits(family, prompt_of(model), [DRAFT[0], DRAFT[2], 8, 4])
-    assert np.abs(rows - whole[3:, : rows.shape[1]]).max() < CLOSE
+    assert difference(rows, family, prompt_of(model), [DRAFT[0], DRAFT[2], 8, 4]) < CLOSE

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from helpers.checkpoints import FAMILIES, checkpoint, jpeg, reference, vlm
+from helpers.checkpoints import checkpoint, jpeg, vlm
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
@@ -25,7 +24,6 @@ from edge_cloud_spec.models.image import (
     decode_image,
     is_black,
     patches,
-    positions_of,
     target_size,
 )
 from edge_cloud_spec.models.load import load
@@ -199,22 +197,6 @@ def test_any_size_fits_the_pixel_limits(high: int, wide: int) -> None:
     assert new_high % 28 == new_wide % 28 == 0
     # A very long picture keeps at least one patch across, so it may exceed the limit by its length.
     assert new_high * new_wide <= spec.max_pixels or min(new_high, new_wide) == 28
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_positions_equal_those_of_transformers(family: str) -> None:
-    model = vlm(family)
-    prompt = model.prompt(Request("find it", jpeg(0, 200, 100)), model.spec("Guide.", 64))
-    ids = torch.from_numpy(prompt.input_ids)[None]
-    image_id = reference(family).config.image_token_id
-    theirs, delta = reference(family).model.get_rope_index(
-        ids,
-        image_grid_thw=torch.tensor([prompt.images[0].grid]),
-        mm_token_type_ids=(ids == image_id).int(),
-    )
-    ours, shift = positions_of(prompt.input_ids, [prompt.images[0].grid], image_id, 2)
-    assert np.array_equal(ours, theirs[:, 0].numpy())
-    assert shift == int(delta)
 
 
 def test_a_checkpoint_without_a_chat_template_cannot_be_a_target(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import FAMILIES, full_logits, prompt_of, vlm
+from helpers.checkpoints import CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
 from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
@@ -29,26 +28,16 @@ from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
-CLOSE = 1e-4
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
 KINDS = ("apart", "padded", "on a device", "bounded")  # of passes
 
 
 def bounded(family: str, sessions: float) -> Vlm:
     """A model with memory for so many sessions; none is held, and no prefix is kept."""
-    model = copy(vlm(family))  # other tests have it with memory without a bound
-    model.use_memory(KvMemory())
+    model = fresh(family)
     cache = model.transformer.cache_layout.row_bytes * model.open(prompt_of(model))._cache.capacity
     model.use_memory(KvMemory(int(sessions * cache)))
     return model
-
-
-def difference(rows: Any, family: str, prompt: Any, tokens: list[int]) -> float:
-    """How far these rows, the last of them after the tokens, are from transformers' own."""
-    ours = on_host(rows)
-    assert ours.dtype == np.float32
-    theirs = full_logits(family, prompt, tokens)[-len(ours) :, : ours.shape[1]]
-    return float(np.abs(ours - theirs).max())
 
 
 class Stopped(Exception):
@@ -87,8 +76,7 @@ class Course:
         self.family, self.dice = family, np.random.default_rng(seed)
         self.model = bounded(family, 1.5)
         if kind != "bounded":
-            self.model = copy(vlm(family))
-            self.model.use_memory(KvMemory())
+            self.model = fresh(family)
         self.prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
         self.sessions = [self.model.open(prompt) for prompt in self.prompts]
         self.nodes: list[list[tuple[int, int]]] = [[] for _ in TEXTS]  # token and parent
@@ -216,7 +204,7 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
 
 def test_the_features_of_first_layers_are_read_from_either_transformers() -> None:
     """Before transformers 5.18 they came in one piece, found on a machine that has 5.17."""
-    prompt, model = prompt_of(vlm()), copy(vlm())
+    prompt, model = prompt_of(vlm()), fresh()
     model._features = LruCache(1)
     given = model._image_features
 
@@ -266,17 +254,6 @@ def test_a_cache_grows_beyond_its_first_capacity() -> None:
         session.forward(tokens[start : start + 50])
         session.commit(range(50))
     assert difference(session.forward([1]), "qwen3_vl", prompt, [*tokens, 1]) < CLOSE
-
-
-def test_an_answer_that_is_cut_while_its_cache_comes_back_gets_its_own_rows() -> None:
-    prompt = prompt_of(vlm())
-    session = vlm().open(prompt)
-    session.extend([1, 2, 3])
-    assert session.evict()
-    steps = session.restore()
-    session.truncate(2)
-    steps.finish()
-    assert difference(session.forward([]), "qwen3_vl", prompt, [1, 2]) < CLOSE
 
 
 def test_each_exit_gets_the_rows_of_its_own_session_that_are_returned() -> None:
@@ -372,20 +349,9 @@ def test_misuse_is_refused() -> None:
 def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, together = vlm(), []
-    keep = PaddedAttention.keep
-    sessions = [model.open(prompt_of(model, place)) for place in range(3)]
-    with monkeypatch.context() as patch:
-        patch.setattr(PaddedAttention, "keep", lambda each: together.append(1) or keep(each))
-        model.forward_together([PassRequest(session, [7, 8]) for session in sessions])
-    assert len(together) == 1  # as the embedded fleet's
-    layout = model.transformer.cache_layout
+    layout = vlm().transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
     monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
-
-    def rows(start: int, count: int) -> PassItem:
-        return PassItem(cache, start, [0] * count)
-
     for pays, sizes in (
         (True, ((90, 5), (100, 5), (70, 3))),
         (False, ((90, 5),)),  # one alone
@@ -393,7 +359,8 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
         (False, ((180, 5), (9, 5), (9, 5))),  # one is long
         (False, ((90, 90), (90, 2), (90, 2), (90, 2))),
     ):
-        assert PaddedAttention.pays([rows(*size) for size in sizes], layout) == pays
+        items = [PassItem(cache, start, [0] * count) for start, count in sizes]
+        assert PaddedAttention.pays(items, layout) == pays
 
 
 # Memory that is short
@@ -431,11 +398,3 @@ def test_a_cache_that_cannot_grow_beside_itself_is_restored_larger() -> None:
         session.forward(long)
     assert session.evict()
     assert difference(session.forward(long), FAMILIES[0], prompt, long) < CLOSE
-
-
-def test_what_will_never_fit_is_refused_with_what_to_do() -> None:
-    model = bounded(FAMILIES[0], 0.5)
-    with pytest.raises(MemoryFull, match="larger --kv-memory") as refused:
-        model.open(prompt_of(model))
-    assert refused.value.retry_s == 0
-    assert model.memory.in_use == 0

@@ -7,13 +7,14 @@ import pytest
 import torch
 from helpers.enumeration import outcomes
 
+from edge_cloud_spec.decoding import target_rows as numpy_rows
 from edge_cloud_spec.decoding.accept import accept
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.grammar import allowed_after
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
-from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.target_rows import LogitRows, TargetRows
 from edge_cloud_spec.decoding.token_distribution import distribution_of
 from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models.passes.target_rows import TensorRows, target_rows
@@ -54,14 +55,22 @@ def test_tokens_of_bfloat16_logits_and_of_a_real_vocabulary() -> None:
             assert TensorRows(logits).token(-1, policy, 6) == coupled_token(exact[0], policy, 6)
 
 
-@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+def rows_over(kind: str, logits: np.ndarray) -> TargetRows:
+    return LogitRows(logits) if kind == "numpy" else TensorRows(torch.from_numpy(logits))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("size", [100, 9000])
+@pytest.mark.parametrize(
+    ("where", "what"), [(7, np.nan), (7, np.inf), (slice(None), -np.inf)], ids=str
+)
 @pytest.mark.parametrize("policy", [GREEDY, SamplingPolicy(1.0), KEPT[0]])
 def test_a_row_that_holds_no_numbers_is_an_error_and_the_others_are_not(
-    what: float, policy: SamplingPolicy
+    kind: str, size: int, where: int | slice, what: float, policy: SamplingPolicy
 ) -> None:
-    logits = torch.from_numpy(logits_of(3, 100))
-    logits[1, 7] = what
-    rows = TensorRows(logits)
+    logits = logits_of(3, size)
+    logits[1, where] = what
+    rows = rows_over(kind, logits)
     with pytest.raises(ValueError, match="not a number"):
         rows.token(0, policy, 0)
     with pytest.raises(ValueError, match="not a number"):
@@ -85,8 +94,8 @@ def test_rejection_decides_as_over_numpys_rows() -> None:
             values = (0.3, 0.1, 0.2, 0.01)[: draft.drafted]
             draft = Draft(draft.tokens, values=values, looked_up=looked_up)
         takes = [
-            accept("rejection", draft, each, policy, 4, SeededRandomSource(seed))
-            for each in (LogitRows(logits), TensorRows(torch.from_numpy(logits)))
+            accept("rejection", draft, rows_over(kind, logits), policy, 4, SeededRandomSource(seed))
+            for kind in ("numpy", "torch")
         ]
         assert takes[0].path == takes[1].path and takes[0].token == takes[1].token
         if takes[0].rejected is not None and takes[1].rejected is not None:
@@ -95,23 +104,36 @@ def test_rejection_decides_as_over_numpys_rows() -> None:
     assert same > 5
 
 
-def test_rejection_over_a_tensor_emits_its_own_p_by_enumeration() -> None:
-    random = np.random.default_rng(4)
-    logits = random.standard_normal((2, 5)).astype(np.float32)
-    policy = SamplingPolicy(0.8)
-    q = distribution_of(random.standard_normal(5).astype(np.float32), policy)
-    rows = TensorRows(torch.from_numpy(logits))
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("replacement", [True, False])
+def test_candidates_with_and_without_replacement_emit_p_by_enumeration(
+    monkeypatch: pytest.MonkeyPatch, kind: str, replacement: bool
+) -> None:
+    """Every outcome with its probability, of a draft of three siblings."""
+    monkeypatch.setattr(numpy_rows, "SMALL", 0)
+    random, policy = np.random.default_rng(4), SamplingPolicy(1.0)
+    logits = random.standard_normal((4, 5)).astype(np.float32)
+    q = distribution_of(2 * random.standard_normal(5).astype(np.float32), policy)
+    rows = rows_over(kind, logits)
     emitted = np.zeros(5)
-    for drafted in range(5):
-        draft = Draft((drafted,), rows=(q,))
+    for drafted in np.ndindex(5, 5, 5):
+        if not replacement and len(set(drafted)) < 3:
+            continue
+        chance, drawn = 1.0, q
+        for token in drafted:
+            chance *= drawn.at(token)
+            drawn = drawn if replacement else drawn.without(token)
+        draft = Draft(drafted, (-1, -1, -1), rows=(q,))
         for taken, probability in outcomes(
-            lambda source, draft=draft: accept("rejection", draft, rows, policy, 0, source)
+            lambda source, draft=draft: accept(
+                "rejection", draft, rows, policy, 0, source, replacement=replacement
+            )
         ):
-            assert taken is not None
-            token = drafted if taken.path else taken.token
-            emitted[token] += q.at(drafted) * probability
-    assert np.abs(emitted - rows.row(-1, policy).dense().shares).max() < 1e-12
-    assert np.abs(emitted - distribution_of(logits[0], policy).shares).max() < 1e-6
+            token = drafted[taken.path[0]] if taken.path else taken.token
+            emitted[token] += chance * probability
+    p = rows.row(-1, policy).dense().shares
+    assert np.abs(emitted - p).max() < 1e-12
+    assert np.abs(p - distribution_of(logits[0], policy).shares).max() < 1e-6
 
 
 @pytest.mark.parametrize("size", [50, 9000])

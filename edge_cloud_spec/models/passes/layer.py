@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -39,15 +39,11 @@ def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any
         raise UserError(f"int4 weights compute in bfloat16, not in {dtype}: choose dtype auto")
     if kind == "int4" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise UserError(
-            f"int4 weights need a GPU of compute capability {_dotted(CAPABILITY)} and {device} has "
-            f"{_dotted(found)}: choose int8"
+            f"int4 weights need a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and "
+            f"{device} has {found[0]}.{found[1]}: choose int8"
         )
     if kind != "dynamic-int8":
         _torchao_config(kind)
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def quantize_linears(module: nn.Module, kind: str) -> None:
@@ -99,21 +95,18 @@ FEW_ROWS = 4  # a large product is faster with so many rows than with one (3.2 i
 LARGE = 1 << 19  # weights of a large product
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether this is an ordinary linear layer; quantized weights are tensor subclasses."""
     return type(module) is nn.Linear and type(module.weight.data) is Tensor
 
 
 def join(parts: Sequence[nn.Module]) -> nn.Module:
     """Fuse linear layers of the same input into one; quantized ones stay separate."""
-    if not all(is_plain(part) for part in parts):
+    linears = [part for part in parts if is_plain(part)]
+    if len(linears) < len(parts):
         return _Apart(parts)
-    linears = [part for part in parts if isinstance(part, nn.Linear)]
-    biases = None
-    if any(part.bias is not None for part in linears):
-        none = [part.weight.new_zeros(part.out_features) for part in linears]
-        each = zip(linears, none, strict=True)
-        biases = torch.cat([zero if part.bias is None else part.bias.data for part, zero in each])
+    has_biases = linears[0].bias is not None  # as all have in each family, or none
+    biases = torch.cat([part.bias.data for part in linears]) if has_biases else None
     return linear_of(torch.cat([part.weight.data for part in linears]), biases)
 
 
@@ -159,11 +152,10 @@ class PackedLinear(nn.Module):
         return y[:rows]
 
 
-def can_pack(module: nn.Module) -> bool:
+def can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether this is a plain float32 layer on a CPU, and torch supports packed oneDNN weights."""
     return (
-        isinstance(module, nn.Linear)
-        and is_plain(module)
+        is_plain(module)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
         and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
@@ -176,7 +168,6 @@ def pack_linears(module: nn.Module) -> None:
     """Replace, in place, the linear layers below `module` that can be packed."""
     for name, child in module.named_children():
         if can_pack(child):
-            assert isinstance(child, nn.Linear)
             setattr(module, name, PackedLinear(child))
         else:
             pack_linears(child)

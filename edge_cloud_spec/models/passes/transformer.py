@@ -125,7 +125,7 @@ class Transformer:
     def _crop(self, vocabulary: int) -> nn.Module:
         """The LM head cropped to the common vocabulary."""
         head = self.lm_head
-        if not isinstance(head, nn.Linear) or not is_plain(head):
+        if not is_plain(head):
             return head
         if can_pack(head):
             return PackedLinear(head, vocabulary)

@@ -29,7 +29,6 @@ from edge_cloud_spec.msg import (
 
 from ...edge.events import OnReceive
 from ...errors import UserError
-from ...models.tokenizer import TokenTexts
 from ...nav.events import Words
 from ...nav.status import GoalStatus
 from ...pilot.decision_loop import Decide
@@ -50,7 +49,7 @@ class DrafterTopics:
     """
 
     def __init__(self, node: Node, tokenizer: Any) -> None:
-        self._node, self._texts = node, TokenTexts(tokenizer)
+        self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
         self._is_link_heard = self._is_link_lost = False
         self.settings = DrafterSettings()
@@ -106,7 +105,7 @@ class DrafterTopics:
 
     def to_draft(self, message: DraftMessage) -> Draft:
         """The topic's message of a draft, with its words and the time since the last verdict."""
-        words = self._texts.of(message.draft.tokens)
+        words = [self._text(token) for token in message.draft.tokens]
         return to_draft(message, words, time.perf_counter() - self._draft_began)
 
     def publish_words(self, words: Words) -> None:
