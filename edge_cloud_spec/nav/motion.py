@@ -548,6 +548,11 @@ class CommandedMotion:
         """The latest commanded velocity."""
         return self._given[-1][1]
 
+    @property
+    def changed(self) -> float:
+        """Since when the latest velocity has been commanded, monotonic s."""
+        return self._given[-1][0]
+
     def command(self, velocity: Velocity, now: float) -> None:
         """Record that this velocity is commanded from ``now`` on."""
         if velocity != self.driven:

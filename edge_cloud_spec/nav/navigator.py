@@ -72,6 +72,8 @@ REMEMBERED = 8  # decisions; if SHARE of them were quick, the next is taken to b
 SHARE = 0.75
 RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_S = 0.5  # s that a decision made standing waits for rest, at most
+STANDS_S = 2.0  # s after a stop in which a base comes to rest; later it moves by itself
+DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class Navigator:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._given = Drive(STILL, 0.0)  # the latest command
         self._resting = ("", -math.inf)  # the detail to publish once the base rests, and since when
+        self._drifts = False  # whether it was reported that the base moves by itself
         self._set_off = -math.inf  # when the robot last started from standing
         self._here = Pose()  # the pose at the last tick
         self._made = 0.0  # m or rad made by a repeated action since it was last counted
@@ -443,13 +446,26 @@ class Navigator:
 
     def _stand(self, now: float) -> list[Effect]:
         """While nothing is commanded, check whether the base rests, which a decision made standing
-        waits for."""
+        waits for; report a base that moves by itself."""
         effects: list[Effect] = []
         detail, ended = self._resting
         waits = self.status.state not in ("idle", "stopped")
         if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
             effects = self._show("idle", detail)
-        return effects + self._say_what_is_unseen(now)
+        effects += self._say_what_is_unseen(now)
+        stands = now - self._commanded.changed >= 2 * STANDS_S and self.odometer.locates(now)
+        made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
+        drifts = any(real > most for real, most in zip(made, DRIFTS, strict=True))
+        if drifts and not self._drifts:
+            metres, degrees = made[0] / STANDS_S, math.degrees(made[1]) / STANDS_S
+            effects.append(
+                Report(
+                    f"the base moves though nothing is commanded: {metres:.2f} m/s, {degrees:.1f} "
+                    "degrees/s; commission it, or find who else commands it"
+                )
+            )
+        self._drifts = drifts
+        return effects
 
     def _say_what_is_unseen(self, now: float) -> list[Effect]:
         """Publish that a configured lidar is missing; no decision is made, as none could move."""

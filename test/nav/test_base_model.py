@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.lagging_base import MORE, RATIO
-from helpers.rover import EPOCH, Rover
+from helpers.rover import EPOCH, Rover, swaying
 
 from edge_cloud_spec.nav import navigator
 from edge_cloud_spec.nav.answer import every_action
@@ -192,6 +192,18 @@ def test_odometry_that_falters_again_and_again_does_not_make_a_motion_expire() -
         rover.run(0.15)
     rover.until(lambda: rover.done > 0)
     assert rover.navigator.counts["expired"] == 0 and not rover.reports
+
+
+def test_a_base_that_moves_by_itself_is_told_of_once() -> None:
+    rover = standing(answer="stop")
+    rover.run(5.0)
+    rover.tell = swaying
+    rover.run(5.0)
+    assert not rover.reports, "it rests, or trots where it is"
+    rover.tell, rover.drift = lambda told: told, math.radians(7.6)
+    rover.run(8.0)
+    [report] = rover.reports
+    assert "the base moves though nothing is commanded" in report and "degrees/s" in report
 
 
 @pytest.mark.parametrize("within", [0.0, 0.2, 0.35, 1.0])
