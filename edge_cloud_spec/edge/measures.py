@@ -251,8 +251,8 @@ class Stopwatch:
 
     def begin_generated(self, now: float) -> None:
         """Start a round in which the server generates: there is no request."""
-        self.start = self.sent = now
-        self.waited = False
+        self.begin(now, ready=True)
+        self.sent = now
 
     def round(
         self, verdict: Verdict, base: int, drafted: int, emitted: int, settled: float
