@@ -76,6 +76,18 @@ def test_words_from_before_a_done_instruction_was_published_again_move_nothing(t
     assert not drives(told.on(old, 0.1)) and drives(told.on(new, 0.1))
 
 
+def test_words_move_nothing_whose_count_of_stops_is_not_the_navigators(told: Drill) -> None:
+    """A count of before a stop, or one that no navigator has said."""
+    before = told.navigator.stop_latch.count
+    for event in (EStop(True), EStop(False), Instruction(CUP)):
+        told.on(event)
+    now = told.navigator.stop_latch.count
+    for number, count in enumerate((0, before, now + 1)):
+        words = replace(told.current(FORWARD, f"r{number}", age=0.0), stops=count)
+        assert not drives(told.on(words, 0.1)), count
+    assert drives(told.on(told.current(FORWARD, "now", age=0.0), 0.1))
+
+
 @given(
     st.lists(st.sampled_from([CUP, "stop", "find the door"]).map(Instruction) | stops, max_size=6),
     st.sampled_from([0.0, 0.25, 1.0, 4.0]),
