@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 _MASK = 2**64 - 1
 
@@ -46,5 +45,7 @@ def request_digest(*parts: bytes | str | float) -> PrefixDigest:
 
 def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
     """The length of the common prefix of two sequences."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    size = min(len(one), len(other))
+    if one[:size] == other[:size]:  # as a rule, and fast
+        return size
+    return next((at for at in range(size) if one[at] != other[at]), size)

@@ -298,9 +298,8 @@ class DecodeLoop:
         """The next arrived event; None if there is none, or a draft pass is due."""
         self._robot.on_alive()
         self._heard += 1
-        if self._heard <= MAX_HEARD:
-            with contextlib.suppress(Empty):
-                return self._inbox.get_nowait()
+        if self._heard <= MAX_HEARD and not self._inbox.empty():
+            return self._inbox.get_nowait()
         self._heard = 0
         return None
 
