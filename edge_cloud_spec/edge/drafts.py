@@ -127,7 +127,7 @@ class Drafts:
         ):
             predicted = prefix[size:]
             left = room - len(predicted)
-            if confidence < self.speculation.least or left < 1:
+            if left < 1:
                 continue
             if predicted and predicted[-1] in self._answer.end_tokens:
                 continue
@@ -146,7 +146,7 @@ class Drafts:
     def _wanted(self) -> Iterator[tuple[float, Prefix, bool, int]]:
         """Wanted drafts: confidence, prefix, whether only its bonus token is sought, verdicts
         ahead."""
-        order = count()
+        order, least = count(), self.speculation.least
         todo = [(-1.0, next(order), self._answer.verified, 0)]  # a heap, most confident first
         while todo and next(order) < MAX_LOOKED_AT:
             less, _, prefix, level = heappop(todo)
@@ -158,12 +158,16 @@ class Drafts:
             if level == self.speculation.ahead:
                 continue
             for share, tokens, bonus in self._predictions(finished, prefix):
+                if confidence * share < least:
+                    continue
                 if bonus:
                     yield confidence * share, prefix + tokens, True, level + 1
                 else:
                     heappush(todo, (-confidence * share, next(order), prefix + tokens, level + 1))
             if level == 0 and self.speculation.exits:
                 for prediction, certainty in self._predicted.items():
+                    if certainty < least:
+                        continue
                     heappush(todo, (-certainty, next(order), prediction, 1))
 
     def _predictions(
