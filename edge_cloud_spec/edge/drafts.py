@@ -122,7 +122,7 @@ class Drafts:
         self._seeking.clear()
         branches = []
         self._near.clear()
-        for confidence, prefix, bonus, level in sorted(
+        for _, prefix, bonus, level in sorted(
             self._wanted(), key=lambda prediction: -prediction[0]
         ):
             predicted = prefix[size:]
