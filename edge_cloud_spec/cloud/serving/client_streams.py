@@ -95,6 +95,8 @@ class ClientStreams:
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self.streams: dict[RobotStream, SendQueue] = {}
+        # The same by client, since each message asks for those of its own.
+        self._of: dict[str, dict[RobotStream, SendQueue]] = {}
         self.evicted = 0  # streams ended to make room for others
 
     @property
@@ -116,8 +118,8 @@ class ClientStreams:
         That is one of the same client's or, at the limit of all clients, of the client with the
         most; among these the oldest without a session goes first.
         """
-        limits, own = self._limits, self._of(client)
-        bound = own[0][1].bound if own else ByteBound(limits.bytes_per_robot)
+        limits, own = self._limits, self._of.get(client, {})
+        bound = next(iter(own.values())).bound if own else ByteBound(limits.bytes_per_robot)
         if len(own) >= 2 * limits.sessions_per_robot:
             self._evict(client)
         elif len(self.streams) >= 2 * limits.sessions:
@@ -126,19 +128,20 @@ class ClientStreams:
             self._evict(max(held, key=lambda one: (idle[one], held[one])))
         queue = SendQueue(limits.queue_bytes, give_up, bound)
         stream = stream_of(queue)
-        self.streams[stream] = queue
+        self.streams[stream] = self._of.setdefault(client, {})[stream] = queue
         return stream, queue
 
     def remove(self, stream: RobotStream) -> None:
         """Forget a stream that has ended."""
         if (queue := self.streams.pop(stream, None)) is not None:
             queue.close()
-
-    def _of(self, client: str) -> list[tuple[RobotStream, SendQueue]]:
-        return [one for one in self.streams.items() if one[0].client == client]
+            own = self._of[stream.client]
+            del own[stream]
+            if not own:
+                del self._of[stream.client]
 
     def _evict(self, client: str) -> None:
-        oldest, queue = min(self._of(client), key=lambda one: one[0].session is not None)
+        oldest, queue = min(self._of[client].items(), key=lambda one: one[0].session is not None)
         self.remove(oldest)
         self.evicted += 1
         queue.drop()
@@ -151,5 +154,5 @@ class ClientStreams:
         messages, size = stream.backlog
         if messages > MAX_WAITING or max(size, 2 * queue.size) > limits.queue_bytes:
             return True
-        received = sum(one.backlog[1] for one, _ in self._of(stream.client))
+        received = sum(one.backlog[1] for one in self._of[stream.client])
         return max(received, 2 * queue.bound.size) > limits.bytes_per_robot
