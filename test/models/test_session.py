@@ -352,15 +352,19 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
     layout = vlm().transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
     monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
-    for pays, sizes in (
-        (True, ((90, 5), (100, 5), (70, 3))),
-        (False, ((90, 5),)),  # one alone
-        (False, ((190, 5), (190, 11))),  # too large
-        (False, ((180, 5), (9, 5), (9, 5))),  # one is long
-        (False, ((90, 90), (90, 2), (90, 2), (90, 2))),
+    monkeypatch.setattr(attention_module, "COPIED", 500 * layout.row_bytes)
+    on_gpu = replace(layout, device=torch.device("cuda"))
+    for pays, pays_on_gpu, sizes in (
+        (True, True, ((90, 5), (100, 5), (70, 3))),
+        (False, False, ((90, 5),)),  # one alone
+        (False, True, ((190, 5), (190, 11))),  # one is too large
+        (True, False, ((160, 5), (160, 5), (160, 11))),  # all together are too large
+        (False, False, ((180, 5), (9, 5), (9, 5))),  # one is long
+        (False, False, ((90, 90), (90, 2), (90, 2), (90, 2))),
     ):
         items = [PassItem(cache, start, [0] * count) for start, count in sizes]
         assert PaddedAttention.pays(items, layout) == pays
+        assert PaddedAttention.pays(items, on_gpu) == pays_on_gpu
 
 
 # Memory that is short

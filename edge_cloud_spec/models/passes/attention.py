@@ -1,7 +1,7 @@
 """Attention of a session's tokens over its KV cache, and of several sessions' in one call.
 
-With small caches, launching a call per session and layer costs more than the computation; copying
-the caches side by side, padded to one length, costs less.
+With small caches, and on a GPU, launching calls per session and layer costs more than the
+computation; copying the caches side by side, padded to one length, costs less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class PassItem:
     cache: KeyValueCache
     start: int
     tokens: Sequence[int]  # [n]
-    mask: Tensor | None = None  # additive [n, start + n]; None: causal, for a chain
+    # Additive [group * n, start + n], see ``aligned``; None: causal, for a chain.
+    mask: Tensor | None = None
     positions: Sequence[int] = ()  # rotary, [n]; a prompt's positions are passed separately
     first_logits: int = 0
     on_layer: OnLayer | None = None
@@ -67,8 +68,7 @@ def attend(index: int, qk: Tensor, values: Tensor, item: PassItem, heads: int) -
         )
     else:
         folded = query.transpose(0, 1).reshape(1, kv_heads, group * count, dim)
-        mask = item.mask.expand(group, count, end).reshape(group * count, end)
-        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask)
+        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=item.mask)
     return out.reshape(heads, count, dim).transpose(0, 1).reshape(count, -1)
 
 
@@ -79,7 +79,18 @@ def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(later, float("-inf"))
 
 
+ALIGNED = 8  # elements; CUDA's kernels copy a mask whose rows begin elsewhere, at each call
+
+
+def aligned(shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A new mask of this shape, whose rows begin at multiples of ALIGNED."""
+    *rows, width = shape
+    wide = torch.full((*rows, -(-width // ALIGNED) * ALIGNED), fill, dtype=dtype, device=device)
+    return wide[..., :width]
+
+
 SMALL = 2 * MB  # of a session's rows; copying more costs a CPU more than the saved calls
+COPIED = 512 * MB  # of all sessions' rows, on a GPU: of the memory that the caches leave free
 PADDED = 2  # at most this many times the rows without padding
 
 
@@ -102,7 +113,7 @@ class PaddedAttention:
         self._copy = torch.empty(shape, dtype=dtype, device=device)
         group = heads // layout.heads
         attention = (len(items), group, count, before + count)
-        mask = torch.full(attention, float("-inf"), dtype=dtype, device=device)
+        mask = aligned(attention, float("-inf"), dtype, device)
         places: list[int] = []  # indices of the items' tokens in the padded pass
         for place, item in enumerate(items):
             start, rows = item.start, item.count
@@ -112,8 +123,9 @@ class PaddedAttention:
             if attends is None:
                 where = torch.arange(start, start + rows, device=device)
                 attends = causal(where, start + rows, dtype)
-            mask[place, :, :rows, :start] = attends[:, :start]
-            mask[place, :, :rows, before : before + rows] = attends[:, start:]
+            attends = attends.reshape(-1, rows, start + rows)  # [group or 1, n, start + n]
+            mask[place, :, :rows, :start] = attends[..., :start]
+            mask[place, :, :rows, before : before + rows] = attends[..., start:]
             mask[place, :, rows:, before : before + rows] = 0  # padding may attend to all
             places += range(place * count, place * count + rows)
         self._mask = mask.view(len(items), 1, group * count, before + count)
@@ -127,13 +139,15 @@ class PaddedAttention:
 
     @staticmethod
     def pays(items: Sequence[PassItem], layout: CacheLayout) -> bool:
-        """Whether it is faster than ``attend``: several small sessions of similar length."""
+        """Whether it is faster than ``attend``: several small sessions of similar length; on a GPU
+        they may be large."""
         if len(items) < 2:
             return False
         starts, counts = [one.start for one in items], [one.count for one in items]
         padded = max(starts) + max(counts)
+        most = SMALL if layout.device.type == "cpu" else COPIED // len(items)
         return (
-            padded * layout.row_bytes <= SMALL
+            padded * layout.row_bytes <= most
             and padded * len(items) <= PADDED * (sum(starts) + sum(counts))
             and max(counts) * len(items) <= PADDED * sum(counts)
         )

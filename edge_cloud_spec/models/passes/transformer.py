@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ...decoding.token_tree import TokenTree
 from ..cache import CacheLayout
-from .attention import OnLayer, PaddedAttention, PassItem, attend, causal
+from .attention import OnLayer, PaddedAttention, PassItem, aligned, attend, causal
 from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
 
 
@@ -65,17 +65,21 @@ class Transformer:
         return F.embedding(torch.as_tensor(tokens, device=self.device), self._embedding)
 
     def mask(self, start: int, count: int, nodes: TokenTree, new: int) -> Tensor | None:
-        """Attention mask of `count` tokens after `start`; the last `new` of them are the last of
-        ``nodes``.
+        """Attention mask [group * count, start + count] of `count` tokens after `start`, for each
+        query head of a key head; the last `new` of the tokens are the last of ``nodes``.
 
         None: plain causal attention.
         """
         if nodes.parents is not None:
-            return torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
-        if count == 1 or start == 0:
+            mask = torch.from_numpy(nodes.mask(count, start, new)).to(self.device, self.dtype)
+        elif count == 1 or start == 0:
             return None
-        places = torch.arange(start, start + count, device=self.device)
-        return causal(places, start + count, self.dtype)
+        else:
+            places = torch.arange(start, start + count, device=self.device)
+            mask = causal(places, start + count, self.dtype)
+        group = self.heads // self.cache_layout.heads
+        heads = aligned((group, *mask.shape), 0, self.dtype, self.device)
+        return heads.copy_(mask).flatten(0, 1)
 
     def forward(
         self,
