@@ -19,6 +19,7 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, cloud, do_all, openin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cloud.model_thread.engine import RETRY_S
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
@@ -122,7 +123,8 @@ def test_a_session_alone_without_memory_has_another_pass_and_then_ends_and_the_w
         model.short = 1
         assert isinstance(robot.settle(2), Verdict)
     model.short = 2  # it is run again but once
-    assert robot.settle(2).code == "overloaded"
+    fault = robot.settle(2)
+    assert (fault.code, fault.retry_after_s) == ("overloaded", RETRY_S)
     assert isinstance(Robot(worker).open(5).settle(2), Verdict)
 
 
@@ -224,19 +226,6 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
     robot = Robot(Worker(model, spec_of(60))).open(1)
     assert "--drafter" in robot.ask(Generate(robot.base, Generation(speculative=True))).text
     assert isinstance(robot.settle(1), Verdict)
-
-
-def test_a_flood_of_new_streams_does_not_go_before_a_robot() -> None:
-    worker = cloud(sessions=4)
-    robot = Robot(worker).open(1)
-    robot.draft(2)
-    jobs = 0
-    while not robot.count(Verdict):
-        for _ in range(2):  # faster than they are served
-            jobs += 1
-            Robot(worker).say(opening(100 + jobs))
-        worker.run_one()
-        assert jobs < 20
 
 
 def test_what_comes_while_a_verdict_is_said_waits_for_its_turn() -> None:
@@ -390,16 +379,6 @@ def toy_robots(worker: Worker, count: int, seed: int = 0) -> list[ReplayingRobot
     ]
 
 
-@pytest.mark.parametrize("room", [1, 4])
-def test_a_storm_of_evictions_loses_nothing(room: int) -> None:
-    worker = toy_cloud(room)
-    robots = toy_robots(worker, 64)
-    do_all(worker)
-    assert [(tuple(robot.tokens), robot.faults) for robot in robots] == [(OWN, [])] * 64
-    assert worker.kv_memory.evictions > 64
-    assert worker.kv_memory.peak <= room * SESSION_BYTES
-
-
 @settings(max_examples=6)
 @given(data=st.data(), room=st.integers(1, 3), rows=st.sampled_from([16, 100, 256]))
 def test_whoever_vanishes_or_comes_back_the_others_end_as_if_they_were_alone(
@@ -446,7 +425,7 @@ def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_
     target = load(EMBEDDED / "target", threads=1)
     spec = target.spec(rules_text(), 48)
     effects = {}
-    for n, request in enumerate(sample_requests(3, 3)):
+    for n, request in enumerate(sample_requests(3, 2)):
         for lookup in (True, False):
             robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
             asked = Open(n, request.instruction, request.jpeg, "action first", GREEDY, "greedy")
@@ -463,8 +442,8 @@ def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_
             assert (str(action_of(said)) != "None") == lookup
             assert (verdict.drafted > 0) == lookup
             effects[n, lookup] = said
-    assert len({effects[n, True] for n in range(3)}) > 1  # there are some to choose from
-    assert all(effects[n, True].startswith(effects[n, False]) for n in range(3))
+    assert len({effects[n, True] for n in range(2)}) > 1  # there are some to choose from
+    assert all(effects[n, True].startswith(effects[n, False]) for n in range(2))
 
 
 class ShortMemory:
