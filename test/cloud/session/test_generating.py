@@ -439,6 +439,24 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         ],
         {},
     ),
+    **{
+        f"an answer ends at its end token or its length, {tokens} where it is {own}": (
+            partial(session, max_tokens=4),
+            [
+                (draft(*tokens), tokens),
+                (says(*own), None, {"path": path, "token": token, "finish": finish}),
+            ],
+            {"status": Status.FINISHED if finish else Status.WAITING},
+        )
+        for tokens, own, path, token, finish in (
+            ((1, END, 3), (1, END, 3, 4), (0, 1), None, "end"),
+            ((1, 2, 3), (1, 2, END, 4), (0, 1), END, "end"),
+            ((1, 2, 3), (1, 2, 3, END), (0, 1, 2), END, "end"),
+            ((1, 2, 3, 4), (1, 2, 3, 4, 5), (0, 1, 2, 3), None, "length"),
+            ((1, 2, 3), (1, 2, 3, 4), (0, 1, 2), 4, "length"),
+            ((1, 2, 3), (1, 2, 8, 4), (0, 1), 8, ""),
+        )
+    },
     "every verdict is counted once and every message that changed nothing": (
         session,
         [
