@@ -19,7 +19,6 @@ from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Open
 
-SHAPES = ("cloud_ar", "cloud_sd", "dsd")
 POLICIES = {
     "greedy": GREEDY,
     "coupled": SamplingPolicy(0.8, seed=5),
