@@ -26,6 +26,7 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import equality
+from edge_cloud_spec.lab.bench.fleet import embedded
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
@@ -55,6 +56,10 @@ def test_every_preset_says_what_it_says_with_our_own_engine(peer: VllmPeer, rule
 def test_benches_take_a_server_beside_our_own_engine(
     peer: VllmPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The verifiers are in this process; others start them as a user does."""
+    for suite in (embedded, equality):
+        monkeypatch.setattr(suite, "VerifierProcess", lambda options: Cloud(worker_of(*options)))
+    monkeypatch.setattr(embedded, "ServerProcess", lambda make: Cloud(make()))
     engine = ("--engine", f"vllm:{peer.url}")
     few = ("--harness", "embedded", "--server", "batched", "--robots", "1", "--seconds", "1")
     ours, theirs = rows("fleet", tmp_path, *engine, *few, "--seeds", "1")
