@@ -37,8 +37,8 @@ class Histories:
 
     def __init__(self, bytes_each: int, keep_s: float, credentials: int) -> None:
         """bytes_each: of a credential's frames. credentials: that are known at once."""
-        self._bytes_each, self._keep_s, self._most = bytes_each, keep_s, credentials
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._bytes_each, self._keep_s = bytes_each, keep_s
+        self._known: LruCache[str, _Known] = LruCache(credentials)
 
     @property
     def size(self) -> int:
@@ -78,14 +78,9 @@ class Histories:
 
     def _of(self, credential: str, now: float) -> _Known:
         """What is known of a credential; what nobody used for long is forgotten."""
-        known = self._known.get(credential) or _Known(now)
+        known = self._known.get_or_make(credential, lambda: _Known(now))
         known.used = now
-        self._known[credential] = known
-        self._known.move_to_end(credential)
-        while (
-            len(self._known) > self._most
-            or next(iter(self._known.values())).used < now - self._keep_s
-        ):
+        while next(iter(self._known.values())).used < now - self._keep_s:
             self._known.popitem(last=False)
         return known
 

@@ -157,11 +157,6 @@ class Scheduler:
         self._job_line = _Line()  # clients with waiting jobs
 
     @property
-    def busy(self) -> bool:
-        """Whether anything waits."""
-        return any(share.waiting for share in self._shares.values())
-
-    @property
     def has_model_work(self) -> bool:
         """Whether a pass or a job waits."""
         return any(share.passes or share.jobs for share in self._shares.values())

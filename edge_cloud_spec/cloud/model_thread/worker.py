@@ -17,13 +17,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec
 
 from ...lookup import Lookups
-from ...models.kv_memory import KvMemory
 from ...models.prompt import PromptSpec
 from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
-from .histories import Histories
 from .model_runner import LocalModels, ModelRunner
 from .scheduler import Scheduler
 from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
@@ -83,6 +81,8 @@ class Worker(threading.Thread):
                 {"action first": self._models.actions()},
             ),
         )
+        self.histories = self._engine.histories  # what robots have sent of their missions
+        self.kv_memory = self._models.memory  # its counters are for any thread
         # Streams with a new message or a lost robot, and sessions whose remote
         # target has answered; None: stop.
         self._arrivals: SimpleQueue[RobotStream | HeldSession | None] = SimpleQueue()
@@ -135,19 +135,9 @@ class Worker(threading.Thread):
         return True
 
     @property
-    def histories(self) -> Histories:
-        """What robots have sent of their missions."""
-        return self._engine.histories
-
-    @property
     def sessions(self) -> int:
         """The number of sessions."""
         return len(self.held)
-
-    @property
-    def kv_memory(self) -> KvMemory:
-        """The memory of keys and values; its counters are for any thread."""
-        return self._models.memory
 
     @property
     def waiting(self) -> int:
@@ -158,7 +148,7 @@ class Worker(threading.Thread):
     @property
     def pending(self) -> bool:
         """Whether there is work to do now."""
-        waits = self._scheduler.busy or self._engine.waiting_for_memory
+        waits = self._scheduler.waiting or self._engine.waiting_for_memory
         return bool(self._verdicts or waits) or not self._arrivals.empty()
 
     def _do(self, work: Callable[P, object], *given: P.args, **named: P.kwargs) -> None:
@@ -169,7 +159,7 @@ class Worker(threading.Thread):
 
     def _take_arrivals(self) -> None:
         """Pass arrived messages to the scheduler; wait for them if there is no other work."""
-        if not self._scheduler.busy:
+        if not self._scheduler.waiting:
             self.idle = True
             arrival = self._arrivals.get()
             self.idle = False

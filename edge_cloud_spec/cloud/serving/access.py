@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-import math
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
 import grpc
 import grpc.aio
@@ -199,7 +198,7 @@ class Gate:
 
 def retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
     """The metadata that tells a refused robot when to retry."""
-    return ((RETRY_AFTER, str(math.ceil(1e3 * seconds))),)
+    return ((RETRY_AFTER, str(ceil(1e3 * seconds))),)
 
 
 def raise_file_limit() -> None:

@@ -140,21 +140,13 @@ def test_without_the_bound_one_replica_would_be_filled() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS[:5])
-def test_a_replica_that_a_client_could_not_reach_is_its_last_choice(client: str) -> None:
+def test_a_replica_that_a_client_could_not_reach_or_that_is_late_is_its_last_choice(
+    client: str,
+) -> None:
+    """All robots are at a late one since another died; or it is that one, as they found out."""
     assert Registry().place(client) is None
-    registry = registry_of("abcdef")
-    home = registry.place(client)
-    assert home is not None
-    assert registry.place(client, {home[1]}) not in (home, None)
-    for name in set(EVEN) - {home[0]}:
-        registry.left(name)
-    assert registry.place(client, {home[1]}) == home
-
-
-@pytest.mark.parametrize("client", CLIENTS[:5])
-def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str) -> None:
-    """All robots are at it since another died; or it is the one that died, as they found out."""
     registry = registry_of("ab")
+    assert [registry.place(client, {f"{away}:1"}) for away in "ab"] == [("b", "b:1"), ("a", "a:1")]
     for _ in range(MISSES):
         registry.missed("a")
     assert registry.place(client) == ("b", "b:1")
@@ -165,6 +157,7 @@ def test_a_replica_that_is_late_gets_clients_whom_no_other_can_have(client: str)
     assert registry.place(client, {"b:1"}) == ("a", "a:1")
     assert registry.place(client, {"a:1"}) == ("b", "b:1")
     registry.drain("a")
+    assert registry.place(client, {"b:1"}) == ("b", "b:1")  # there is no other
     registry.left("b")
     assert registry.place(client) is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,11 +11,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from helpers.cloud.grpc_robot import OWN, REQUEST, settings, toy_robot
 
@@ -30,8 +30,8 @@ from edge_cloud_spec.edge.events import Emit
 from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import toy_worker
 
-if importlib.util.find_spec("ray") is None:  # it is imported once its environment is set
-    pytest.skip("the extra fleet is not installed", allow_module_level=True)
+# It is imported once its environment is set.
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra fleet is not installed")
 ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", LOOPBACK)
 SERVE_ONE = ["serve", "--replicas", "1", "--address", "127.0.0.1:0"]
 
@@ -43,12 +43,14 @@ def loop() -> Iterator[LoopThread]:
     thread.close()
 
 
+@needs_ray
 def test_a_replica_killed_under_its_robot_costs_no_word_and_comes_back(loop: LoopThread) -> None:
     served = ServerSettings("127.0.0.1:0", metrics="127.0.0.1:0")
     fleet = Fleet(toy_worker, served, ScalingLimits(2, 2))
     try:
         address = loop.run(fleet.start(2))
-        listening = {where for pid in children(os.getpid()) for where in listens(pid)}
+        below = psutil.Process().children(recursive=True)
+        listening = set().union(*map(listens, below))
         assert listening and listening <= LOOPBACKS
         before, killed = dict(fleet.controller.pids), []
         link = VerifierClient(ClientSettings(address, retry_s=0.02))
@@ -87,39 +89,17 @@ sys.exit(main(["serve", "--replicas", "1", "--address", "127.0.0.1:0"]))
 """
 
 
-def children(pid: int) -> Iterator[int]:
-    """All processes below this one."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            number, parent = path.parent.name, path.read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if int(parent) == pid:
-            yield int(number)
-            yield from children(int(number))
+LOOPBACKS = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
-# As /proc/net has them: 127.0.0.1, the same within IPv6, and ::1.
-LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-def listens(pid: int) -> Iterator[str]:
+def listens(process: psutil.Process) -> set[str]:
     """The addresses at which this process can be reached."""
-    held = set()
-    for fd in Path(f"/proc/{pid}/fd").glob("*"):
-        with contextlib.suppress(OSError):  # it was closed meanwhile
-            held.add(os.readlink(fd))
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            field = line.split()
-            if field[3] == "0A" and f"socket:[{field[9]}]" in held:
-                yield field[1].partition(":")[0]
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        return {at.laddr.ip for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
+    return set()
 
 
-def name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
+@needs_ray
 def test_a_fleet_ends_with_a_status_and_a_sentence_when_ray_has_ended() -> None:
     """What started it starts it again; before, its router sent robots away for ever."""
     command = [sys.executable, "-c", SERVE]
@@ -127,8 +107,9 @@ def test_a_fleet_ends_with_a_status_and_a_sentence_when_ray_has_ended() -> None:
     try:
         assert fleet.stdout is not None
         assert fleet.stdout.readline().startswith("serving on ")
-        (raylet,) = (pid for pid in children(fleet.pid) if name(pid) == "raylet")
-        os.kill(raylet, signal.SIGKILL)
+        below = psutil.Process(fleet.pid).children(recursive=True)
+        (raylet,) = (process for process in below if process.name() == "raylet")
+        raylet.kill()
         _, said = fleet.communicate(timeout=300)
     finally:
         fleet.kill()
@@ -139,8 +120,7 @@ def test_a_fleet_ends_with_a_status_and_a_sentence_when_ray_has_ended() -> None:
 class ControlService(grpc.GenericRpcHandler):
     """Ray's, as far as a stranger sees it: it answers whoever asks, or whoever shows its token."""
 
-    def __init__(self) -> None:
-        self.token = ""
+    token = ""
 
     def service(self, details: Any) -> Any:
         metadata = dict(details.invocation_metadata)
@@ -157,14 +137,13 @@ class FakeRay(SimpleNamespace):
     """What the fleet calls of Ray; ``init`` notes the environment that Ray's processes get."""
 
     def __init__(self, address: str, service: ControlService) -> None:
-        super().__init__(__version__="2.60.0", started=0, alive=True, address=address)
-        self._service = service
+        super().__init__(__version__="2.60.0", __spec__=self, started=0, alive=True)
+        self.address, self.guarded, self._service = address, True, service
 
     def init(self, **_: object) -> None:
         self.started += 1
-        if ray_fleet.os.environ["RAY_AUTH_MODE"] == "token" and self._service.token != "off":
-            self._service.token = ray_fleet.os.environ.get("RAY_AUTH_TOKEN", "of the cluster")
-        self._service.token = self._service.token.removeprefix("off")
+        if self.guarded and os.environ["RAY_AUTH_MODE"] == "token":
+            self._service.token = os.environ.get("RAY_AUTH_TOKEN", "of the cluster")
 
     def shutdown(self) -> None:
         self.started -= 1
@@ -177,16 +156,10 @@ class FakeRay(SimpleNamespace):
 
 
 @pytest.fixture
-def service() -> ControlService:
-    return ControlService()
-
-
-@pytest.fixture
-def ray(service: ControlService, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
-    for variable in ENVIRONMENT:
-        monkeypatch.delenv(variable, raising=False)
-        monkeypatch.setenv(variable, "")  # so that it is as before afterwards
-        monkeypatch.delenv(variable)
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    monkeypatch.setattr(os, "environ", environment)
+    service = ControlService()
     server = grpc.server(ThreadPoolExecutor(2), handlers=(service,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -201,23 +174,19 @@ def test_a_cluster_keeps_its_own_token_and_addresses(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ray.address)
     ray_fleet._started_ray()
-    environment = ray_fleet.os.environ
-    assert environment["RAY_AUTH_MODE"] == "token"
-    assert LOOPBACK not in environment and "RAY_AUTH_TOKEN" not in environment
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert LOOPBACK not in os.environ and "RAY_AUTH_TOKEN" not in os.environ
 
 
 @pytest.mark.parametrize("wrong", ["version", "open", "far"])
 def test_a_ray_that_lets_strangers_in_is_refused_by_one_sentence(
-    wrong: str,
-    ray: FakeRay,
-    service: ControlService,
-    capsys: pytest.CaptureFixture[str],
+    wrong: str, ray: FakeRay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if wrong == "version":
         ray.__version__ = "2.51.1"
         said = "error: Ray 2.51.1 is too old to keep strangers out"
     elif wrong == "open":
-        service.token = "off"
+        ray.guarded = False
         said = f"error: Ray at {ray.address} does not ask for a token"
     else:
         ray.address = "192.0.2.7:6379"
@@ -245,7 +214,7 @@ def test_ray_has_ended_when_this_machines_node_has_whatever_others_do(ray: FakeR
         (["--replicas", "3", "--max-replicas", "2"], "--max-replicas not below it"),
         (["--max-replicas", "2"], "--max-replicas needs --replicas"),
         (["--replicas", "2", "--metrics", "nowhere"], "--metrics is HOST:PORT"),
-        (["--replicas", "2"], "pip install 'edge-cloud-spec[fleet]'"),
+        (["--replicas", "2"], "pip install 'ray>=2.60'"),
     ],
 )
 def test_what_a_fleet_cannot_start_with_is_said(

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from helpers.bounded_toy import SESSION_BYTES, BoundedToy
 from helpers.checkpoints import own_tokens
@@ -19,6 +18,7 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, cloud, do_all, openin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cloud.model_thread.engine import RETRY_S
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
@@ -39,7 +39,6 @@ from edge_cloud_spec.wire.messages import (
     Fault,
     Generate,
     Generation,
-    Open,
     Opened,
     Resume,
     Verdict,
@@ -50,25 +49,20 @@ ROOM = 3  # sessions that there is memory for
 
 
 class Failing(Costly):
-    """A model that fails for prompts of some robots, or as a whole when it is asked to."""
+    """A model that has no memory for some passes."""
 
     def __init__(self) -> None:
         super().__init__(1)
         self.sizes: list[int] = []
         self.full = 99  # sessions for which memory does not suffice
         self.short = 0  # passes for which it does not, next
-        self.spoiled: Any = None  # whose rows are NaN
 
     def forward_together(self, requests: Any) -> Any:
         self.sizes.append(len(requests))
         self.short -= 1
         if len(requests) >= self.full or self.short >= 0:
             raise MemoryError("no memory for so many")
-        results = super().forward_together(requests)
-        for place, request in enumerate(requests):
-            if request.session is self.spoiled:
-                results[place] = np.full_like(results[place], np.nan)
-        return results
+        return super().forward_together(requests)
 
 
 def failing(**limits: Any) -> tuple[Failing, Worker]:
@@ -122,29 +116,24 @@ def test_a_session_alone_without_memory_has_another_pass_and_then_ends_and_the_w
         model.short = 1
         assert isinstance(robot.settle(2), Verdict)
     model.short = 2  # it is run again but once
-    assert robot.settle(2).code == "overloaded"
+    fault = robot.settle(2)
+    assert (fault.code, fault.retry_after_s) == ("overloaded", RETRY_S)
     assert isinstance(Robot(worker).open(5).settle(2), Verdict)
 
 
-@pytest.mark.parametrize("broken", ["rows that are no numbers", "an exit that raises"])
-def test_what_breaks_in_a_pass_costs_its_session_only(
-    broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, worker = failing()
+def test_what_breaks_in_a_pass_costs_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a head of an exit does; what breaks at a verdict stands below."""
+    _, worker = failing()
     robots = robots_at(worker, 3)
-    spoiled: Any = robots[1].stream.session
 
-    def predictor(session: Any, *_: Any) -> Any:
-        if session is spoiled:
+    def predictor(session: Any, *_: Any) -> None:
+        if session is robots[1].stream.session:
             raise RuntimeError("a broken head")
 
-    if broken == "an exit that raises":
-        monkeypatch.setattr(worker._models, "predictor", predictor)
-    else:
-        model.spoiled = spoiled.target.session
+    monkeypatch.setattr(worker._models, "predictor", predictor)
     draft_together(robots)
     assert [robot.count(Verdict) for robot in robots] == [1, 0, 1]
-    assert robots[1].last(Fault).code == ("internal" if model.spoiled is None else "bad_request")
+    assert robots[1].last(Fault).code == "internal"
 
 
 def test_beside_sessions_that_the_cloud_decodes_prompts_are_read() -> None:
@@ -224,19 +213,6 @@ def test_a_session_that_asks_for_a_drafter_that_is_not_there_goes_on() -> None:
     robot = Robot(Worker(model, spec_of(60))).open(1)
     assert "--drafter" in robot.ask(Generate(robot.base, Generation(speculative=True))).text
     assert isinstance(robot.settle(1), Verdict)
-
-
-def test_a_flood_of_new_streams_does_not_go_before_a_robot() -> None:
-    worker = cloud(sessions=4)
-    robot = Robot(worker).open(1)
-    robot.draft(2)
-    jobs = 0
-    while not robot.count(Verdict):
-        for _ in range(2):  # faster than they are served
-            jobs += 1
-            Robot(worker).say(opening(100 + jobs))
-        worker.run_one()
-        assert jobs < 20
 
 
 def test_what_comes_while_a_verdict_is_said_waits_for_its_turn() -> None:
@@ -390,16 +366,6 @@ def toy_robots(worker: Worker, count: int, seed: int = 0) -> list[ReplayingRobot
     ]
 
 
-@pytest.mark.parametrize("room", [1, 4])
-def test_a_storm_of_evictions_loses_nothing(room: int) -> None:
-    worker = toy_cloud(room)
-    robots = toy_robots(worker, 64)
-    do_all(worker)
-    assert [(tuple(robot.tokens), robot.faults) for robot in robots] == [(OWN, [])] * 64
-    assert worker.kv_memory.evictions > 64
-    assert worker.kv_memory.peak <= room * SESSION_BYTES
-
-
 @settings(max_examples=6)
 @given(data=st.data(), room=st.integers(1, 3), rows=st.sampled_from([16, 100, 256]))
 def test_whoever_vanishes_or_comes_back_the_others_end_as_if_they_were_alone(
@@ -446,25 +412,20 @@ def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_
     target = load(EMBEDDED / "target", threads=1)
     spec = target.spec(rules_text(), 48)
     effects = {}
-    for n, request in enumerate(sample_requests(3, 3)):
+    for n, request in enumerate(sample_requests(3, 2)):
         for lookup in (True, False):
             robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
-            asked = Open(n, request.instruction, request.jpeg, "action first", GREEDY, "greedy")
-            robot.ask(
-                replace(
-                    asked,
-                    tokenizer_digest=target.tokenizer_digest,
-                    generation=Generation(),
-                    lookup=lookup,
-                )
-            )
-            verdict = next(m for m in robot.heard if isinstance(m, Verdict))
+            asked = replace(opening_of(request), order="action first", lookup=lookup)
+            robot.say(replace(asked, generation=Generation()))
+            while not robot.count(Verdict):
+                robot.worker.run_one()
+            verdict = robot.last(Verdict)
             said = target.tokenizer.decode([*verdict.tokens, verdict.token])
             assert (str(action_of(said)) != "None") == lookup
             assert (verdict.drafted > 0) == lookup
             effects[n, lookup] = said
-    assert len({effects[n, True] for n in range(3)}) > 1  # there are some to choose from
-    assert all(effects[n, True].startswith(effects[n, False]) for n in range(3))
+    assert len({effects[n, True] for n in range(2)}) > 1  # there are some to choose from
+    assert all(effects[n, True].startswith(effects[n, False]) for n in range(2))
 
 
 class ShortMemory:

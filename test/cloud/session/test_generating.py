@@ -1,4 +1,5 @@
-"""A server that generates by itself, what it drafts for that, and the robot's drafts beside it."""
+"""Sessions by their scripts: a server that generates by itself and what it drafts for that, the
+robot's drafts beside it, and what is said again."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ from helpers.cloud.verification import (
     cloud_of,
     draft,
     measured,
+    opened,
     play,
     says,
     session,
+    split_opening,
     verdict_of,
 )
 
@@ -27,7 +30,8 @@ from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, SERVER_T
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
 from edge_cloud_spec.cloud.session.session import CloudSession, Status
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
+from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -37,6 +41,7 @@ from edge_cloud_spec.wire.messages import (
     Opened,
     Prediction,
     Resume,
+    Verdict,
 )
 
 TREE = Draft((1, 2, 3, 4, 5), (-1, 0, 0, 2, 2), looked_up=1)
@@ -75,6 +80,26 @@ GENERATE = Generate(BASE), ()
 OWN = partial(Propose, length=SERVER_TOKENS, needed=False)
 PROPOSES = [(Generate(BASE, MAY), ()), (says(1), OWN((1,)))]
 PREDICTED = Predicted((0,), 5, 0.75)
+SETTLED = [(draft(1, 2, 3), (1, 2, 3)), (says(1, 2, 5, 0), None, {"tokens": ()})]
+HERE = after((1,))
+# Whatever waits as the robot takes the lead at HERE, while a proposal for it waits, too.
+WAITS: dict[str, list[tuple[Any, ...]]] = {
+    "late": [(draft(7, 7), None)],  # sent before the robot heard of the first token
+    "hint": [(hint(4, 5, at=(1,)), None)],
+    "pushes": [(draft(1, base=HERE.extend((token,))), None) for token in range(MAX_PUSHED)],
+    # The stream was lost; the robot drafts again.
+    "pause": [(PAUSE, None), (Resume("", HERE), Reply(Opened("s", b"", HERE, 0)))],
+}
+
+
+def said_again(path: tuple[int, ...], tokens: tuple[int, ...], token: int) -> Reply:
+    """The verdict on the first draft, which has its tokens this time."""
+    leads_to = after((*tokens, token)).short
+    return Reply(
+        Verdict(BASE, path, token, verify_s=0.1, queue_s=0.2, tokens=tokens, leads_to=leads_to)
+    )
+
+
 # By the promise that each holds: a session, what it is told and what it scores then, and what is
 # true of it or of its counts at the end.
 SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict[str, Any]]] = {
@@ -385,6 +410,111 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         [*PROPOSES, (Proposed(EMPTY), ()), (says(2), OWN((1, 2)))],
         {},
     ),
+    **{
+        f"no draft that waits is in the way of the one that leads, {name}": (
+            owns_model,
+            [*PROPOSES, *waits, (draft(4, 5, base=HERE), (4, 5))],
+            {"status": Status.SCORING},
+        )
+        for name, waits in WAITS.items()
+    },
+    # A robot that leads
+    "a verdict is repeated with its tokens": (
+        session,
+        [*SETTLED, (draft(7, 7), said_again((0, 1), (1, 2), 5))],
+        {"tokens": [1, 2, 5]},
+    ),
+    "any beginning of the answer is a place to resume from and nothing else": (
+        session,
+        [
+            *SETTLED,
+            *(
+                (Resume("s", after((1, 2, 5)[:size])), Reply(Opened("s", b"", after((1, 2, 5)), 0)))
+                for size in range(4)
+            ),
+            *(
+                (Resume("s", place), "unknown_session")
+                for place in (after((2,)), after((1, 2, 5, 6)), PrefixDigest(2, BASE.hash))
+            ),
+        ],
+        {},
+    ),
+    **{
+        f"an answer ends at its end token or its length, {tokens} where it is {own}": (
+            partial(session, max_tokens=4),
+            [
+                (draft(*tokens), tokens),
+                (says(*own), None, {"path": path, "token": token, "finish": finish}),
+            ],
+            {"status": Status.FINISHED if finish else Status.WAITING},
+        )
+        for tokens, own, path, token, finish in (
+            ((1, END, 3), (1, END, 3, 4), (0, 1), None, "end"),
+            ((1, 2, 3), (1, 2, END, 4), (0, 1), END, "end"),
+            ((1, 2, 3), (1, 2, 3, END), (0, 1, 2), END, "end"),
+            ((1, 2, 3, 4), (1, 2, 3, 4, 5), (0, 1, 2, 3), None, "length"),
+            ((1, 2, 3), (1, 2, 3, 4), (0, 1, 2), 4, "length"),
+            ((1, 2, 3), (1, 2, 8, 4), (0, 1), 8, ""),
+        )
+    },
+    "every verdict is counted once and every message that changed nothing": (
+        session,
+        [
+            (draft(9, base=PrefixDigest(7, 7)), None),  # no drafter was named: not kept
+            (draft(1, 2), (1, 2)),
+            (draft(2), None),
+            (says(1, 2, 3), None),
+            (draft(1, 2), said_again((0, 1), (1, 2), 3)),
+            (draft(9, base=PrefixDigest(7, 7)), None),
+            (draft(base=after((1, 2, 3))), "bad_draft"),
+        ],
+        {"drafts": 6, "verdicts": 1, "judged": 1, "repeated": 1}
+        | {"late": 3, "refused": 1, "accounted": 6},
+    ),
+    "a pushed draft goes on after the leaf that it named, so that what follows it fits too": (
+        cloud_of,
+        [
+            (draft(1, 2, 3), (1, 2, 3)),
+            (DraftMessage(after((1, 2, 3, 4)), Draft((5, 6)), 1, open_at=1), None),
+            (says(1, 2, 3, 4), (5, 6)),
+            (says(5, 6, 7), None, {"path": (0, 1), "token": None}),
+        ],
+        {"digest": after((1, 2, 3, 4, 5, 6))},
+    ),
+    "an answer that ended takes nothing more": (
+        partial(opened, OPENING, 6),
+        [
+            (draft(*[1] * 6), (1,) * 6),
+            *((draft(1, base=after((1,) * size)), None) for size in (4, 5)),
+            (says(*[1] * 7), None, {"finish": "length"}),
+            (draft(1, base=after((1,) * 6)), None),
+        ],
+        {"pushed": 0, "late": 1, "status": Status.FINISHED},
+    ),
+    # Its robot would wait, since the two have drifted apart: the session is given up.
+    "a token drawn for a rejection that was not here changes no answer": (
+        partial(opened, split_opening(Split("sparse", 2, 0))),
+        [(replace(draft(6, base=after((5,))), resampled=5), "unknown_session")],
+        {"tokens": []},
+    ),
+    "nor does one that comes with a goodbye": (
+        session,
+        [(draft(1), (1,)), (says(1, 2), None), (Close(3), None)],
+        {"tokens": [1, 2]},
+    ),
+    **{
+        f"a proposal is no longer than is useful or the answer has room for, {asked} of {room}": (
+            partial(session, max_tokens=room, draft_length=asked),
+            [(Generate(BASE, DRAFTS), Propose((), length))],
+            {"generating": True},
+        )
+        for asked, room, length in (
+            (0, 10, SERVER_TOKENS),
+            (3, 10, 3),
+            (2**32 - 1, 10, 9),
+            (2**32 - 1, 50, MAX_OWN_TOKENS),
+        )
+    },
     # What was said before
     "it drafts what was said before once the first token is there": (
         looked_up((1, 2, 3, 4)),
@@ -466,14 +596,3 @@ def test_asking_again_further_back_repeats_what_came_since_and_draws_none_again(
     again = cloud.handle(Generate(BASE))  # of a finished answer all is repeated, and no more made
     assert [effect.message.finish for effect in again] == ["", "", "", "end"]
     assert not cloud.generating
-
-
-@pytest.mark.parametrize(
-    ("asked", "room", "length"),
-    [(0, 10, SERVER_TOKENS), (3, 10, 3), (2**32 - 1, 10, 9), (2**32 - 1, 50, MAX_OWN_TOKENS)],
-)
-def test_a_proposal_is_never_longer_than_the_answer_has_room_for_or_is_useful(
-    asked: int, room: int, length: int
-) -> None:
-    cloud = session(max_tokens=room, draft_length=asked)
-    play(cloud, (Generate(BASE, DRAFTS), Propose((), length)))

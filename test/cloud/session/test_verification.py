@@ -1,8 +1,11 @@
-"""The cloud's state machine: verdicts are kept and repeated, whatever is asked and when."""
+"""The cloud's state machine: verdicts are kept and repeated, whatever is asked and when; of drafts
+that were pushed ahead the first for a place stands; no message of a robot is out of turn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from helpers.cloud.verification import (
     END,
     ROW,
     VOCABULARY,
+    cloud_of,
     draft,
     opened,
     play,
@@ -20,25 +24,33 @@ from helpers.cloud.verification import (
     split_opening,
     verdict_of,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edge_cloud_spec.cloud.session import drafts
+from edge_cloud_spec.cloud.session import session as cloud_session
 from edge_cloud_spec.cloud.session.events import (
     Commit,
     DuePass,
     Effect,
     Extend,
+    Proposed,
     Reply,
+    Scored,
 )
-from edge_cloud_spec.cloud.session.session import CloudSession, Status
+from edge_cloud_spec.cloud.session.session import CloudSession, Status, Trigger
 from edge_cloud_spec.decoding.digest import PrefixDigest
-from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import SparseResidual, Split
-from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.transitions import OutOfTurn
+from edge_cloud_spec.edge import rounds
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
     Generate,
+    Generation,
     Open,
     Opened,
     Resume,
@@ -80,43 +92,13 @@ def test_a_draft_is_scored_and_its_path_kept() -> None:
     assert (cloud.tokens, cloud.digest) == ([1, 2, 5], after((1, 2, 5)))
 
 
-def test_a_verdict_is_repeated_with_its_tokens_and_never_drawn_again() -> None:
+def test_a_verdict_is_never_drawn_again() -> None:
     cloud = session("rejection")
     cloud.handle(DraftMessage(BASE, Draft((1, 2), rows=(ROW, ROW)), 0))
     first = verdict_of(cloud.handle(says(3, 4, 5)))
     for other in ((1, 2), (7,)):
         again = DraftMessage(BASE, Draft(other, rows=(ROW,) * len(other)), 1)
         assert cloud.handle(again) == [Reply(first)]
-    cloud = session()
-    play(cloud, (draft(1, 2, 3), (1, 2, 3)), (says(1, 2, 5, 0), None, {"tokens": ()}))
-    said = verdict_of(cloud.handle(draft(7, 7)))
-    assert (said.path, said.tokens, said.token) == ((0, 1), (1, 2), 5)
-
-
-@pytest.mark.parametrize(
-    ("rule", "bad", "complaint"),
-    [
-        ("greedy", Draft(()), "at least one"),
-        ("greedy", Draft((VOCABULARY,)), "outside the vocabulary"),
-        ("greedy", Draft((1, 2), (1, -1)), "earlier node"),
-        ("greedy", Draft((1,), rows=(ROW,)), "do not go with payload ids"),
-        ("rejection", Draft((1,)), "do not go with payload dense"),
-        ("rejection", Draft((1,), values=(0.5,)), "do not go with payload dense"),
-        ("rejection", Draft((1, 2), (-1, -1), (ROW, ROW)), "needs 1 rows, not 2"),
-        (
-            "rejection",
-            Draft((1,), rows=(TokenDistribution(np.full(3, 1 / 3, np.float32)),)),
-            "shape",
-        ),
-    ],
-)
-def test_a_bad_draft_is_a_fault_and_the_session_goes_on(
-    rule: str, bad: Draft, complaint: str
-) -> None:
-    cloud = session(rule)
-    assert complaint in refusal(cloud.handle(DraftMessage(BASE, bad, 0)))
-    good = Draft((1,), rows=(ROW,) if rule == "rejection" else None)
-    assert cloud.handle(DraftMessage(BASE, good, 0)) == [DuePass(good, 1, awaited=True, exits=True)]
 
 
 @pytest.mark.parametrize("ahead", [0, 3])  # pushed, too
@@ -155,38 +137,6 @@ def test_pushed_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("tokens", "own", "path", "token", "finish"),
-    [
-        ((1, END, 3), (1, END, 3, 4), (0, 1), None, "end"),
-        ((1, 2, 3), (1, 2, END, 4), (0, 1), END, "end"),
-        ((1, 2, 3), (1, 2, 3, END), (0, 1, 2), END, "end"),
-        ((1, 2, 3, 4), (1, 2, 3, 4, 5), (0, 1, 2, 3), None, "length"),
-        ((1, 2, 3), (1, 2, 3, 4), (0, 1, 2), 4, "length"),
-        ((1, 2, 3), (1, 2, 8, 4), (0, 1), 8, ""),
-    ],
-)
-def test_an_answer_ends_at_its_end_token_or_its_length(
-    tokens: Any, own: Any, path: Any, token: int | None, finish: str
-) -> None:
-    cloud = session(max_tokens=4)
-    cloud.handle(draft(*tokens))
-    said = verdict_of(cloud.handle(says(*own)))
-    assert (said.path, said.token, said.finish) == (path, token, finish)
-    assert (cloud.status is Status.FINISHED) == bool(finish)
-    assert (cloud.handle(draft(1, base=cloud.digest)) == []) == bool(finish)
-
-
-def test_any_beginning_of_the_answer_is_a_place_to_resume_from_and_nothing_else() -> None:
-    cloud = session()
-    play(cloud, (draft(1, 2, 3), (1, 2, 3)), (says(1, 2, 5, 0), None))
-    for size in range(4):
-        place = after((1, 2, 5)[:size])
-        play(cloud, (Resume("s", place), Reply(Opened("s", b"", cloud.digest, 0))))
-    for place in (after((2,)), after((1, 2, 5, 6)), PrefixDigest(2, BASE.hash)):
-        play(cloud, (Resume("s", place), "unknown_session"))
-
-
-@pytest.mark.parametrize(
     ("draft_", "open_at", "complaint"),
     [
         (Draft((1, 2)), 1, ""),
@@ -208,17 +158,6 @@ def test_a_draft_goes_on_after_one_of_its_leaves(
     else:
         due = DuePass(draft_, len(draft_), awaited=True, exits=True, open_at=open_at)
         assert effects == [due] and cloud.status is Status.SCORING
-
-
-def test_every_verdict_is_counted_once_and_every_message_that_changed_nothing() -> None:
-    cloud = session()
-    elsewhere = draft(9, base=PrefixDigest(7, 7))  # no drafter was named: not kept
-    play(cloud, (elsewhere, None), (draft(1, 2), (1, 2)), (draft(2), None))
-    for event in (says(1, 2, 3), draft(1, 2), elsewhere, draft(base=after((1, 2, 3)))):
-        cloud.handle(event)
-    counters = cloud.counters
-    assert (counters.drafts, counters.verdicts, counters.judged, counters.repeated) == (6, 1, 1, 1)
-    assert (counters.late, counters.refused, counters.accounted) == (3, 1, 6)
 
 
 class Unlucky:
@@ -307,15 +246,6 @@ def test_a_resampled_token_that_cannot_be_is_refused_and_one_leaves_room_for_one
     assert (cloud.tokens, cloud.counters.refused) == (([1], 1) if complaint else ([1, 2], 0))
 
 
-def test_a_token_drawn_for_a_rejection_that_was_not_here_changes_no_answer() -> None:
-    """Its robot would wait, since the two have drifted apart: the session is given up."""
-    cloud = opened(split_opening(Split("sparse", 2, 0)))
-    play(cloud, (drawn(BASE, 6, token=5), "unknown_session"))
-    cloud = session()
-    play(cloud, (draft(1), (1,)), (says(1, 2), None), (Close(3), None))
-    assert cloud.tokens == [1, 2]
-
-
 @pytest.mark.parametrize(("last", "kept"), [(END, [1, END]), (VOCABULARY, [1]), (None, [1])])
 def test_the_token_that_a_robot_drew_last_comes_with_its_goodbye(
     last: int | None, kept: list[int]
@@ -334,3 +264,200 @@ def test_a_robot_that_resamples_comes_back_only_where_nothing_was_judged_or_is_b
     assert not cloud.stands_at(BASE), "a pass is under way"
     cloud.handle(says(1, 3, 3))
     assert not cloud.stands_at(BASE) and not cloud.stands_at(cloud.digest), "it has rejected"
+
+
+# Drafts that were pushed ahead
+
+OWN = tuple((3 * n + 1) % 8 for n in range(60))  # the target's answer; it never ends by itself
+
+
+def place(size: int, stray: int | None = None) -> PrefixDigest:
+    """After so much of the answer; ``stray``: its last token is this one instead."""
+    prefix = OWN[:size] if stray is None or not size else (*OWN[: size - 1], stray)
+    return BASE.extend(prefix)
+
+
+class Talk:
+    """A session, the target that it asks, and all that was said to it."""
+
+    def __init__(self) -> None:
+        opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
+        self.cloud = opened(opening, 40)
+        self.scoring: Draft | None = None
+        self.pushed: list[DraftMessage] = []  # while the answer was before their place
+
+    def say(self, base: PrefixDigest, draft: Draft) -> None:
+        """A draft for this place."""
+        message = DraftMessage(base, draft, len(self.pushed))
+        here = self.cloud.digest
+        if base.length > here.length and self.cloud.status is not Status.FINISHED:
+            self.pushed.append(message)
+        self._follow(self.cloud.handle(message))
+        self.check()
+
+    def decide(self) -> None:
+        """The pass under way ends; what the cloud goes straight on with is what was pushed."""
+        assert self.scoring is not None
+        here = self.cloud.digest.length
+        scored = says(*OWN[here : here + len(self.scoring) + 1])
+        self.scoring = None
+        self._follow(self.cloud.handle(scored))
+        after = self.cloud.digest
+        assert after == place(after.length) and after.length > here
+        fitting = [message.draft for message in self.pushed if message.base == after]
+        first = fitting[0] if fitting and self.cloud.status is not Status.FINISHED else None
+        assert self.scoring is first, "it did not go on with the first draft for its place"
+        self.check()
+
+    def check(self) -> None:
+        """Kept are the drafts for places ahead, one for each; every draft that came is counted."""
+        here, counters = self.cloud.digest.length, self.cloud.counters
+        ahead = {message.base for message in self.pushed if message.base.length > here}
+        assert self.cloud.pushed == len(ahead)
+        assert counters.accounted + self.cloud.pushed == counters.drafts
+
+    def _follow(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, DuePass):
+                assert self.scoring is None, "two passes at once"
+                self.scoring = effect.draft
+
+
+# A draft so far beyond the answer (0: at it), how many right tokens it has before a wrong one, and
+# the last token of its place, where that is another than the answer's.
+WORDS = st.tuples(st.integers(-3, 6), st.integers(0, 4), st.sampled_from([None, None, None, 8]))
+DECIDE = st.none()  # the pass under way ends
+
+
+@settings(max_examples=300)
+@given(steps=st.lists(DECIDE | WORDS, max_size=31))
+def test_the_first_draft_for_a_place_stands_and_none_outlives_its_place(
+    steps: list[tuple[int, int, int | None] | None],
+) -> None:
+    talk = Talk()
+    for step in steps:
+        if step is not None:
+            ahead, right, stray = step
+            size = max(0, talk.cloud.digest.length + ahead)
+            talk.say(place(size, stray), Draft((*OWN[size : size + right], 8)))
+        elif talk.scoring is not None:
+            talk.decide()
+    while talk.scoring is not None:
+        talk.decide()
+    talk.cloud.handle(Close())
+    talk.pushed.clear()
+    talk.check()
+
+
+def test_a_robot_that_pushes_for_ever_keeps_the_newest_and_no_more() -> None:
+    talk = Talk()
+    talk.say(BASE, Draft(OWN[:3]))
+    for number in range(10 * MAX_PUSHED):
+        talk.cloud.handle(DraftMessage(PrefixDigest(4, number), Draft((1,)), 0))
+        assert talk.cloud.pushed == min(number + 1, MAX_PUSHED)
+    talk.cloud.handle(DraftMessage(place(4), Draft((2,)), 0))  # the newest is among the kept
+    talk.cloud.handle(says(*OWN[:4]))
+    counters = talk.cloud.counters
+    assert (talk.cloud.pushed, counters.judged) == (0, 2)
+    assert counters.accounted == counters.drafts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed: int) -> None:
+    """Only the robot knows the next token there."""
+    cloud = opened(split_opening(Split("dense")), 40)
+    logits = np.random.default_rng(seed).standard_normal((5, VOCABULARY)).astype(np.float32)
+    tokens = tuple(int(row.argmin()) for row in logits[:4])
+    for size in range(5):
+        drafted = tokens if not size else (1,)
+        message = DraftMessage(
+            BASE.extend(tokens[:size]), Draft(drafted, values=(0.9,) * len(drafted)), 0
+        )
+        cloud.handle(message)
+    effects = cloud.handle(Scored(LogitRows(logits)))
+    assert verdict_of(effects).residual is not None
+    late = DraftMessage(cloud.digest, Draft((1,), values=(0.5,)), 9)
+    assert not any(isinstance(effect, DuePass) for effect in (*effects, *cloud.handle(late)))
+    assert cloud.pushed == 4 - cloud.digest.length
+    assert cloud.counters.accounted + cloud.pushed == cloud.counters.drafts
+
+
+# The tables of robot and cloud: each pair is listed or refused
+
+TABLES: dict[str, tuple[Any, type[Enum], type[Enum], Enum]] = {
+    "robot": (rounds.TRANSITIONS, rounds.Mode, rounds.Trigger, rounds.Mode.READING),
+    "cloud": (cloud_session.TRANSITIONS, Status, Trigger, Status.FINISHED),
+}
+
+
+@pytest.mark.parametrize("side", TABLES)
+def test_status_every_one_is_reached_and_left_and_every_trigger_is_used(side: str) -> None:
+    table, states, triggers, end = TABLES[side]
+    assert set(table) == set(states) and all(end in row.values() for row in table.values())
+    assert {then for row in table.values() for then in row.values()} == set(states)
+    assert {trigger for row in table.values() for trigger in row} == set(triggers)
+
+
+def told(*events: Any, cloud: CloudSession | None = None) -> CloudSession:
+    cloud = cloud or cloud_of()
+    for event in events:
+        cloud.handle(event)
+    return cloud
+
+
+def blocked() -> CloudSession:
+    cloud = told(draft(1, 2))
+    cloud.turn(Trigger.PASS_BLOCKED)
+    return cloud
+
+
+def resampling() -> CloudSession:
+    cloud = opened(split_opening(Split("dense")), 40)
+    return told(RowRequest(BASE), says(1), cloud=cloud)
+
+
+IN: dict[Status, Callable[[], CloudSession]] = {
+    Status.WAITING: cloud_of,
+    Status.DRAFTING: lambda: told(Generate(BASE, Generation(speculative=True))),
+    Status.SCORING: lambda: told(draft(1, 2)),
+    Status.BLOCKED: blocked,
+    Status.RESAMPLING: resampling,
+    Status.FINISHED: lambda: told(Close()),
+}
+DRAWN = Draft((3,), values=(0.9,))
+MESSAGES: dict[str, Callable[[PrefixDigest], Any]] = {
+    "draft": lambda here: draft(3, base=here),
+    "hint": lambda here: DraftMessage(here, Draft((3,)), 1, hint=True),
+    "pushed": lambda here: draft(3, base=here.extend((5, 6))),
+    "resampled": lambda here: DraftMessage(here.extend((4,)), DRAWN, 1, resampled=4),
+    "elsewhere": lambda here: draft(3, base=BASE.extend((8, 8, 8))),
+    "generate": Generate,
+    "resume": lambda here: Resume("s", here),
+    "row request": RowRequest,
+    "close": lambda here: Close(4),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("status", Status)
+def test_status_no_message_of_a_robot_is_out_of_turn(status: Status, message: str) -> None:
+    """Twice, and then all others: they are answered, kept, counted or refused with a fault."""
+    cloud = IN[status]()
+    assert cloud.status is status
+    for kind in (message, message, *MESSAGES):
+        cloud.handle(MESSAGES[kind](cloud.digest))
+    assert cloud.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("status", Status)
+def test_status_what_the_worker_reports_is_awaited_or_refused(status: Status) -> None:
+    rows, proposed = says(*[1] * 3), Proposed(Draft((1, 2)))
+    for event, awaited in ((rows, Status.SCORING), (proposed, Status.DRAFTING)):
+        cloud = IN[status]()
+        if status is awaited:
+            assert cloud.handle(event)
+            continue
+        tokens = list(cloud.tokens)
+        with pytest.raises(OutOfTurn):
+            cloud.handle(event)
+        assert (cloud.status, cloud.tokens) == (status, tokens)

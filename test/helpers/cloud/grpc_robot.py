@@ -7,25 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from helpers.checkpoints import jpeg
-
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Open
 
-SHAPES = ("cloud_ar", "cloud_sd", "dsd")
 POLICIES = {
     "greedy": GREEDY,
     "coupled": SamplingPolicy(0.8, seed=5),
     "rejection": SamplingPolicy(0.8),
 }
-REQUEST = Request("find the silver bottle", jpeg(1))
+REQUEST = Request("find the silver bottle", sample_requests(1, 1)[0].jpeg)
 
 
 def settings(preset: str = "dsd", rule: str = "greedy", **changes: Any) -> DecodeSettings:

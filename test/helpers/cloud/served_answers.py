@@ -6,7 +6,7 @@ from typing import Any
 
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.lab.harness.server import InProcessServer
@@ -47,3 +47,9 @@ def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0)
                 assert outcome.completed, (name, outcome)
                 said.append((name, request.instruction, outcome.tokens))
     return said
+
+
+def refused(outcome: Outcome, complaint: str, reason: str) -> None:
+    """It ended with one sentence, which has this complaint."""
+    assert not outcome.completed and outcome.reason == reason, outcome
+    assert complaint in outcome.text and "\n" not in outcome.text and len(outcome.text) <= 504

@@ -16,9 +16,17 @@ from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import toy_worker
 
-# Processes are forked from one that has imported torch, which takes a new one seconds.
+# Processes are forked from one that has imported what a replica and its first pass need, which
+# takes a new one seconds. It finds no module of the tests.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "grpc.aio", __name__])
+CONTEXT.set_forkserver_preload(
+    [
+        "edge_cloud_spec.cloud.fleet.replica",
+        "edge_cloud_spec.lab.harness.toy",
+        "edge_cloud_spec.models.session",
+        "edge_cloud_spec.models.passes.target_rows",
+    ]
+)
 
 
 class ReplicaProcess:

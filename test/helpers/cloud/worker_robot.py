@@ -12,7 +12,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Open, Opened
+from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Open, Opened, Verdict
 
 POLICY = SamplingPolicy(0.8, seed=5)
 OWN = tuple(own_answer(ToyVlm(1), POLICY, 60)[0])
@@ -88,6 +88,13 @@ class Robot:
         self.draft(depth)
         do_all(self.worker)
         return self.heard[-1]
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """The tokens of all verdicts that were heard, where these carry their tokens."""
+        verdicts = [message for message in self.heard if isinstance(message, Verdict)]
+        tokens = (token for verdict in verdicts for token in (*verdict.tokens, verdict.token))
+        return tuple(token for token in tokens if token is not None)
 
     def last(self, kind: type) -> Any:
         return next(m for m in reversed(self.heard) if isinstance(m, kind))

@@ -1,11 +1,15 @@
-"""Robots that a router sends to a replica: leases, addresses, and TLS on the way."""
+"""Robots that a router sends to a replica: leases, addresses, and TLS on the way; replicas are
+killed and drained under robots, and every answer is the undisturbed one."""
 
 from __future__ import annotations
 
 import json
 import queue
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 from helpers.cloud.certificates import Authority
-from helpers.cloud.grpc_cloud import Cloud, free_port
+from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, REQUEST, decode_at, opening, settings, toy_robot
 from helpers.cloud.small_fleet import SmallFleet
 
@@ -23,10 +27,14 @@ from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.router import LEASE_S
 from edge_cloud_spec.cloud.serving.server import ServerSettings
+from edge_cloud_spec.edge import client as client_module
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.events import Emit, LinkLost
+from edge_cloud_spec.edge.link import route
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.lab.harness.toy import toy_worker
-from edge_cloud_spec.wire.channel import ASK, LEASE, METHOD
+from edge_cloud_spec.wire.channel import ASK, CLIENT_OPTIONS, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import MOVED, Open
 
@@ -253,3 +261,115 @@ def test_a_replica_that_drains_opens_no_session_any_more(secured: Secured) -> No
     replica.drain()
     (moved,) = secured.hear(replica.address, (LEASE, secured.lease()), opening())
     assert moved.code == MOVED
+
+
+# A kill is noticed by the end of its connection, at once: the robots here have no keepalive, so
+# that an end which they missed would leave them waiting.
+
+
+def kill_in_mid_round(fleet: SmallFleet, name: str) -> None:
+    """Its machine hears the next draft, and answers nothing any more."""
+    fleet.processes[name].signal(signal.SIGSTOP)
+    threading.Timer(0.3, fleet.kill, [name]).start()
+
+
+def kill_as_it_drains(fleet: SmallFleet, name: str) -> None:
+    fleet.drain(name)
+    fleet.kill(name)
+
+
+# Each preset under each rule loses its verifier in virtual time: test/edge/test_schedule.py.
+CASES = [
+    ("cloud_ar", "greedy", SmallFleet.kill),
+    ("auto", "coupled", SmallFleet.kill),
+    ("tslt", "rejection", SmallFleet.kill),
+    ("dsd", "coupled", kill_in_mid_round),
+    ("dsd", "coupled", kill_as_it_drains),
+]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[SmallFleet]:
+    options = tuple(option for option in CLIENT_OPTIONS if "keepalive" not in option[0])
+    with pytest.MonkeyPatch.context() as patched, SmallFleet("abc") as running:
+        patched.setattr(client_module, "CLIENT_OPTIONS", options)
+        yield running
+
+
+def decode_beside(
+    fleet: SmallFleet, preset: str, rule: str, disturb: Callable[[str], object] | None
+) -> tuple[Outcome, str, list[LinkLost]]:
+    """One decode, the replica that was disturbed after some tokens, and the losses of its link."""
+    emitted: list[int] = []
+    items: list[Any] = []
+    done: list[str] = []
+    before = fleet.registry.placed.copy()
+
+    def on_emit(emit: Emit) -> None:
+        assert emit.position == len(emitted)  # nothing twice, nothing left out
+        emitted.extend(emit.tokens)
+        if not done and len(emitted) > 3 and disturb is not None:
+            done.extend(fleet.registry.placed - before)
+            disturb(done[0])
+
+    chosen = settings(preset, rule)
+    outcome = decode_at(fleet.address, chosen, on_emit=on_emit, on_item=items.append, retry_s=0.02)
+    assert outcome.completed, outcome.text
+    assert tuple(emitted) == outcome.tokens
+    (name,) = done or [""]
+    return outcome, name, [item for item in items if isinstance(item, LinkLost)]
+
+
+@pytest.mark.parametrize(("preset", "rule", "kill"), CASES)
+def test_a_replica_killed_in_mid_answer_costs_no_word(
+    fleet: SmallFleet, preset: str, rule: str, kill: Callable[[SmallFleet, str], None]
+) -> None:
+    """And the router does not know."""
+    disturbed, killed, _ = decode_beside(fleet, preset, rule, partial(kill, fleet))
+    fleet.registry.left(killed)
+    fleet.start(killed)
+    if rule == "coupled":
+        assert disturbed.tokens == OWN
+    elif rule == "greedy":
+        assert disturbed.tokens == decode_beside(fleet, preset, rule, None)[0].tokens
+
+
+@pytest.mark.parametrize("preset", ["dsd", "cloud_ar"])
+def test_a_replica_that_drains_sends_its_robot_on_and_nobody_notices(
+    fleet: SmallFleet, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "UNREACHABLE_S", 150.0)  # a loaded machine connects late
+    outcome, drained, lost = decode_beside(fleet, preset, "coupled", fleet.drain)
+    assert (outcome.tokens, lost) == (OWN, [])
+    fleet.kill(drained, noticed=True)
+    fleet.start(drained)
+
+
+def test_robots_wait_while_no_replica_serves(fleet: SmallFleet) -> None:
+    """All are killed: the decode goes on when one is started, without a word from anybody."""
+
+    def kill_all(_: str) -> None:
+        for name in fleet.processes:
+            fleet.kill(name, noticed=True)
+        threading.Timer(0.3, fleet.start, ["b"]).start()
+
+    assert decode_beside(fleet, "dsd", "coupled", kill_all)[0].tokens == OWN
+    for name in set(fleet.processes) - {"b"}:
+        fleet.start(name)
+
+
+def test_a_replica_killed_while_a_robot_connects_costs_no_word(fleet: SmallFleet) -> None:
+    for other in "bc":
+        fleet.registry.left(other)
+    fleet.processes["a"].signal(signal.SIGSTOP)
+    placed = fleet.registry.placed["a"]
+
+    def kill_once_placed() -> None:
+        until(lambda: fleet.registry.placed["a"] > placed)
+        fleet.registry.reported("b", fleet.addresses["b"], ReplicaLoad())
+        fleet.kill("a")
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill_once_placed)
+        assert decode_beside(fleet, "dsd", "coupled", None)[0].tokens == OWN
+        killing.result(0)
