@@ -48,7 +48,7 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
         seen = {name: seen[name] + counts[name] for name in COUNTS}
     assert seen["schedules"] == 1000
     assert seen["wrong"] == seen["hung"] == seen["failed"] == 0
-    assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 50  # the rare is there
+    assert min(seen["resumed"], seen["fallbacks"], seen["timeout"]) > 40  # the rare is there
     failed = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert failed == [], "the verifier's own errors, which a robot's retry would hide"
 
