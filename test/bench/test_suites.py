@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
-    measured = rows("equality", tmp_path, "--prompts", "2", "--samples", "6")
+    measured = rows("equality", tmp_path, "--prompts", "2", "--samples", "8")
     verified = [name for name in preset_names() if load_preset(name).verified]
     assert len(measured) == 3 * len(verified) >= 24
     assert {(row["preset"], row["rule"]) for row in measured} == {
