@@ -49,13 +49,13 @@ def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> Non
 
 
 def test_presets_drive_through_flats_as_their_target_does(tmp_path: Path) -> None:
-    players = ("oracle", "target", "dsd", "auto")
+    players = ("oracle", "target", "auto")
     options = ("--scenes", "1", "--players", *players, "--frames", "3", "--processes", "1")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
     for row in rows("flats", tmp_path, *options, seed=22):
         found[row.pop("player")].append(row)
     assert found["oracle"][0]["success"] == 1.0
-    assert found["target"] == found["dsd"] == found["auto"] != found["oracle"]
+    assert found["target"] == found["auto"] != found["oracle"]
 
 
 def test_samples_of_two_distributions_are_told_apart() -> None:
