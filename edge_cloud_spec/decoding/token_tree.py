@@ -98,7 +98,7 @@ class TokenTree:
         end = path[-1] if path else -1
         if not -1 <= end < len(self) or self.path(end) != tuple(path):
             return None
-        return self.tokens_to(end)
+        return tuple(self.tokens[node] for node in path)
 
     def node_of(self, tokens: Iterable[int]) -> int | None:
         """The node at the end of this path of tokens from the prefix; None if there is none.
