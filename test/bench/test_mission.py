@@ -40,8 +40,11 @@ def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_
     tmp_path: Path,
 ) -> None:
     options = ("--scenes", "1", "--explain", "full", "--drive", "stop_and_go", "--presets")
-    alone, auto = measure(tmp_path, *options, "cloud_ar,auto", seed=11)
-    assert alone["preset"] == "cloud_ar" and auto["preset"] == "auto"
+    file = tmp_path / "speeds.json"
+    presets = "auto,edge_only,cloud_ar"
+    measured = measure(tmp_path, *options, presets, "--speeds", str(file), seed=11)
+    auto, unverified, alone = measured
+    assert [row["preset"] for row in measured] == presets.split(",")
     assert alone["same_decisions_as_cloud_ar"] == auto["same_decisions_as_cloud_ar"] == 1.0
     assert alone["success"] == auto["success"] == 1.0
     assert alone["decisions"] == auto["decisions"] > 1
@@ -54,10 +57,9 @@ def test_a_mission_is_the_targets_own_in_the_profiles_times_and_every_run_gives_
     for row in (alone, auto):
         assert 0 < row["first_motion_s_p50"] < row["mission_s_p50"] <= row["mission_s_p90"]
         assert 0 < row["standing"] < 1
-    file = tmp_path / "speeds.json"
-    again = measure(tmp_path, *options, "auto,edge_only,cloud_ar", "--speeds", str(file), seed=11)
-    assert [again[2], again[0]] == [alone, auto], "whoever shares it"
-    unverified = again[1]
+    (again,) = measure(tmp_path, *options, "auto", seed=11)
+    told = {name: value for name, value in again.items() if value is not None}
+    assert told.items() <= auto.items() and "mission_s_mean" in told, "whoever shares it"
     assert unverified["standing"] < 1 and unverified["same_decisions_as_cloud_ar"] < 1
     assert unverified["not_own"] > 0 == alone["not_own"] == auto["not_own"]
     speeds = json.loads(file.read_text())["auto explain=full drive=stop_and_go"]
