@@ -135,6 +135,6 @@ def side_by_side(processes: int) -> Iterator[Callable[..., Any]]:
     """A ``map`` over so many processes; a single one is this one, which has loaded everything."""
     if processes == 1:
         yield map
-        return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield pool.imap
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            yield pool.imap
