@@ -23,7 +23,6 @@ GRAPHS = (
     "test/replay/test_replay.py",
     "test/observe/test_recorder.py",
     "test/bench/test_stop.py",
-    "test/bench/test_overhead.py",
     "test/bench/test_faults.py",
     "test/view/test_view_server.py",
 )

@@ -109,9 +109,9 @@ def rate(shape: Shape, speculation: Speculation, costs: Costs) -> float:
         return drafted.tokens / (costs.verify(drafted.nodes) + 2 * costs.one_way + drafting)
     least = min(speculation.cut or shape.depth, shape.depth)
     depths = range(least, shape.depth + 1)
-    rounds = [_round(shape, depth, least, speculation, costs) for depth in depths]
-    shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
     profiles = [_profile_at(shape, depth, costs) for depth in depths]
+    rounds = [_round(each, profiles[-1], depths, speculation, costs) for each in profiles]
+    shares = _stationary([[after[depth] for depth in depths] for _, after in rounds])
     # an open verdict brings no bonus token
     tokens = [each.tokens - speculation.open * each.leaves[0] for each in profiles]
     seconds = [mean for mean, _ in rounds]
@@ -123,17 +123,21 @@ def _profile_at(shape: Shape, depth: int, costs: Costs) -> DraftProfile:
 
 
 def _round(
-    shape: Shape, depth: int, least: int, speculation: Speculation, costs: Costs
+    drafted: DraftProfile,
+    deepest: DraftProfile,
+    depths: range,
+    speculation: Speculation,
+    costs: Costs,
 ) -> tuple[float, dict[int, float]]:
-    """The mean duration (s) of a round whose draft has this depth, and the next depth's
-    probabilities.
+    """The mean duration (s) of a round with this draft, and the probabilities of the next one's
+    ``depths``. ``deepest``: a draft that is not cut.
 
     Drafting for the next round begins when this draft is sent, one way before its pass. The next
     draft is due when that pass ends, or a round trip later if it is not pushed. Time saved by
     cutting a draft early goes to the draft after it, if that is for a predicted verdict: it gets as
     many more levels, on average, as fit into the time.
     """
-    drafted, deepest = _profile_at(shape, depth, costs), _profile_at(shape, shape.depth, costs)
+    least = depths[0]
     verify, there = costs.verify(drafted.nodes), costs.one_way
     received = verify + 2 * there
     due = verify if speculation.push else received
@@ -151,7 +155,7 @@ def _round(
     for place, (share, bonus) in enumerate(predictions):
         begin = begun + bonus * seek + place // at_once * levels[-1]
         begins += [(share * exits, min(begin, predicted)), (share * (1 - exits), begin)]
-    mean, after = 0.0, dict.fromkeys(range(least, shape.depth + 1), 0.0)
+    mean, after = 0.0, dict.fromkeys(depths, 0.0)
     for share, begin in begins:
         time = min(max(due, begin + levels[least - 1]), missed)
         mean += share * time

@@ -29,7 +29,7 @@ class Expansion:
 
     def within(self, depth: int) -> Expansion:
         """The same shape, cut to this depth."""
-        return Expansion(self.sizes[:depth])
+        return self if depth >= self.depth else Expansion(self.sizes[:depth])
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BestFirst:
 
     def within(self, depth: int) -> BestFirst:
         """The same shape, cut to this depth."""
-        return replace(self, depth=min(depth, self.depth))
+        return self if depth >= self.depth else replace(self, depth=depth)
 
 
 Shape = Expansion | BestFirst

@@ -82,15 +82,23 @@ class TokenTree:
         return tuple(reversed(nodes))
 
     def tokens_to(self, node: int) -> tuple[int, ...]:
-        """The tokens of the path to this node."""
-        return tuple(self.tokens[each] for each in self.path(node))
+        """The tokens of the path to this node; () for the prefix (-1)."""
+        return self._paths[node + 1]
+
+    @cached_property
+    def _paths(self) -> list[tuple[int, ...]]:
+        """The tokens of the path to the prefix (-1), and to each node."""
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(self.tokens, self.all_parents, strict=True):
+            paths.append((*paths[parent + 1], token))
+        return paths
 
     def path_tokens(self, path: Sequence[int]) -> tuple[int, ...] | None:
         """The tokens of these nodes, root to leaf; None if they are not a path from the prefix."""
         end = path[-1] if path else -1
         if not -1 <= end < len(self) or self.path(end) != tuple(path):
             return None
-        return self.tokens_to(end)
+        return tuple(self.tokens[node] for node in path)
 
     def node_of(self, tokens: Iterable[int]) -> int | None:
         """The node at the end of this path of tokens from the prefix; None if there is none.

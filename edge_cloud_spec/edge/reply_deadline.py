@@ -31,8 +31,9 @@ class ReplyDeadline:
     @property
     def next(self) -> float | None:
         """The earlier of ``deadline`` and ``retry_at``, s; None if neither is set."""
-        times = (self.deadline, self.retry_at)
-        return min((time for time in times if time is not None), default=None)
+        if self.deadline is None or self.retry_at is None:
+            return self.deadline if self.retry_at is None else self.retry_at
+        return min(self.deadline, self.retry_at)
 
     def owed(self, now: float) -> None:
         """Start the deadline of a reply at ``now`` (s), unless one is running."""

@@ -76,25 +76,6 @@ def test_a_verified_motion_traces_to_its_verdicts() -> None:
     assert found.base_stands_s == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"request": "forged"}, "nobody asked"),
-        ({"verified": False}, "not verified"),
-        ({"text": "turn right small"}, "verdicts say"),
-        ({"at": 99.5}, "verdicts say"),  # before the last verdict
-        ({"stamp": 6}, "none that was decided on"),
-        ({"at": 110.0, "expiry": 112.0}, "11.0 s old"),
-    ],
-)
-def test_a_command_that_the_verdicts_do_not_bear_out_is_counted(
-    changes: dict[str, Any], why: str
-) -> None:
-    found = judged(run(**changes))
-    assert why in found.unverified[0]
-    assert any("of no action" in each for each in found.unverified[1:])  # and its velocities
-
-
 def astray(event: Event) -> Event:
     """A verdict that does not lead where it says."""
     if isinstance(event, OnWire) and isinstance(event.message, Verdict):
@@ -116,6 +97,13 @@ AGAIN = Command(101.0, "r", "turn left small", 5, 103.0, True, True)
     ("events", "why"),
     [
         ([e for e in run() if not isinstance(getattr(e, "message", None), Opened)], []),
+        # a command that the verdicts do not bear out, and its velocities
+        (run(request="forged"), ["nobody asked", "of no action"]),
+        (run(verified=False), ["not verified", "of no action"]),
+        (run(text="turn right small"), ["verdicts say", "of no action"]),
+        (run(at=99.5), ["verdicts say", "of no action"]),  # before the last verdict
+        (run(stamp=6), ["none that was decided on", "of no action"]),
+        (run(at=110.0, expiry=112.0), ["11.0 s old", "of no action"]),
         ([astray(each) for each in run()], ["verdicts say", "of no action"]),
         ([*run(), Instructed(99.7, DOOR)], ["decided for", "of no action"]),
         ([*run(), AGAIN], ["moved the robot before"]),

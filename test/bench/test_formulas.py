@@ -109,7 +109,6 @@ def test_fsd_waits_for_its_draft_only_on_a_miss(
     assert fsd_time(length, draft, link, verify, 1) == pytest.approx(serial)
     assert fsd_time(length, draft, link, verify, 0) == pytest.approx(link + verify)
     assert fsd_time(length, draft, link, verify, miss) <= serial * (1 + 1e-9)
-    assert fsd_time(length, draft, link, verify, 0, draft) == pytest.approx(link + verify + draft)
 
 
 # PicoSpec

@@ -66,7 +66,7 @@ def test_what_is_promised_follows_the_formula_and_the_link() -> None:
 def test_auto_is_promised_no_less_than_the_cloud_by_itself_and_what_its_best_plan_gives() -> None:
     """At any costs: what it does first is to measure, which is not what it comes to."""
     random, led = Random(29), 0
-    for _ in range(200):
+    for _ in range(60):
         draft, verify = random.uniform(1e-4, 0.05), random.uniform(1e-3, 0.1)
         costs = Costs(
             lambda nodes, s=draft: s,  # type: ignore[misc]
@@ -76,7 +76,7 @@ def test_auto_is_promised_no_less_than_the_cloud_by_itself_and_what_its_best_pla
         auto, alone = (promised(load_preset(name), costs) for name in ("auto", "cloud_ar"))
         assert auto >= alone
         led += auto > alone
-    assert 20 < led < 180, "either happens"
+    assert 6 < led < 54, "either happens"
 
 
 def test_a_pair_on_a_bag_has_a_row_for_each_picture_limit_and_a_checked_promise(

@@ -27,7 +27,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
-    measured = rows("equality", tmp_path, "--prompts", "3", "--samples", "10")
+    measured = rows("equality", tmp_path, "--prompts", "2", "--samples", "8")
     verified = [name for name in preset_names() if load_preset(name).verified]
     assert len(measured) == 3 * len(verified) >= 24
     assert {(row["preset"], row["rule"]) for row in measured} == {
@@ -35,13 +35,13 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
     }
     for row in measured:
         if row["rule"] != "rejection":
-            assert row["equal"] == row["prompts"] == 3
+            assert row["equal"] == row["prompts"] == 2
         elif row["exact"]:
             assert row["p_value"] > 1e-4
 
 
 def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> None:
-    one, conversation = rows("frames", tmp_path, "--missions", "1", "--decisions", "18")
+    one, conversation = rows("frames", tmp_path, "--missions", "1", "--decisions", "12")
     assert conversation["prompt_tokens"] > 4 * one["prompt_tokens"]
     for model in ("cloud", "robot"):
         assert conversation[f"{model}_tokens"] < 1.15 * one[f"{model}_tokens"]
@@ -49,13 +49,13 @@ def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> Non
 
 
 def test_presets_drive_through_flats_as_their_target_does(tmp_path: Path) -> None:
-    players = ("oracle", "target", "dsd", "auto")
-    options = ("--scenes", "1", "--players", *players, "--frames", "3")
+    players = ("oracle", "target", "auto")
+    options = ("--scenes", "1", "--players", *players, "--frames", "3", "--processes", "1")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
     for row in rows("flats", tmp_path, *options, seed=22):
         found[row.pop("player")].append(row)
     assert found["oracle"][0]["success"] == 1.0
-    assert found["target"] == found["dsd"] == found["auto"] != found["oracle"]
+    assert found["target"] == found["auto"] != found["oracle"]
 
 
 def test_samples_of_two_distributions_are_told_apart() -> None:
@@ -76,12 +76,12 @@ def test_the_embedded_pair_says_its_own_tokens_over_an_emulated_link(tmp_path: P
         "pipelines",
         tmp_path,
         *("--cost-profile", "embedded", "--presets", "dsd,fsd"),
-        *("--rtt", "4", "30", "--jitter", "2", "--answers", "2"),
+        *("--rtt", "4", "30", "--jitter", "2", "--answers", "1"),
     )
     assert [(row["rtt_ms"], row["preset"]) for row in measured] == [
         (rtt, preset) for rtt in (4.0, 30.0) for preset in ("cloud_ar", "dsd", "fsd")
     ]
-    assert all(row["equal"] == row["answers"] == 2 and row["passed"] for row in measured)
+    assert all(row["equal"] == row["answers"] == 1 and row["passed"] for row in measured)
     assert all(row["speedup"] == 1.0 for row in measured if row["preset"] == "cloud_ar")
     for row in measured:
         assert row["tokens_per_s"] > 0

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("launch_ros", reason="ROS's launch is not on the package index")
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from helpers.graph.ros_domain import ros_domain
+from helpers.processes import processes_with
 
 LAUNCH = ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py"]
 REPLY_TIMEOUT = 120.0  # s; only a hung launch takes that long
@@ -37,17 +38,8 @@ def domain() -> Iterator[int]:
 
 def left(domain: int) -> list[str]:
     """The command lines of processes of this domain, except this one's."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes().split(b"\0")
-            command = (process / "cmdline").read_bytes()
-        except OSError:
-            continue
-        mine = f"ROS_DOMAIN_ID={domain}".encode() in environment
-        if mine and b"/lib/edge_cloud_spec/" in command:
-            found.append(command.replace(b"\0", b" ").decode())
-    return found
+    there = processes_with(f"ROS_DOMAIN_ID={domain}")
+    return [command for command in there if "/lib/edge_cloud_spec/" in command]
 
 
 def launched(*arguments: str) -> tuple[int, list[str]]:

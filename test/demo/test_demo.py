@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
+from helpers.processes import processes_with
+
 from edge_cloud_spec.cli import main
 
 COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli"]
@@ -59,7 +61,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     rest = demo.stdout.read()
     assert demo.wait() == 130, rest
     assert "Traceback" not in rest
-    assert not marked(mark)
+    assert not processes_with(f"DEMO_MARK={mark}")
 
 
 def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_path: Path) -> None:
@@ -87,15 +89,3 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
     rows = json.loads(out.read_text())["rows"]
     assert [row["recorded"] for row in rows] == [row["answer"] for row in figures["rows"]]
     assert all(row["equal"] for row in rows)
-
-
-def marked(mark: str) -> list[str]:
-    """Command lines of the processes whose environment has the mark."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text())
-        except OSError:
-            continue
-    return found

@@ -52,48 +52,48 @@ def test_a_round_tells_accepted_rejected_and_the_clouds_own_words(order: int) ->
     assert words_of(round_).plain == "turn left [-medium;-] {+small+}"
 
 
+WORDS = ["turn", "move", "left", "right", "small", "large"]
+TREE = ("draft", draft(0, WORDS, (-1, -1, 0, 0, 2, 3)), 1.0)
+PUSHED = ("draft", draft(0, ["turn", ";"], hash=8), 0.5)
+STOP = ("draft", draft(0, ["stop", ";"], hash=9), 1.0)
+GENERATED = verdict(0, 1, 3)
+GENERATED.payload = encode_server(
+    Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, generated=True)
+)
+SAID = answered(GENERATED, "turn right small", 0, 8, 9)
+CHAIN = draft(0, ["turn", "left", ";"])
+
+
 @pytest.mark.parametrize(
-    ("path", "text", "shown"),
+    ("messages", "shown"),
     [
-        ((0, 3), "turn right medium", "turn right [-large-] (+3) {+medium+}"),
-        ((0,), "turn around", "turn [-left small | right large-] (+1) {+around+}"),
-        ((), "stop", "[-turn left small | move-] (+2) {+stop+}"),
+        # a tree is told as branches and not as one chain
+        (
+            [TREE, *answered(verdict(0, 0, 3), "turn right medium", 1)],
+            "turn right [-large-] (+3) {+medium+}",
+        ),
+        (
+            [TREE, *answered(verdict(0, 0), "turn around", 1)],
+            "turn [-left small | right large-] (+1) {+around+}",
+        ),
+        (
+            [TREE, *answered(verdict(0), "stop", 1)],
+            "[-turn left small | move-] (+2) {+stop+}",
+        ),
+        # a draft that was pushed for another guess is not the round's
+        ([PUSHED, STOP, *answered(verdict(0, 0, hash=9), "stop.", 1)], "stop [-;-] {+.+}"),
+        # a cloud alone says a path of its own nodes, though the robot drafted for that prefix, too
+        ([("draft", CHAIN, 1.0), *SAID], "turn [-left;-] {+right small+}"),
+        ([SAID[0], ("draft", CHAIN, 2.5), SAID[1]], "turn right small"),
     ],
 )
-def test_a_trees_draft_is_told_as_branches_and_not_as_one_chain(
-    path: tuple[int, ...], text: str, shown: str
+def test_a_round_is_told_by_the_draft_that_its_verdict_judges(
+    messages: list[Heard], shown: str
 ) -> None:
-    words = ["turn", "move", "left", "right", "small", "large"]
-    tree = ("draft", draft(0, words, (-1, -1, 0, 0, 2, 3)), 1.0)
-    round_ = settle(RunLog(), tree, *answered(verdict(0, *path), text, 1))
-    assert words_of(round_).plain == shown
-
-
-def test_a_pushed_draft_for_another_guess_is_not_the_rounds() -> None:
     run_log = RunLog()
-    pushed = ("draft", draft(0, ["turn", ";"], hash=8), 0.5)
-    drafted = ("draft", draft(0, ["stop", ";"], hash=9), 1.0)
-    round_ = settle(run_log, pushed, drafted, *answered(verdict(0, 0, hash=9), "stop.", 1))
-    assert words_of(round_).plain == "stop [-;-] {+.+}"
-    run_log.on_message("draft", draft(3, ["left"], hash=8), 1.5)
+    assert words_of(settle(run_log, *messages)).plain == shown
+    run_log.on_message("draft", draft(3, ["left"], hash=8), 3.0)
     assert [r.base for r in run_log.decisions["r"].rounds.values()] == [0]
-
-
-@pytest.mark.parametrize(
-    ("place", "sent", "shown"),
-    [(0, 1.0, "turn [-left;-] {+right small+}"), (1, 2.5, "turn right small")],
-    ids=["before", "after"],
-)
-def test_what_a_cloud_alone_says_is_no_node_of_the_robots_draft(
-    place: int, sent: float, shown: str
-) -> None:
-    """The path is one of the cloud's own nodes, though the robot drafted for that prefix, too."""
-    answer = verdict(0, 1, 3)
-    said = Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, generated=True)
-    answer.payload = encode_server(said)
-    messages = answered(answer, "turn right small", 0, 8, 9)
-    messages.insert(place, ("draft", draft(0, ["turn", "left", ";"]), sent))
-    assert words_of(settle(RunLog(), *messages)).plain == shown
 
 
 @given(st.data())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from ..sim.world import World
 from ..training.flats.episodes import ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
-from .options import check_counts
+from .options import check_counts, side_by_side
 
 ORACLE, EXPERT = "oracle", "expert"
 MOST_DECISIONS = 150  # of a mission
@@ -212,8 +211,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         for frames in ([None] if name in PLAYERS else args.frames)
     ]
     jobs = [(*player, seed) for player in players for seed in seeds]
-    with multiprocessing.get_context("spawn").Pool(min(args.processes, len(jobs))) as pool:
-        results = pool.starmap(work, jobs, chunksize=2)
+    with side_by_side(min(args.processes, len(jobs))) as mapped:
+        results = list(mapped(work, jobs))
     rows: list[Row] = []
     for number, (name, frames, *_) in enumerate(players):
         own = results[number * len(seeds) : (number + 1) * len(seeds)]
@@ -221,8 +220,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def work(player: str, frames: int | None, order: str, pair: Path, seed: int) -> FlatResult:
+def work(job: tuple[str, int | None, str, Path, int]) -> FlatResult:
     """One mission."""
+    player, frames, order, pair, seed = job
     flat = make_flat(seed)
     if frames is None:
         return walk(flat, PLAYERS[player](flat))

@@ -46,16 +46,10 @@ def stop_and_wait_time(length: int, draft: float, communication: float, verify: 
 
 
 def fsd_time(
-    length: int,
-    draft: float,
-    communication: float,
-    verify: float,
-    cache_miss: float,
-    synchronize: float = 0.0,
+    length: int, draft: float, communication: float, verify: float, cache_miss: float
 ) -> float:
     """The time of a round in which a pre-draft is ready unless the cache missed (FSD table 4)."""
-    drafting = cache_miss * length * draft + (1 - cache_miss) * synchronize
-    return drafting + communication + verify
+    return cache_miss * length * draft + communication + verify
 
 
 def picospec_time(length: int, draft: float, rtt: float, verify: float, acceptance: float) -> float:

@@ -1,9 +1,12 @@
-"""Options shared by suites: a cost profile, a link and a harness."""
+"""Options shared by suites: a cost profile, a link, processes."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,3 +128,13 @@ def check_counts(args: argparse.Namespace, *names: str) -> None:
     for name in names:
         if getattr(args, name) < 1:
             raise UserError(f"--{name} is at least 1")
+
+
+@contextmanager
+def side_by_side(processes: int) -> Iterator[Callable[..., Any]]:
+    """A ``map`` over so many processes; a single one is this one, which has loaded everything."""
+    if processes == 1:
+        yield map
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            yield pool.imap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,7 @@ class CostProfile:
         return whole * min(1.0, self.without_exits * self.ar_ms / self.verify_ms)
 
 
+@cache
 def _content() -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((share() / "config/cost_profiles.yaml").read_text())
     return content

@@ -8,7 +8,6 @@ duration of the benchmark.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -25,7 +24,15 @@ from ...harness.emulated_link import LinkProfile
 from ...harness.mission.embedded_pair import loaded_pair
 from ...harness.mission.virtual_robot import MissionRecord, SeenRoom, Variant, VirtualRobot
 from ..command import Options, Row
-from ..options import COST_OPTIONS, check_counts, cost_profiles_of, finite, profile_of, take_link
+from ..options import (
+    COST_OPTIONS,
+    check_counts,
+    cost_profiles_of,
+    finite,
+    profile_of,
+    side_by_side,
+    take_link,
+)
 from .rows import rows_of
 
 
@@ -174,8 +181,8 @@ def measure(args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence
         for start in range(0, len(rooms), args.shift)
     ]
     results: Done = {variant: [] for variant in variants}
-    with multiprocessing.get_context("spawn").Pool(min(args.processes, len(shifts))) as workers:
-        for number, done in enumerate(workers.imap(work, shifts), 1):
+    with side_by_side(min(args.processes, len(shifts))) as mapped:
+        for number, done in enumerate(mapped(work, shifts), 1):
             for variant, rooms_done in done.items():
                 results[variant] += rooms_done
             print(

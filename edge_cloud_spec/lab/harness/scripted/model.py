@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -440,6 +440,7 @@ def request_of(seed: int) -> Request:
     return Request(f"answer {seed}", seed.to_bytes(8, "little"))
 
 
+@lru_cache
 def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
     """The calibrated target's answer, token by token."""
     target, own = CalibratedVlm(), []
