@@ -25,14 +25,19 @@ __version__ = "0.2.0"
 
 # What torchao, which transformers imports in any case, says where its own kernels are not for this
 # machine or torch (none of them is used here), and torch of how torchao registers its enums.
-_NO_NEWS = ("Failed to load ", "Skipping import of cpp extensions ", "%s is an Enum subclass ")
+_NO_NEWS = (
+    "Failed to load ",
+    "Skipping import of cpp extensions ",
+    "Warning: Detected no triton",
+    "%s is an Enum subclass ",
+)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith(_NO_NEWS)
 
 
-for _name in ("torchao", "torch.utils._pytree"):
+for _name in ("torchao", "torchao.kernel.intmm", "torch.utils._pytree"):
     logging.getLogger(_name).addFilter(_is_news)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -257,8 +258,15 @@ def test_exits_of_another_model_or_without_their_weights_are_refused(
         Exits.load(tmp_path, model)
 
 
-def test_the_embedded_targets_exits_lie_beside_it() -> None:
-    folder = EMBEDDED / "target" / "exits"
+def test_the_embedded_targets_exits_lie_beside_it_and_others_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, target = EMBEDDED / "target" / "exits", load(EMBEDDED / "target")
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    exits = Exits.load(folder, load(EMBEDDED / "target"))
-    assert exits is not None and exits.adapters
+    exits = Exits.load(folder, target)
+    assert exits is not None and exits.adapters and not caplog.records
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"target": "another"}))
+    assert Exits.load(tmp_path, target) is not None
+    assert "were trained with other weights" in caplog.text
