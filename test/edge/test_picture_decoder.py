@@ -31,7 +31,7 @@ from edge_cloud_spec.options import parsed
 
 IT = "find the silver bottle"
 DELAY_MS = 20.0  # each way: an answer of so many rounds takes seconds
-TOKENS = 60  # of an answer
+TOKENS = 40  # of an answer
 
 
 @pytest.fixture(scope="module")
