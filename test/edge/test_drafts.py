@@ -204,8 +204,9 @@ def test_what_was_pushed_is_said_again_only_where_the_cloud_may_lack_it(
 
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
     robot = waiting("picospec")
-    play(robot, PUSHED, (1.2, verdict(NEXT, (), 2), []), (1.3, ALL_ACCEPTED))
-    assert robot.tokens == [3, 4, 5, 6, 2]
+    early = verdict(NEXT, (0, 1), 2, draft=(7, 8, 9, 1))
+    play(robot, PUSHED, (1.2, early, []), (1.3, ALL_ACCEPTED))
+    assert robot.tokens == [3, 4, 5, 6, 7, 8, 2]
 
 
 ROW = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
