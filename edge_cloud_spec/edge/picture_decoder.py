@@ -134,8 +134,9 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
             on_words(text.add(emit.tokens))
 
         nonce = secrets.randbits(64)  # random, so that no two decodes share prefix digests
-        connect = self.client.connect
-        outcome = self.runner.run(request, self.settings, nonce, connect, on_emit, inbox)
+        outcome = self.runner.run(
+            request, self.settings, nonce, self.client.connect, on_emit, inbox
+        )
         if not outcome.completed:
             raise UserError(outcome.text or outcome.reason)
         ended = outcome.reason == ENDED

@@ -595,7 +595,6 @@ class Rounds:
 
     def _sample_acceptance(self) -> list[Effect]:
         """While the server generates, draft occasionally to measure the acceptance."""
-        self._drafts.drop_unverified()
         many = self._measures.acceptance.count >= MANY_SAMPLES
         if len(self.answer.tokens) % (SAMPLE_SELDOM if many else SAMPLE_EVERY):
             return []

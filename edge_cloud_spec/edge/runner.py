@@ -479,16 +479,22 @@ class DecodeRunner:
         lookup = lookup_of() if finish.reason in ANSWERED else None
         if lookup is not None:
             lookup.learn(tokens)
-        stats, retry_after_s = decoder.stats, finish.retry_after_s
-        return Outcome(finish.reason, finish.text, tokens, seconds, stats, retry_after_s)
+        return Outcome(
+            finish.reason, finish.text, tokens, seconds, decoder.stats, finish.retry_after_s
+        )
 
     def decoder_of(
         self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()
     ) -> EdgeDecoder:
         """The decoder of one decode; ``histories`` are as it takes them."""
-        preset, reply_timeout = settings.preset, settings.reply_timeout
-        measures, planner = self.measures, settings.planner
-        return EdgeDecoder(opening, preset, reply_timeout, None, measures, planner, histories)
+        return EdgeDecoder(
+            opening,
+            settings.preset,
+            settings.reply_timeout,
+            measures=self.measures,
+            planner=settings.planner,
+            histories=histories,
+        )
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""

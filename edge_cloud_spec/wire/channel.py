@@ -61,7 +61,7 @@ def host_of(address: str) -> str:
 
 def is_loopback(address: str) -> bool:
     """Whether a ``host:port`` (or ``unix:`` path) stays on this machine."""
-    host = address.rpartition(":")[0].strip("[]")
+    host = host_of(address)
     if address.startswith("unix:") or host == "localhost":
         return True
     try:

@@ -138,14 +138,13 @@ def decode_server(data: bytes) -> ServerMessage:
             prediction = _parsed(pb.Prediction(), body)
             if head.millionths > 10**6:
                 raise WireError("a prediction that is surer than certain")
-            path, confidence = _read_path(head, prediction), head.millionths * 1e-6
-            return Prediction(head.base, path, prediction.token, confidence)
+            path = _read_path(head, prediction)
+            return Prediction(head.base, path, prediction.token, head.millionths * 1e-6)
         case "row":
             return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
         case "opened":
             opened = _parsed(pb.Opened(), body)
-            session, spec = opened.session, opened.spec
-            return Opened(session, spec, head.base, opened.protocol, opened.verified)
+            return Opened(opened.session, opened.spec, head.base, opened.protocol, opened.verified)
         case _:
             fault = _parsed(pb.Fault(), body)
             pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
@@ -369,8 +368,9 @@ def _write_residual(residual: Residual) -> pb.Residual:
     tail = TokenDistribution(
         np.array(residual.tail_probabilities), np.array(residual.tail_tokens, np.int64)
     )
-    mass = residual.tail_mass
-    return pb.Residual(top=_write_rows([top]), tail_mass=mass, tail=_write_rows([tail]))
+    return pb.Residual(
+        top=_write_rows([top]), tail_mass=residual.tail_mass, tail=_write_rows([tail])
+    )
 
 
 def _read_residual(residual: pb.Residual) -> Residual:
@@ -380,9 +380,13 @@ def _read_residual(residual: pb.Residual) -> Residual:
     tail = _read_row(residual.tail)
     if top.ids is None or tail.ids is None:
         raise WireError("a residual's short form needs the ids of its numbers")
-    tokens, chances = tail.ids.tolist(), tail.probabilities.tolist()
-    mass = residual.tail_mass
-    return SparseResidual(top.ids, top.probabilities, mass, tuple(tokens), tuple(chances))
+    return SparseResidual(
+        top.ids,
+        top.probabilities,
+        residual.tail_mass,
+        tuple(tail.ids.tolist()),
+        tuple(tail.probabilities.tolist()),
+    )
 
 
 def _write_rows(rows: Sequence[TokenDistribution]) -> pb.Rows:

@@ -303,6 +303,7 @@ OPENING = Open(7, "find", b"jpeg", "action first", SamplingPolicy(0.8, 5, 0.9, 3
         {"policy": SamplingPolicy(0.8, 6, 0.9, 3)},
         {"policy": SamplingPolicy(0.8, 5, 0.91, 3)},
         {"policy": SamplingPolicy(0.8, 5, 0.9, 4)},
+        {"policy": SamplingPolicy(0.8, 5, 0.9, 3, grammar="start: /a/")},
     ],
 )
 def test_whatever_defines_an_answer_is_in_its_digest(change: dict) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from edge_cloud_spec.decoding.cost_model import rate
 from edge_cloud_spec.decoding.mean import Mean
-from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Preset
+from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst, Shape, chain
 from edge_cloud_spec.edge.draft_planner import (
     GAIN,
@@ -19,7 +19,6 @@ from edge_cloud_spec.edge.draft_planner import (
     TRIED,
     AutoPlanner,
     DraftPlan,
-    DraftPlanner,
     Observations,
     PlannerSettings,
     candidate_pipelines,
@@ -54,21 +53,15 @@ def known(
     return measures
 
 
-def test_a_preset_that_does_not_pace_keeps_its_shape() -> None:
-    preset = load_preset("picospec")
-    pacing = planner_of(preset, Measures())
-    assert type(pacing) is DraftPlanner
-    assert pacing.plan(3.0, 5) == DraftPlan(preset.shape, preset.speculation)
-    alone = planner_of(load_preset("cloud_ar"), Measures())
-    assert alone.plan(0.0, 0) == DraftPlan(None, STOP_AND_WAIT)
-
-
+PICOSPEC = load_preset("picospec")
 TREE = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="ids")
 
 
 @pytest.mark.parametrize(
     ("measured", "preset", "shape"),
     [
+        ({}, PICOSPEC, PICOSPEC.shape),
+        ({}, load_preset("cloud_ar"), None),
         (None, BOUND, chain(16)),  # nothing is known yet
         ({}, BOUND, chain(5)),  # 5 * 0.02 + 0.1 = 0.2
         ({"verify": 0.3}, BOUND, chain(10)),
@@ -77,11 +70,12 @@ TREE = replace(BOUND, draft_length=0, best_first=BestFirst(8, 9, 3), payload="id
         ({}, TREE, BestFirst(8, 5, 3)),
     ],
 )
-def test_drafting_and_round_trip_last_as_long_as_the_targets_pass(
-    measured: dict[str, float] | None, preset: Preset, shape: Shape
+def test_a_preset_has_its_own_shape_or_paces_it_by_the_targets_pass(
+    measured: dict[str, float] | None, preset: Preset, shape: Shape | None
 ) -> None:
+    """Then drafting and round trip last as long."""
     planner = planner_of(preset, Measures() if measured is None else known(**measured))
-    assert planner.plan(0.0, 0) == DraftPlan(shape, STOP_AND_WAIT)
+    assert planner.plan(0.0, 0) == DraftPlan(shape, preset.speculation)
 
 
 def test_the_width_of_a_tree_is_what_its_passes_cost() -> None:

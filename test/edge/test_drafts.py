@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.edge_decoder import BASE, OPENED, Robot, drafted, play, sent, verdict, waiting
+from helpers.edge_decoder import BASE, OPENED, drafted, play, sent, verdict, waiting
 
 from edge_cloud_spec.cloud.session.counters import Counters
 from edge_cloud_spec.cloud.session.drafts import PushedDrafts
@@ -204,8 +204,9 @@ def test_what_was_pushed_is_said_again_only_where_the_cloud_may_lack_it(
 
 def test_a_verdict_that_overtook_the_one_before_it_waits_for_it() -> None:
     robot = waiting("picospec")
-    play(robot, PUSHED, (1.2, verdict(NEXT, (), 2), []), (1.3, ALL_ACCEPTED))
-    assert robot.tokens == [3, 4, 5, 6, 2]
+    early = verdict(NEXT, (0, 1), 2, draft=(7, 8, 9, 1))
+    play(robot, PUSHED, (1.2, early, []), (1.3, ALL_ACCEPTED))
+    assert robot.tokens == [3, 4, 5, 6, 7, 8, 2]
 
 
 ROW = TokenDistribution(np.zeros(MAX_PUSHED_BYTES // 3 // 8))
@@ -239,8 +240,19 @@ def test_a_draft_that_the_cloud_would_wait_for_is_cut_short() -> None:
     play(robot, (2.1, early, []), (2.3, late, [(next_one, (7, 8, 9))]))
 
 
-def after_a_verdict(queue_s: float) -> Robot:
-    """A robot whose last draft waited so long at the cloud; its next one has to begin anew."""
+@pytest.mark.parametrize(
+    ("queue_s", "busy", "not_yet", "sent_at"),
+    [
+        (0.0, 0.0, [], 2.75),
+        (0.04, 0.0, [], 2.79),
+        # A short one would not be verified any earlier. Another level would be there after 0.4 s.
+        (0.3, 0.5, [3.1], 3.26),
+    ],
+)
+def test_a_draft_grows_while_the_cloud_is_busy_with_others_and_is_sent_at_once_to_one_that_is_not(
+    queue_s: float, busy: float, not_yet: list[float], sent_at: float
+) -> None:
+    """``queue_s``: how long its last draft waited at the cloud."""
     robot = waiting("picospec")
     play(robot, (2.0, verdict(BASE, (), 7)))
     robot.measures.one_way, robot.measures.busy = Mean(0.1, 1.0), Mean(0.0)
@@ -251,21 +263,7 @@ def after_a_verdict(queue_s: float) -> Robot:
         (2.0, (3, 4, 5, 6)),
         (2.2 + 0.5 + queue_s, last),
     )
-    return robot
-
-
-def test_a_draft_grows_while_the_cloud_is_busy_with_others() -> None:
-    """Its last one waited 0.3 s: a short one would not be verified any earlier."""
-    robot = after_a_verdict(queue_s=0.3)
-    assert robot.measures.busy.value == pytest.approx(0.5)  # no longer than its own pass
+    assert robot.measures.busy.value == pytest.approx(busy)  # no longer than its own pass
     part = drafted(robot, (4,), (3, 4), done=False, seconds=0.05)  # deep enough to be cut
-    # Another level would be there after 0.4 s.
-    play(robot, (3.1, part, []), (3.26, part, [(BASE.extend((7, 8)), (3, 4))]))
-
-
-@pytest.mark.parametrize("queue_s", [0.0, 0.04])
-def test_a_draft_is_sent_at_once_to_a_cloud_that_is_not_busy(queue_s: float) -> None:
-    robot = after_a_verdict(queue_s)
-    assert robot.measures.busy.value == 0.0
-    part = drafted(robot, (4,), (3, 4), done=False, seconds=0.05)
-    play(robot, (2.7 + queue_s + 0.05, part, [(BASE.extend((7, 8)), (3, 4))]))
+    early = ((now, part, []) for now in not_yet)
+    play(robot, *early, (sent_at, part, [(BASE.extend((7, 8)), (3, 4))]))

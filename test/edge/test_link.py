@@ -1,13 +1,17 @@
-"""Where a robot lets itself be sent, and the offset between its clock and the cloud's."""
+"""The link: where a robot lets itself be sent, the cloud's clock, and a state that does not lie."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.decoding.digest import PrefixDigest
+from edge_cloud_spec.edge.events import LinkLost
 from edge_cloud_spec.edge.link.route import (
     MAX_REDIRECTS,
     UNREACHABLE_S,
@@ -17,7 +21,19 @@ from edge_cloud_spec.edge.link.route import (
     Route,
     redirect_problem,
 )
+from edge_cloud_spec.edge.link.state import (
+    HOLD_S,
+    LOST_S,
+    MAX_HOLD_S,
+    PROBE_S,
+    LinkMonitor,
+    LinkQuality,
+    LinkState,
+    ReplyWatch,
+)
 from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
+from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.messages import Fault, Verdict
 
 PLAIN = ClientSettings("127.0.0.1:7")
 NAMED = replace(PLAIN, replica_hosts="10.0.0.1, 127.0.0.2")
@@ -49,13 +65,6 @@ def test_a_robot_goes_where_it_is_sent_to_hosts_that_it_knows_alone(
     assert (problem or "") in found
 
 
-def sent_on(known: KnownPlace | None = None) -> Route:
-    """The route of a stream that its router has sent to a replica."""
-    route = Route(PLAIN, known or KnownPlace(), 0.0)
-    assert route.follow("127.0.0.1:8", b"lease", 60.0, 0.0) == ""
-    return route
-
-
 def test_a_circle_is_noticed_and_an_answer_ends_it() -> None:
     route = Route(PLAIN, KnownPlace(), 0.0)
     for number in range(MAX_REDIRECTS + 1):
@@ -70,20 +79,16 @@ def test_a_replica_that_broke_is_tried_once_more_and_then_the_router_is_asked() 
     known = KnownPlace()
     route = Route(PLAIN, known, 0.0)
     assert route.here == Place("127.0.0.1:7")
-    assert not route.lost(connected=True, now=0.0)  # the configured one: it waits
-    route, replica = sent_on(known), Place("127.0.0.1:8", b"lease")
-    assert Route(PLAIN, known, 1.0).here == replica  # the next stream's
-    assert route.lost(connected=True, now=1.0)
+    assert not route.lost(connected=True)  # the configured one: it waits
+    replica = Place("127.0.0.1:8", b"lease")
+    assert route.follow(replica.address, replica.lease, 60.0, 0.0) == ""
+    assert Route(PLAIN, known, 50.0).here == replica  # the next stream's
+    assert Route(PLAIN, known, 60.0).here is None  # a lease that has run out is not shown
+    assert route.lost(connected=True)
     assert route.here == replica
-    assert route.lost(connected=True, now=1.0)  # it breaks again without an answer
+    assert route.lost(connected=True)  # it breaks again without an answer
     assert (route.here, route.avoid) == (None, "127.0.0.1:8")
     assert Route(PLAIN, known, 1.0).here is None  # the next stream asks, too
-
-
-def test_a_replica_that_cannot_be_reached_is_not_tried_again() -> None:
-    route = sent_on()
-    assert route.lost(connected=False, now=0.0)
-    assert route.here is None
 
 
 def test_a_replica_beyond_a_long_round_trip_is_given_longer_each_time() -> None:
@@ -93,19 +98,13 @@ def test_a_replica_beyond_a_long_round_trip_is_given_longer_each_time() -> None:
     for port in range(8, 16):
         route.follow(f"127.0.0.1:{port}", b"lease", 60.0, 0.0)
         waited.append(route.connect_s)
-        route.lost(connected=False, now=0.0)
+        assert route.lost(connected=False) != route.in_circles
+        assert route.here is None, "it is not tried again"
         assert route.connect_s == UNREACHABLE_S  # the router: whoever watches the link is told
     assert waited[0] == UNREACHABLE_S and waited == sorted(waited) and waited[3] > 4 * waited[0]
     assert waited[-1] == waited[-2]
     route.answered()
     assert route.connect_s == UNREACHABLE_S
-
-
-def test_a_lease_that_has_run_out_is_not_shown() -> None:
-    known = KnownPlace()
-    sent_on(known)
-    assert Route(PLAIN, known, 50.0).here is not None
-    assert Route(PLAIN, known, 60.0).here is None
 
 
 # The offset between two clocks: the truth is within the uncertainty, whatever the link does.
@@ -177,3 +176,197 @@ def test_a_sample_grows_uncertain_and_is_then_forgotten() -> None:
     assert fresh is not None and old is not None
     assert old.uncertainty_s > fresh.uncertainty_s
     assert clocks.at(MAX_AGE_S + 1) is None
+
+
+# The state of the link under any events: it does not flap, it recovers, and it does not lie
+
+
+DEADLINE_S = FIRST_S = 2.0
+CLOUD, DEGRADED, LOST = LinkQuality.CLOUD, LinkQuality.DEGRADED, LinkQuality.LOST
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["in time", "late", "refused", "missed", "lost", "tick"]),
+        st.sampled_from([0.0, 0.01, 0.1, 0.3, 1.0, 3.0]),
+    ),
+    max_size=200,
+)
+
+
+def happen(state: LinkState, event: str, now: float) -> None:
+    if event == "in time":
+        state.answered(0.1, now)
+    elif event == "late":
+        state.answered(DEADLINE_S + 1, now)
+    elif event == "refused":
+        state.answered(0.1, now, "it decides nothing")
+    elif event == "missed":
+        state.missed(now)
+    elif event == "lost":
+        state.lost("it broke", now)
+    else:
+        state.tick(now)
+
+
+def good_link(state: LinkState, now: float, seconds: float) -> float:
+    """Answers in time, ten a second, for this long."""
+    for _ in range(round(10 * seconds)):
+        now += 0.1
+        state.answered(0.1, now)
+    return now
+
+
+@given(events=events)
+def test_whatever_happens_it_neither_flaps_nor_lies_and_it_recovers(
+    events: list[tuple[str, float]],
+) -> None:
+    """A better state needs the hold time; each fall needs a rise, or is one of the first two.
+
+    It is never cloud while nothing answers or decides, and is again when answers come in time.
+    """
+    state, now, changes = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0, 0
+    silent: float | None = DEADLINE_S  # since when something is missing
+    rises: list[float] = []
+    for event, pause in events:
+        now += pause
+        before = state.quality
+        happen(state, event, now)
+        changes += before != state.quality
+        if state.quality < before:
+            assert before - state.quality == 1
+            rises.append(now)
+        if event in ("in time", "late", "refused"):
+            silent = None
+        elif event in ("missed", "lost") and silent is None:
+            silent = now
+        if event in ("missed", "lost", "tick") and silent is not None and now - silent >= LOST_S:
+            assert state.quality == LOST and state.reason
+        if event in ("lost", "refused"):
+            assert state.quality != CLOUD and state.reason
+    assert changes <= 2 * len(rises) + 2
+    # the first one is free: a link that was never bad need not prove itself
+    for earlier, later in pairwise(rises[1:]):
+        assert later - earlier >= HOLD_S
+    good_link(state, now, 2 * MAX_HOLD_S + 1)
+    assert (state.quality, state.reason) == (CLOUD, "")
+
+
+@pytest.mark.parametrize("bad", ["missed", "lost"])
+def test_alternating_events_change_the_state_a_few_times_a_minute(bad: str) -> None:
+    """Ten good answers, then two seconds of nothing, for ten minutes."""
+    state, now, changes = LinkState(DEADLINE_S, FIRST_S, 0.0), 0.0, 0
+    while now < 600.0:
+        for event in ["in time"] * 10 + [bad] * 20:
+            before, now = state.quality, now + 0.1
+            happen(state, event, now)
+            changes += before != state.quality
+    assert changes <= 600 / MAX_HOLD_S * 2 + 12
+    good_link(state, now, MAX_HOLD_S + LOST_S)
+    assert state.quality != LOST  # however often it was lost, it is tried within the longest hold
+
+
+def test_one_late_answer_is_no_change_and_two_are() -> None:
+    """A link that is good again is not judged by what it missed before."""
+    state = LinkState(DEADLINE_S, FIRST_S, 0.0)
+    state.answered(0.1, 0.1)
+    for now, quality in ((3.0, CLOUD), (6.0, DEGRADED)):
+        state.missed(now)
+        state.answered(DEADLINE_S + 0.2, now + 0.2)
+        assert state.quality == quality
+    for now in (7.2, 8.2, 9.2, 10.2):  # few answers, so that the misses are among the last of them
+        state.answered(0.1, now)
+    assert state.quality == CLOUD
+
+
+def fault(code: str, text: str = "why") -> bytes:
+    return encode_server(Fault(code, text))
+
+
+def ask(monitor: LinkMonitor, answer: bytes) -> None:
+    """A request, its answer and its end."""
+    monitor.sent("a", last=False)
+    monitor.received("a", answer)
+    monitor.sent("a", last=True)
+
+
+def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded() -> None:
+    """Before, it was cloud, and well again, while each decision failed."""
+    now = 0.0
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
+    monitor.probed("", "", 0.1)
+    assert monitor.state.quality == CLOUD
+    for second in range(1, 60):
+        now = float(second)
+        ask(monitor, fault("overloaded", "URL cannot be reached"))
+        for _ in range(5):  # the verifier itself is well
+            now += 0.1
+            if monitor.check():
+                monitor.probed("", "", 0.01)
+        assert str(monitor.report).startswith("degraded the verifier answers")
+        assert "URL cannot be reached" in monitor.report.reason
+    for _ in range(60):  # nobody decides: nobody knows
+        now += 1.0
+        if monitor.check():
+            monitor.probed("", "", 0.01)
+    assert monitor.state.quality == DEGRADED
+    for _ in range(5):
+        now += 1.0
+        ask(monitor, encode_server(Verdict(PrefixDigest(0, 0), (), 3)))
+    assert str(monitor.report) == "cloud"
+
+
+CAUSES: dict[str, tuple[Callable[[LinkMonitor], None], str]] = {
+    "unreachable": (lambda m: m.probed("nothing listens there", "start one", 0.0), "start one"),
+    "a wrong token": (lambda m: m.probed("the token is refused", "the token", 0.0), "the token"),
+    "a decode's token": (lambda m: m.received("a", fault("unauthenticated")), ""),
+    "a broken stream": (lambda m: m.received("a", LinkLost("reset")), ""),
+    "a full verifier": (lambda m: m.received("a", fault("overloaded")), ""),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(CAUSES, 2)))
+def test_the_advice_is_that_of_the_cause(before: str, after: str) -> None:
+    now = 0.0
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
+    now = FIRST_S + 1
+    for name in (before, after):
+        now += 0.1
+        CAUSES[name][0](monitor)
+        assert monitor.state.advice == CAUSES[name][1] and monitor.state.reason
+
+
+def test_a_watch_counts_each_deadline_that_passes() -> None:
+    watch = ReplyWatch(1.0)
+    assert watch.answered("a", 0.0) is None
+    watch.sent("a", 10.0)
+    watch.sent("a", 10.9)  # pushed meanwhile: it waits since the first one
+    watch.sent("b", 10.5)
+    assert [watch.misses(now) for now in (10.9, 11.0, 11.2, 11.6, 12.0)] == [0, 1, 0, 1, 1]
+    assert watch.answered("a", 12.5) == 2.5
+    assert watch.waiting
+    watch.answered("b", 12.5)
+    assert not watch.waiting
+    assert watch.misses(99.0) == 0
+
+
+def test_one_probe_is_under_way_at_most_and_the_next_waits() -> None:
+    now = 0.0
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
+    assert [monitor.check(), monitor.check()] == [True, False]
+    now = 60.0
+    assert not monitor.check()
+    monitor.probed("nothing answers there", "start one", 0.0)
+    assert not monitor.check()
+    now += PROBE_S
+    assert [monitor.check(), monitor.check()] == [True, False]
+
+
+@pytest.mark.parametrize("problem", ["", "nothing answers there"])
+def test_a_probe_says_nothing_of_the_link_while_a_decode_waits(problem: str) -> None:
+    monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: 60.0)
+    assert monitor.check()
+    monitor.sent("a", last=False)
+    before = monitor.report
+    monitor.probed(problem, "start one", 0.0)
+    assert (monitor.report, monitor.state.advice) == (before, "")
+    assert not monitor.check(), "no other is begun while it waits"

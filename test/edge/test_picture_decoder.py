@@ -1,28 +1,37 @@
-"""The public surface: pictures are decoded from Python, and words are streamed as they settle."""
+"""Pictures are decoded from Python and by ``edge-cloud-spec decode``, streaming what settles."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.checkpoints import checkpoint, jpeg
+from helpers.checkpoints import checkpoint, jpeg, own_tokens, vlm
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 
 import edge_cloud_spec
 from edge_cloud_spec import Answer, PictureDecoder, UserError
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.models.tokenizer import TextStream
+from edge_cloud_spec.options import parsed
 
 IT = "find the silver bottle"
 DELAY_MS = 20.0  # each way: an answer of so many rounds takes seconds
-TOKENS = 60  # of an answer
+TOKENS = 40  # of an answer
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +141,123 @@ def test_every_public_name_is_listed_and_is_there_and_another_is_an_error_that_n
         assert value.__name__ == name and value.__doc__
     with pytest.raises(AttributeError, match="'edge_cloud_spec' has no attribute 'Decoder'"):
         edge_cloud_spec.Decoder  # noqa: B018
+
+
+# The command
+
+
+def decode(folder: Path, address: str, *options: str) -> int:
+    picture = folder / "picture.jpg"
+    picture.write_bytes(jpeg(1))
+    given = ["--cloud", address, "--drafter", str(checkpoint("qwen3_vl", 2, 384)), *options]
+    return main(["decode", str(picture), IT, *given])
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ((), GREEDY),
+        (("--rule", "coupled", "--seed", "3"), SamplingPolicy(0.8, seed=3)),
+        (("--rule", "coupled", "--temperature", "0.5"), SamplingPolicy(0.5)),
+        (("--order", "reason first"), GREEDY),
+    ],
+    ids=str,
+)
+def test_it_says_the_targets_own_words_and_what_they_cost(
+    link: Proxy,
+    options: tuple[str, ...],
+    policy: SamplingPolicy,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, target = tmp_path / "outcome.json", vlm("qwen3_vl", 1)
+    assert decode(tmp_path, link.address, *options, "--json", str(path)) == 0
+    said = capsys.readouterr().out
+    told = json.loads(path.read_text())
+    order = options[1] if "--order" in options else "action first"
+    spec = target.spec("You guide a robot.", TOKENS)
+    own = own_tokens(target, Request(IT, jpeg(1), order), spec, policy)
+    assert told["answer"] == TextStream(target.tokenizer).add(own)
+    assert said.startswith(told["answer"] + "\n")
+    for name, value in told.items():
+        assert name in ("answer", "action") or f"{name} {value:g}" in said
+    assert 0 < told["rounds"] <= told["tokens"] == len(own) <= TOKENS
+    assert 0 <= told["accepted"] <= told["drafted"]
+    assert told["tokens"] <= told["accepted"] + told["rounds"]
+    assert told["up_bytes"] > len(jpeg(1)) > told["down_bytes"] > 0
+    assert told["tokens_per_s"] == pytest.approx(1e3 * len(own) / told["ms"], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--temperature", "0.8"), "greedy goes with temperature 0"),
+        (("--rule", "coupled", "--temperature", "0"), "above 0"),
+        (("--rule", "coupled", "--temperature", "101"), "temperature must be between 0 and 100"),
+        (("--preset", "warp"), "no preset 'warp'"),
+        (("--token-file", "/nowhere"), "/nowhere"),
+        (("--authority", "/nowhere"), "/nowhere is not a file"),
+        (("--order", "last first"), "order"),
+        (("--dialect", "klingon"), "no dialect 'klingon'; choose one of clauses"),
+        (("--dialect", "no/where.yaml"), "or give the path of a .yaml file"),
+        (("--dialect", "navila"), "cloud answers in the dialect clauses and this robot reads nav"),
+        (
+            ("--max-pixels", "-1"),
+            "--max-pixels must be a whole number from 0 to 2147483647, not -1",
+        ),
+        (("--max-pixels", "10"), r"stands for \d+ pixels; give as many or more, or 0"),
+        (("--max-image-tokens", "-3"), "--max-image-tokens must be a whole number from 0"),
+        (("--json", "/nowhere/outcome.json"), "/nowhere/outcome.json cannot be written"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_sentence_and_no_success(
+    link: Proxy,
+    options: tuple[str, ...],
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert decode(tmp_path, link.address, *options) != 0
+    told = capsys.readouterr().err.strip().splitlines()
+    assert re.search(complaint, told[-1]), told
+    assert not any("Traceback" in line for line in told), told
+
+
+def test_serve_and_decode_speak_a_dialect_and_its_action_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--target", str(checkpoint("qwen3_vl", 1)), "--dialect", "uni_navid"]
+    worker = make_worker(parsed(ServeSettings(), [*given, "--max-tokens", "40"]))
+    assert "shown one" in capsys.readouterr().out, "it was trained on several pictures"
+    path = tmp_path / "outcome.json"
+    with Cloud(worker) as cloud:
+        options = ("--dialect", "uni_navid", "--grammar", "action", "--json", str(path))
+        assert decode(tmp_path, cloud.address, *options) == 0
+    told = json.loads(path.read_text())
+    action = load_dialect("uni_navid").action_of(told["answer"], ended=True)
+    assert action is not None and told["action"] == str(action)
+    assert f"\naction: {action}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("picture", "instruction", "complaint"),
+    [
+        ("nowhere.jpg", IT, r"/nowhere.jpg cannot be read"),
+        ("picture.jpg", "find the pink piano", "does not understand the instruction.*blue box"),
+    ],
+)
+def test_what_nobody_can_decode_is_named(
+    link: Proxy,
+    picture: str,
+    instruction: str,
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A picture that is not there, and an instruction that the embedded draft model lacks."""
+    (tmp_path / "picture.jpg").write_bytes(jpeg(1))
+    asked = ["decode", str(tmp_path / picture), instruction, "--cloud", link.address]
+    assert main(asked) == 2
+    out, told = capsys.readouterr()
+    assert re.match(f"error: .*{complaint}", told) and not out

@@ -1,19 +1,26 @@
-"""Lookup of what was said before."""
+"""Lookup of what was said before, at the cloud and at the robot."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 from helpers.cloud.verification import END, opened, says
+from helpers.drafting import paths_of
 
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.cloud.session.session import CloudSession
-from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
+from edge_cloud_spec.edge import runner as runner_module
+from edge_cloud_spec.edge.runner import DecodeRunner
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec.lab.harness.virtual_decode import Decode
 from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups, NodeBudget
+from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open
 
 ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
@@ -192,29 +199,20 @@ def beginning(nodes: int = 8, row_s: float = 0.0) -> Lookups:
     )
 
 
-def paths(draft: Draft) -> set[tuple[int, ...]]:
-    """From the root to each node."""
-    every: list[tuple[int, ...]] = []
-    for node, token in enumerate(draft.tokens):
-        parent = draft.parent(node)
-        every.append((*(every[parent] if parent >= 0 else ()), token))
-    return set(every)
-
-
 def test_at_first_all_beginnings_are_proposed_after_what_was_said_before() -> None:
     them, all_of_them = beginning(), {(1,), (1, 2), (1, 7), (1, 2, 8), (1, 2, 9)}
     new = of(them).draft((), 8)
-    assert paths(new) == all_of_them and len(new) == new.looked_up == 5
+    assert set(paths_of(new)) == all_of_them and len(new) == new.looked_up == 5
     of(them).learn(ANSWER)
     draft = of(them).draft((), 8)
     assert draft.tokens[: len(ANSWER)] == ANSWER  # the likeliest come first
-    assert paths(draft) == all_of_them | {ANSWER[:end] for end in range(1, 6)}
+    assert set(paths_of(draft)) == all_of_them | {ANSWER[:end] for end in range(1, 6)}
     assert len(draft) == draft.looked_up == 8
     assert found(of(them)) == ANSWER[1:]  # and only at first
 
 
 def test_beginnings_are_as_long_as_the_answer_may_be_and_those_that_are_wanted() -> None:
-    assert paths(of(beginning()).draft((), 2)) == {(1,), (1, 2), (1, 7)}
+    assert set(paths_of(of(beginning()).draft((), 2))) == {(1,), (1, 2), (1, 7)}
     other = replace(ASKING, order="reason first")
     assert of(beginning(), opening=other).draft((), 8).tokens == ()
     for them in (beginning(row_s=100.0), beginning(nodes=0)):  # no node pays, or is wanted
@@ -231,3 +229,76 @@ def test_a_budget_is_not_judged_by_the_beginnings_beside_it() -> None:
     gains = of(them)._said.by_itself._gains
     assert gains[: len(ANSWER)] == pytest.approx([1.0] * len(ANSWER), abs=0.1)
     assert gains[len(ANSWER)] > 0.5  # as before it was tried
+
+
+# A robot's own lookup: from verified answers alone, and from those of the same target
+
+ROBOTS = replace(ASKING, instruction="find", draft_identity="toy")
+
+
+def looked_up(runner: DecodeRunner, *tokens: int) -> tuple[int, ...]:
+    """What the robot finds after these tokens, in what it has learned."""
+    lookup = runner._lookup_of(ROBOTS)
+    assert lookup is not None
+    return lookup.draft(tokens, 8).tokens
+
+
+@pytest.mark.parametrize(
+    ("preset", "learns"),
+    [("auto", True), ("cloud_lookup", False), ("dsd", False), ("edge_only", False)],
+)
+def test_a_robot_learns_what_was_verified_where_its_preset_looks_up(
+    preset: str, learns: bool
+) -> None:
+    one = Decode(Random(1), preset)
+    outcome = one.run()
+    assert outcome.completed and outcome.tokens
+    assert looked_up(one._runner)[:1] == (outcome.tokens[:1] if learns else ())
+
+
+def test_an_answer_that_was_not_completed_is_not_learned() -> None:
+    silence = dict.fromkeys(range(8, 999), "lost")  # messages of both sides
+    one = Decode(Random(1), "auto", faults=silence, reply_timeout=5.0)
+    assert one.run().reason == "timeout" and one.emitted
+    assert looked_up(one._runner) == ()
+
+
+@pytest.mark.parametrize("preset", ["auto", "fsd", "dsd"])
+def test_with_a_lookup_of_its_own_a_robot_says_the_targets_words(
+    preset: str,
+) -> None:
+    looking = replace(load_preset(preset), lookup=True)
+    for seed in range(3):
+        one = Decode(Random(seed), looking, seed=seed)
+        assert list(one.run().tokens) == one.own_answer()[0]
+
+
+def test_another_targets_answers_are_forgotten() -> None:
+    model: Any = ToyVlm(1)
+    runner = DecodeRunner(model, spec_of(60))
+    for spec in (spec_of(60), spec_of(61)):
+        runner.remember(spec.to_bytes())
+        lookup = runner._lookup_of(ROBOTS)
+        assert lookup is not None
+        assert looked_up(runner, 1) == ()
+        lookup.learn((1, 2, 3))
+        runner.remember(spec.to_bytes())
+        assert looked_up(runner, 1) == (2, 3)
+
+
+def test_nothing_is_kept_where_there_are_no_suffixes() -> None:
+    model: Any = ToyVlm(1)
+    assert DecodeRunner(model, spec_of(60), lookup_suffixes=0)._lookup_of(ROBOTS) is None
+    with pytest.raises(ValueError, match="suffixes"):
+        DecodeRunner(model, spec_of(60), lookup_suffixes=-1)
+
+
+def test_the_vocabulary_is_that_of_the_clouds_specification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(runner_module, "Lookups", lambda *args: given.append(args[-1]))
+    model: Any = ToyVlm(1)
+    runner = DecodeRunner(model, spec_of(vocabulary=60))
+    runner.remember(spec_of(vocabulary=61).to_bytes())
+    assert given == [60, 61]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import GoalStatus, Status
 from edge_cloud_spec.pilot.decision_loop import (
@@ -34,27 +35,42 @@ def followed(instruction: str = IT, number: int = 1) -> GoalStatus:
     return GoalStatus("following", instruction, goal_id=f"goal-{number}")
 
 
-DONE = GoalStatus("done", IT, goal_id="goal-1")
-
-
 def frame(name: str) -> Frame:
     return Frame(name.encode())
+
+
+def play(loop: DecisionLoop, *steps: tuple[Any, ...]) -> None:
+    """Tell the loop each event at its time, s; what it does is as each step says.
+
+    A step is a time, an event and its effects, if they matter. In place of an event: whether a
+    decision is due, the decision that is taken, or None where none can be.
+    """
+    for now, event, *effects in steps:
+        if isinstance(event, bool):
+            assert loop.is_due(now) == event, (now, event)
+        elif event is None or isinstance(event, Decide):
+            assert loop.take(event.request if event else "none", now) == event, now
+        else:
+            found = loop.on(event, now)
+            assert not effects or found == effects[0], (now, event, found)
 
 
 def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
     """A loop that follows an instruction since 0 s, and heard these statuses then."""
     loop: DecisionLoop = DecisionLoop(LoopSettings(explain, lag=lag))
-    assert loop.on(Instruction(IT), 0.0) == [followed()]
-    for status in statuses:
-        loop.on(status, 0.0)
+    play(loop, (0.0, Instruction(IT), [followed()]), *((0.0, status) for status in statuses))
     return loop
+
+
+def decision(number: int, name: str, stops: int = 7) -> Decide:
+    """The decision of this number, on the frame of this name."""
+    return Decide(f"r{number}", IT, frame(name), stops, "goal-1")
 
 
 def deciding(explain: str = FULL) -> DecisionLoop:
     """The decision r1 began at 1 s and is under way."""
     loop = following(Status("idle", stops=7), explain=explain)
-    loop.on(frame("first"), 1.0)
-    assert loop.take("r1", 1.0) == Decide("r1", IT, frame("first"), 7, "goal-1")
+    play(loop, (1.0, frame("first")), (1.0, decision(1, "first")))
     return loop
 
 
@@ -62,97 +78,113 @@ def deciding(explain: str = FULL) -> DecisionLoop:
 
 
 def test_a_decision_under_way_is_not_in_the_way_of_itself() -> None:
-    loop = deciding()
-    loop.on(frame("second"), 1.1)
-    assert not loop.is_due(1.1 + 10 * SETTLE_S), "the navigator has not settled it, however long"
+    """Nor is another due before the navigator has settled it, however long that takes."""
+    play(deciding(), (1.1, frame("second")), (1.1 + 10 * SETTLE_S, False))
 
 
 def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> None:
-    loop = deciding()
-    loop.on(Status("moving", "r1", stops=7), 2.0)
-    loop.on(frame("too early"), 2.5)
-    assert not loop.is_due(2.5)
-    loop.on(Status("ready", "r1", stops=7), 3.0)
-    assert not loop.is_due(3.0), "no frame from after that"
-    loop.on(frame("moving"), 3.1)
-    assert loop.is_due(3.1) and loop.take("r2", 3.1) is None, "one at a time"
-    loop.on(Ended(SEARCH), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7, "goal-1")
+    play(
+        deciding(),
+        (2.0, Status("moving", "r1", stops=7)),
+        (2.5, frame("too early")),
+        (2.5, False),
+        (3.0, Status("ready", "r1", stops=7)),
+        (3.0, False),  # no frame is from after that
+        (3.1, frame("moving")),
+        (3.1, True),
+        (3.1, None),  # one at a time
+        (3.2, Ended(SEARCH)),
+        (3.2, decision(2, "moving")),
+    )
 
 
 def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
-    loop = deciding()
-    loop.on(Ended(SEARCH), 2.0)
-    loop.on(Status("ready", "r1", "search", 7), 3.0)
-    loop.on(frame("moving"), 3.1)
-    for detail in ("done: search", "search"):
-        loop.on(Status("ready", "r1", detail, 7), 3.2)
-    assert loop.take("r2", 3.2) == Decide("r2", IT, frame("moving"), 7, "goal-1")
+    play(
+        deciding(),
+        (2.0, Ended(SEARCH)),
+        (3.0, Status("ready", "r1", "search", 7)),
+        (3.1, frame("moving")),
+        *((3.2, Status("ready", "r1", detail, 7)) for detail in ("done: search", "search")),
+        (3.2, decision(2, "moving")),
+    )
 
 
 def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
-    loop = deciding()
-    loop.on(Status("ready", "r1", stops=7), 3.0)
-    loop.on(frame("moving"), 3.1)
-    loop.on(Ended(SEARCH), 3.2)
-    assert loop.take("r2", 3.2)
-    loop.on(Status("idle", "r1", "done: search", 7), 4.0)
-    loop.on(frame("at rest"), 4.1)
-    assert not loop.is_due(4.1)
-    loop.on(Status("idle", "r2", "refused: its frame is too old", 7), 4.2)
-    assert not loop.is_due(4.2), "the frame is from before that"
-    loop.on(frame("later"), 4.3)
-    assert loop.is_due(4.3)
+    play(
+        deciding(),
+        (3.0, Status("ready", "r1", stops=7)),
+        (3.1, frame("moving")),
+        (3.2, Ended(SEARCH)),
+        (3.2, decision(2, "moving")),
+        (4.0, Status("idle", "r1", "done: search", 7)),
+        (4.1, frame("at rest")),
+        (4.1, False),
+        (4.2, Status("idle", "r2", "refused: its frame is too old", 7)),
+        (4.2, False),  # the frame is from before that
+        (4.3, frame("later")),
+        (4.3, True),
+    )
 
 
 def test_a_refused_decision_is_followed_by_another() -> None:
-    loop = deciding()
-    loop.on(Status("idle", "r1", "refused: its frame is from before", 8), 2.0)
-    loop.on(Ended(SEARCH), 2.0)
-    loop.on(frame("second"), 2.1)
-    assert loop.take("r2", 2.1) == Decide("r2", IT, frame("second"), 8, "goal-1")
+    play(
+        deciding(),
+        (2.0, Status("idle", "r1", "refused: its frame is from before", 8)),
+        (2.0, Ended(SEARCH)),
+        (2.1, frame("second")),
+        (2.1, decision(2, "second", 8)),
+    )
 
 
 def test_without_a_navigator_no_answer_is_in_the_way_of_the_next() -> None:
-    loop = following()
-    loop.on(frame("first"), 0.1)
-    assert loop.take("r1", 0.1)
-    loop.on(frame("second"), 0.2)
-    assert not loop.is_due(0.2)
-    loop.on(Ended(SEARCH), 0.3)
-    assert loop.take("r2", 0.3)
-    loop.on(Ended(SEARCH), 0.4)
-    assert not loop.is_due(0.4), "a frame is decided on once"
+    play(
+        following(),
+        (0.1, frame("first")),
+        (0.1, decision(1, "first", 0)),
+        (0.2, frame("second")),
+        (0.2, False),
+        (0.3, Ended(SEARCH)),
+        (0.3, decision(2, "second", 0)),
+        (0.4, Ended(SEARCH)),
+        (0.4, False),  # a frame is decided on once
+    )
 
 
 def test_a_frame_from_before_the_instruction_is_not_decided_on() -> None:
-    loop: DecisionLoop = DecisionLoop()
-    loop.on(frame("before"), 0.0)
-    loop.on(Instruction(IT), 0.1)
-    assert not loop.is_due(0.2)
-    loop.on(frame("after"), 0.3)
-    assert loop.is_due(0.3)
+    play(
+        DecisionLoop(),
+        (0.0, frame("before")),
+        (0.1, Instruction(IT)),
+        (0.2, False),
+        (0.3, frame("after")),
+        (0.3, True),
+    )
 
 
 def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> None:
-    loop = deciding()
-    loop.on(Ended(SEARCH), 2.0)
-    loop.on(frame("second"), 2.1)
-    assert not loop.is_due(2.0 + SETTLE_S) and loop.is_due(2.1 + SETTLE_S)
+    play(
+        deciding(),
+        (2.0, Ended(SEARCH)),
+        (2.1, frame("second")),
+        (2.0 + SETTLE_S, False),
+        (2.1 + SETTLE_S, True),
+    )
 
 
 @pytest.mark.parametrize("state", ["idle", "stopped"])
 def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -> None:
     """It would be told with a count of stops that is newer than the frame."""
-    loop = following(Status("idle", stops=7))
-    loop.on(frame("before"), 1.0)
-    loop.on(Status(state, stops=8), 1.5)
-    loop.on(frame("held"), 1.7)
-    loop.on(Status("idle", "-", "released", 9), 2.0)
-    assert loop.take("r1", 2.0) is None
-    loop.on(frame("after"), 3.0)
-    loop.on(Status("idle", "-", "another detail", 9), 3.1)  # no other count
-    assert loop.take("r1", 3.1) == Decide("r1", IT, frame("after"), 9, "goal-1")
+    play(
+        following(Status("idle", stops=7)),
+        (1.0, frame("before")),
+        (1.5, Status(state, stops=8)),
+        (1.7, frame("held")),
+        (2.0, Status("idle", "-", "released", 9)),
+        (2.0, None),
+        (3.0, frame("after")),
+        (3.1, Status("idle", "-", "another detail", 9)),  # no other count
+        (3.1, decision(1, "after", 9)),
+    )
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.25, 1.0, 5.0])
@@ -179,11 +211,13 @@ def test_one_that_is_told_often_decides_by_the_count_of_when_its_frame_was_taken
 
 
 def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
-    loop = following(Status("idle", stops=7), lag=2.0)
-    loop.on(frame("on its way"), 1.9)
-    assert loop.take("r1", 1.9) is None
-    loop.on(frame("at rest"), 2.0)
-    assert loop.take("r1", 2.0) == Decide("r1", IT, frame("at rest"), 7, "goal-1")
+    play(
+        following(Status("idle", stops=7), lag=2.0),
+        (1.9, frame("on its way")),
+        (1.9, None),
+        (2.0, frame("at rest")),
+        (2.0, decision(1, "at rest")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,12 +232,15 @@ def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() ->
     ],
 )
 def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pause: float) -> None:
-    loop = following()
-    loop.on(frame("first"), 1.0)
-    loop.take("r1", 1.0)
-    loop.on(ended, 2.0)
-    loop.on(frame("second"), 2.0)
-    assert loop.is_due(2.0 + pause) and (not pause or not loop.is_due(1.9 + pause))
+    play(
+        following(),
+        (1.0, frame("first")),
+        (1.0, decision(1, "first", 0)),
+        (2.0, ended),
+        (2.0, frame("second")),
+        (2.0 + 0.97 * pause, not pause),
+        (2.0 + pause, True),
+    )
 
 
 # How much of an answer
@@ -258,42 +295,38 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
     event: Instruction | EStop | Paused | Status, why: str, said: GoalStatus | None
 ) -> None:
-    loop = deciding()
-    assert loop.on(event, 2.0) == [Abandon(why), *([said] if said else [])]
-    assert loop.on(Ended(SEARCH, abandoned=True), 2.1) == []
+    effects = [Abandon(why), *([said] if said else [])]
+    play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH, abandoned=True), []))
 
 
 def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again() -> None:
     loop = deciding()
-    assert loop.on(Instruction(f" {IT}\n"), 1.1) == [followed()]
-    assert loop.on(Status("idle", stops=8), 1.1) == [], "the navigator counts it"
-    assert loop.on(Ended("action: stop;"), 1.2) == [DONE], "of that decision"
+    play(
+        loop,
+        (1.1, Instruction(f" {IT}\n"), [followed()]),
+        (1.1, Status("idle", stops=8), []),  # the navigator counts it
+        (1.2, Ended("action: stop;"), [GoalStatus("done", IT, goal_id="goal-1")]),
+    )
     assert not loop.instruction
 
 
 def test_an_instruction_that_cannot_be_followed_fails_in_words() -> None:
-    loop = following()
-    problem = "the instruction is empty; say what to find"
-    assert loop.on(Instruction(" "), 1.0) == [
-        Report(problem),
-        GoalStatus("failed", detail=problem),
-    ]
-    assert not loop.instruction and check_instruction(IT) == IT
+    loop, problem = following(), "the instruction is empty; say what to find"
+    play(loop, (1.0, Instruction(" "), [Report(problem), GoalStatus("failed", detail=problem)]))
+    assert not loop.instruction
 
 
 def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overtaken() -> None:
-    def stopped() -> DecisionLoop:
-        loop: DecisionLoop = DecisionLoop()
-        assert loop.on(EStop(True), 0.0) == loop.on(EStop(True), 0.5) == []
-        assert loop.on(Instruction(IT), 1.0) == []
-        return loop
-
-    loop = stopped()
-    assert loop.on(EStop(False), 1.0 + RELEASE_S) == [followed()]
-    loop = stopped()
-    assert loop.on(Tick(), 1.0 + RELEASE_S) == []
-    assert loop.on(Tick(), 1.1 + RELEASE_S) == [GoalStatus("failed", detail=E_STOP_IS_ON)]
-    assert loop.on(EStop(False), 2.0) == [] and not loop.instruction
+    stopped = (0.0, EStop(True), []), (0.5, EStop(True), []), (1.0, Instruction(IT), [])
+    play(DecisionLoop(), *stopped, (1.0 + RELEASE_S, EStop(False), [followed()]))
+    play(
+        loop := DecisionLoop(),
+        *stopped,
+        (1.0 + RELEASE_S, Tick(), []),
+        (1.1 + RELEASE_S, Tick(), [GoalStatus("failed", detail=E_STOP_IS_ON)]),
+        (2.0, EStop(False), []),
+    )
+    assert not loop.instruction
 
 
 # What is said of it

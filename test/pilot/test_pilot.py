@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,14 @@ from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
+from edge_cloud_spec.nav.motion import Limits
+from edge_cloud_spec.nav.settings import Settings
 from edge_cloud_spec.nav.status import GoalStatus, Status
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
@@ -30,18 +35,26 @@ from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 
 IT = "find the blue box"
+SEARCH, FORWARD, STOP = "action: search;", "action: move forward small;", "action: stop;"
 REPLY_TIMEOUT = 60.0  # s; only a hung test takes that long
 STOPS = PilotSettings(DecodeSettings(load_preset("dsd")))
 CREEPS = PilotSettings(DecodeSettings(load_preset("dsd")), alone=load_preset("edge_only"))
 
 
+def explaining(explain: str) -> PilotSettings:
+    return replace(STOPS, loop=LoopSettings(explain))
+
+
 class Flight:
     """A pilot with a scripted runner, what it has published, and the presets of its decodes."""
 
-    def __init__(self, settings: PilotSettings = STOPS, text: str = "action: search;") -> None:
+    def __init__(
+        self, settings: PilotSettings = STOPS, text: str = SEARCH, frames: int = 0
+    ) -> None:
         self.said, self.lost, self.now = list[Output](), False, 100.0
         tokens = vlm().tokenizer(text, add_special_tokens=False)["input_ids"]
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
+        self.runner.history = HistorySpec(frames)
         self.pilot = Pilot(
             settings,
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
@@ -52,9 +65,10 @@ class Flight:
         )
         self.pilot.use(self.runner)  # type: ignore[arg-type]
 
-    def see(self) -> None:
+    def see(self, picture: bytes | None = b"picture", ahead: float = 0.0) -> None:
+        """A second later; ``ahead``: of the camera's clock, s."""
         self.now += 1.0
-        self.pilot.see(round(self.now * 1e9), b"picture")
+        self.pilot.see(round((self.now + ahead) * 1e9), picture)
 
     def take(self) -> Decide:
         self.pilot.hear(Instruction(IT))
@@ -78,10 +92,10 @@ def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() ->
     assert flight.pilot.take() is None, "one at a time"
     flight.runner.go_on.set()
     decided = flight.pilot.make(decide)
-    assert decided.ended.words == "action: search;" and decided.ended.whole
+    assert decided.ended.words == SEARCH and decided.ended.whole
     assert str(decided.action) == "search"
     first, last = flight.of(Words)
-    assert (first.text, first.position, first.verified) == ("action: search;", 0, True)
+    assert (first.text, first.position, first.verified) == (SEARCH, 0, True)
     assert (last.finished, last.finish_reason, last.position) == (True, "end", len(first.tokens))
     for words in (first, last):
         assert (words.request, words.instruction, words.stops) == (decide.request, IT, 7)
@@ -94,8 +108,7 @@ def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() ->
 def test_the_cameras_clock_is_measured_by_stamps_that_go_on(stands_still: int) -> None:
     flight = Flight()
     for _ in range(5):
-        flight.now += 1.0
-        flight.pilot.see(round((flight.now + 3.0) * 1e9), None)
+        flight.see(None, ahead=3.0)
     assert flight.pilot.camera_clock.offset == pytest.approx(3.0)
     for _ in range(20):
         flight.now += 1.0
@@ -108,8 +121,7 @@ def test_the_cameras_clock_is_measured_by_stamps_that_go_on(stands_still: int) -
 def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset() -> None:
     flight = Flight(replace(STOPS, loop=LoopSettings(lag=0.5)))
     flight.pilot.hear(Instruction(IT))
-    flight.now += 1.0
-    flight.pilot.see(round((flight.now + 3.0) * 1e9), b"picture")
+    flight.see(ahead=3.0)
     decide = flight.pilot.take()
     assert decide is not None and decide.frame.stamp == round((flight.now + 2.5) * 1e9)
     flight.runner.go_on.set()
@@ -140,18 +152,13 @@ def test_bytes_that_never_became_a_letter_are_told_at_the_end(reason: str, rest:
 # What a mission remembers
 
 
-def remembers(flight: Flight, frames: int = 8) -> None:
-    flight.runner.history = HistorySpec(frames)
-
-
 def answers(flight: Flight) -> list[str]:
     """The answers in the prompt of the last decision."""
     return [turn.answer for turn in flight.runner.requests[-1].history]
 
 
 def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> None:
-    flight = Flight()
-    remembers(flight, 2)
+    flight = Flight(frames=2)
     held = []
     for _ in range(4):
         decided = flight.decided()
@@ -160,62 +167,56 @@ def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> Non
             picture_digest(b"picture") for _ in held[-1]
         ]
     assert [len(each) for each in held] == [0, 1, 2, 1]
-    assert answers(flight) == ["action: search;"]
+    assert answers(flight) == [SEARCH]
 
 
 @pytest.mark.parametrize("change", ["goal", "history", "stop"])
 def test_another_mission_begins_anew(change: str) -> None:
-    flight = Flight()
-    remembers(flight)
+    flight = Flight(frames=8)
     for _ in range(2):
         flight.decided()
-    assert answers(flight) == ["action: search;"]
+    assert answers(flight) == [SEARCH]
     if change == "history":
-        remembers(flight, 4)
+        flight.runner.history = HistorySpec(4)
     else:
         flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
     flight.decided()
     assert not answers(flight)
 
 
-@pytest.mark.parametrize("how", ["aborted", "unverified", "no action"])
-def test_what_nobody_verified_or_decided_is_in_no_history(how: str) -> None:
-    text = "reason: nothing;" if how == "no action" else "action: search;"
-    flight = Flight(text=text)
-    remembers(flight)
-    flight.runner.verified = how != "unverified"
-    flight.runner.by_itself = "aborted" if how == "aborted" else "end"
-    flight.decided()
-    flight.now += 60.0
-    flight.decided()
-    assert not answers(flight)
-
-
-def test_a_decision_alone_is_made_without_the_history() -> None:
-    flight = Flight(CREEPS)
-    remembers(flight)
-    flight.decided()
-    flight.lost = True
-    flight.decided()
-    assert not answers(flight)
-    flight.lost = False
-    flight.decided()
-    assert answers(flight) == ["action: search;"]
+EXPLAINED = f"{SEARCH} reason: a wall;"
 
 
 @pytest.mark.parametrize(
-    ("explain", "answer"),
-    [(FULL, "action: search; reason: a wall;"), (UNTIL_NEXT, "action: search;")],
+    ("explain", "text", "verified", "reason", "held"),
+    [
+        (FULL, SEARCH, True, "aborted", []),
+        (FULL, SEARCH, False, "end", []),
+        (FULL, "reason: nothing;", True, "end", []),
+        (FULL, EXPLAINED, True, "end", [EXPLAINED]),
+        # Where answers may be cut, it does not depend on times.
+        (UNTIL_NEXT, EXPLAINED, True, "end", [SEARCH]),
+    ],
 )
-def test_where_answers_may_be_cut_the_history_ends_each_at_its_action(
-    explain: str, answer: str
+def test_a_history_has_whole_answers_or_actions_and_nothing_that_nobody_verified_or_decided(
+    explain: str, text: str, verified: bool, reason: str, held: list[str]
 ) -> None:
-    """So that it does not depend on times."""
-    flight = Flight(explaining(explain), "action: search; reason: a wall;")
-    remembers(flight)
-    for _ in range(2):
-        flight.decided()
-    assert answers(flight) == [answer]
+    flight = Flight(explaining(explain), text, frames=8)
+    flight.runner.verified, flight.runner.by_itself = verified, reason
+    flight.decided()
+    flight.now += 60.0
+    flight.decided()
+    assert answers(flight) == held
+
+
+def test_a_decision_alone_is_made_without_the_history() -> None:
+    """In the cloud again, once the link is back, there is one."""
+    flight = Flight(CREEPS, frames=8)
+    flight.decided()
+    flight.lost = True
+    assert flight.decided().alone and not answers(flight)
+    flight.lost = False
+    assert not flight.decided().alone and answers(flight) == [SEARCH]
 
 
 # While a decision is under way
@@ -234,7 +235,7 @@ class Flying(Flight):
         self.pilot.hear(Instruction(IT))
         self.pilot.hear(Status("idle", stops=7))
         self.see()
-        self.begun()
+        assert self.runner.said.acquire(timeout=REPLY_TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -246,33 +247,15 @@ class Flying(Flight):
         for decide in iter(self.pilot.wait, None):
             self.pilot.make(decide)
 
-    def begun(self) -> str:
-        assert self.runner.said.acquire(timeout=REPLY_TIMEOUT)
-        request: str = self.of(Words)[-1].request
-        return request
-
     def ended(self) -> list[str]:
         """How decodes ended, once nothing is under way."""
         assert self.pilot.idle.wait(REPLY_TIMEOUT)
         return self.runner.ends
 
 
-def explaining(explain: str) -> PilotSettings:
-    return replace(STOPS, loop=LoopSettings(explain))
-
-
 def test_without_explanations_a_decode_ends_at_its_action() -> None:
     with Flying(explaining(NONE)) as flying:
         assert flying.ended() == ["cut"]
-
-
-def test_an_explanation_is_cut_off_when_the_next_decision_has_its_frame() -> None:
-    with Flying(explaining(UNTIL_NEXT)) as flying:
-        flying.pilot.hear(Status("ready", flying.of(Words)[-1].request, stops=7))
-        assert not flying.runner.ends, "there is no frame from after that"
-        flying.see()
-        flying.begun()
-        assert flying.runner.ends == ["cut"]
 
 
 @pytest.mark.parametrize("event", [Instruction("stop"), EStop(True)], ids=str)
@@ -346,7 +329,124 @@ def test_under_creep_a_decision_in_the_cloud_is_given_up_with_the_link() -> None
         assert [str(said) for said in flying.of(GoalStatus)] == [f"following {IT}"], (
             "and is no failure"
         )
-    flying = Flying(CREEPS, lost=True)
-    assert flying.decided().alone
-    flying.lost, flying.now = False, flying.now + 10.0
-    assert not flying.decided().alone, "and in the cloud again once it is back"
+
+
+# On callbacks of one's own: it gets there, and whatever ends it stops the base
+
+
+class Says(ScriptedRunner):
+    """Says these answers, one a decision, the last again and again; an error is raised."""
+
+    def __init__(self, *answers: str | UserError) -> None:
+        super().__init__(vlm(), ())
+        self.answers = list(answers)
+        self.go_on.set()
+
+    def run(self, *given: Any) -> Outcome:
+        text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(text, UserError):
+            raise text
+        self.tokens = tuple(vlm().tokenizer(text, add_special_tokens=False)["input_ids"])
+        return super().run(*given)
+
+
+class Robot:
+    """A base and a camera of one's own; ``way``: m ahead, of velocities that last a tick."""
+
+    def __init__(self, runner: ScriptedRunner, dialect: Dialect = CLAUSES) -> None:
+        loop = LoopSettings(retry=0.0, dialect=dialect)
+        settings = PilotSettings(DecodeSettings(load_preset("dsd")), loop)
+        self.pilot = Pilot(settings, lambda decide, on_receive: pytest.fail("no transport"))
+        self.pilot.use(runner)  # type: ignore[arg-type]
+        self.commands: list[tuple[float, float, float]] = []
+        self.look: Callable[[], bytes] = lambda: b"picture"
+        self.stopped_by: list[str] = []
+
+    @property
+    def moved(self) -> bool:
+        return any(map(any, self.commands))
+
+    def drive(self, vx: float, vy: float, wz: float) -> None:
+        self.commands.append((vx, vy, wz))
+        if not (vx or vy or wz):
+            self.stopped_by.append(threading.current_thread().name)
+
+    def go(self, instruction: str = IT, **given: Any) -> str:
+        return str(self.pilot.navigate(instruction, lambda: self.look(), self.drive, **given))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "answers"), [("clauses", (FORWARD, STOP)), ("uni_navid", ("forward", "stop"))]
+)
+def test_it_moves_as_the_verified_words_say_and_stands_at_the_end(
+    dialect: str, answers: tuple[str, str]
+) -> None:
+    robot = Robot(Says(*answers), load_dialect(dialect))
+    assert robot.go() == f"done {IT}"
+    assert robot.moved and all(vx >= 0 for vx, _, _ in robot.commands)
+    assert robot.commands[-1] == (0.0, 0.0, 0.0)
+    assert robot.go() == f"done {IT}", "and again"
+
+
+def test_settings_and_odometry_are_ones_own() -> None:
+    robot, at = Robot(Says(FORWARD, STOP)), [0.0, 0.0, 0.0]
+
+    def odometry() -> tuple[float, float, float]:
+        at[0] += robot.commands[-1][0] * 0.05 if robot.commands else 0.0
+        return at[0], at[1], at[2]
+
+    slow = Settings(limits=Limits(speed=0.15))
+    assert robot.go(odometry=odometry, settings=slow) == f"done {IT}"
+    assert robot.moved and max(vx for vx, _, _ in robot.commands) <= 0.15
+    assert 0.0 < at[0] < 0.4, "a small step, or less where the stop came before its end"
+
+
+@pytest.mark.parametrize("error", [OSError("the camera is gone"), KeyboardInterrupt()])
+def test_what_a_callback_raises_ends_it_and_the_base_stands(error: BaseException) -> None:
+    robot = Robot(Says(FORWARD))
+
+    def look() -> bytes:
+        if robot.moved:
+            raise error
+        return b"picture"
+
+    robot.look = look
+    with pytest.raises(type(error)):
+        robot.go()
+    assert robot.commands[-1] == (0.0, 0.0, 0.0)
+    assert not {"model", "watchdog"} & {thread.name for thread in threading.enumerate()}
+    assert robot.pilot.instruction == ""
+    robot.look, robot.pilot.runner = lambda: b"picture", Says(STOP)  # type: ignore[assignment]
+    assert robot.go() == f"done {IT}", "and can begin again"
+
+
+def test_a_callback_that_hangs_while_it_drives_is_no_reason_to_drive_on() -> None:
+    robot, stopped = Robot(Says(FORWARD, STOP)), threading.Event()
+
+    def drive(vx: float, vy: float, wz: float) -> None:
+        Robot.drive(robot, vx, vy, wz)
+        if "watchdog" in robot.stopped_by:
+            stopped.set()
+
+    def look() -> bytes:
+        if robot.moved:
+            assert stopped.wait(REPLY_TIMEOUT)
+        return b"picture"
+
+    robot.drive, robot.look = drive, look  # type: ignore[method-assign]
+    robot.go()
+    assert stopped.is_set()
+
+
+def test_an_instruction_that_cannot_be_used_is_a_sentence_and_moves_nothing() -> None:
+    robot = Robot(Says(FORWARD))
+    with pytest.raises(UserError, match="the instruction is empty"):
+        robot.go(" ")
+    assert not robot.commands
+
+
+def test_problems_are_reported_while_it_goes_on() -> None:
+    problem, told = "the verifier asks for a token; give token_file", list[str]()
+    robot = Robot(Says(UserError(problem), "no action at all:", STOP))
+    assert robot.go(report=told.append) == f"done {IT}"
+    assert told[0] == problem

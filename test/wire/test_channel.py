@@ -75,12 +75,10 @@ def test_a_token_file_that_cannot_be_used_is_named_and_not_quoted(
 
 def test_a_token_file_of_any_editor_is_read(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    path.write_bytes(b"\xef\xbb\xbfnew\r\n\r\nold \r\nnew")
-    assert read_tokens(str(path)) == ("new", "old", "new")
     path.write_bytes(b" secret\n")
     assert read_token(str(path)) == "secret"
-    path.write_bytes(b"new\n\nold\n")
-    assert read_tokens(str(path)) == ("new", "old")
+    path.write_bytes(b"\xef\xbb\xbfnew\r\n\r\nold \r\nnew")
+    assert read_tokens(str(path)) == ("new", "old", "new")
     with pytest.raises(UserError, match="one line") as refused:
         read_token(str(path))
     assert "new" not in str(refused.value)

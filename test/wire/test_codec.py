@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
@@ -50,7 +50,6 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
     WireError,
-    base_digest,
 )
 
 u32 = st.integers(0, 2**32 - 1)
@@ -184,16 +183,6 @@ def plain(thing: object) -> object:
     return thing
 
 
-@given(clients)
-def test_what_a_robot_says_arrives_as_it_was(message: ClientMessage) -> None:
-    assert plain(decode_client(encode_client(message))) == plain(message)
-
-
-@given(servers)
-def test_what_a_cloud_says_arrives_as_it_was(message: ServerMessage) -> None:
-    assert plain(decode_server(encode_server(message))) == plain(message)
-
-
 @given(servers)
 def test_what_a_relay_needs_is_in_the_head_of_a_clouds_frame(message: ServerMessage) -> None:
     head = server_head(encode_server(message))
@@ -207,14 +196,15 @@ def test_what_a_relay_needs_is_in_the_head_of_a_clouds_frame(message: ServerMess
         assert head.accepted == len(message.path)
 
 
+@settings(max_examples=200)
 @given(clients, servers, st.integers(1, 2**64 - 1), st.binary(max_size=9))
-def test_times_and_later_fields_change_nothing_else_in_a_frame(
+def test_messages_arrive_as_they_were_with_times_and_later_fields_and_without(
     client: ClientMessage, server: ServerMessage, now: int, garbage: bytes
 ) -> None:
     sent, told = encode_client(client), encode_server(server)
     stamped, echoed = with_sent(sent, now), with_echo(told, Echo(now, 2, 3))
-    assert plain(decode_client(stamped)) == plain(client)
-    assert plain(decode_server(echoed)) == plain(server)
+    assert plain(decode_client(sent)) == plain(decode_client(stamped)) == plain(client)
+    assert plain(decode_server(told)) == plain(decode_server(echoed)) == plain(server)
     assert (sent_of(stamped), sent_of(sent)) == (now, 0)
     assert (echo_of(echoed), echo_of(told)) == (Echo(now, 2, 3), None)
     assert with_sent(stamped, 5) == stamped and with_echo(garbage, Echo(1, 2, 3)) == garbage
@@ -292,25 +282,6 @@ def test_a_message_that_is_not_whole_or_too_long_is_refused(
     head = Head("draft" if isinstance(body, pb.Draft) else "open")
     with pytest.raises(ValueError, match=complaint):
         decode_client(client_frame(head, body.SerializeToString()))
-
-
-@pytest.mark.parametrize("gamma", [4, 8])
-def test_a_round_of_ids_is_small(gamma: int) -> None:
-    """Up at most 48 B and down 34 B under the coupled rule."""
-    base = PrefixDigest(100, 2**64 - 1)
-    draft = Draft(tuple(range(151_000, 151_000 + gamma)))
-    assert len(encode_client(DraftMessage(base, draft, 100))) <= 48
-    verdict = Verdict(
-        base, tuple(range(gamma)), 151_000, verify_s=0.62, queue_s=0.01, leads_to=2**32 - 1
-    )
-    assert len(encode_server(verdict)) <= 34
-
-
-def test_a_grammar_is_part_of_what_the_answer_is_named_by() -> None:
-    plain = Open(1, "find", b"jpeg", "action first", SamplingPolicy(), "greedy")
-    bound = replace(plain, policy=SamplingPolicy(grammar="start: /a/"))
-    other = replace(plain, policy=SamplingPolicy(grammar="start: /b/"))
-    assert len({base_digest(each, b"prompt", b"spec") for each in (plain, bound, other)}) == 3
 
 
 def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:

@@ -202,7 +202,7 @@ class Route:
         """Record that the destination answered."""
         self._redirects, self._retried, self._silent, self.avoid = 0, False, 0, ""
 
-    def lost(self, *, connected: bool, now: float) -> bool:
+    def lost(self, *, connected: bool) -> bool:
         """Record that the stream broke or could not be made; returns whether to try again at once.
 
         A replica that was connected is tried once more, since the link alone may have broken; then

@@ -248,8 +248,7 @@ class LinkMonitor:
                     self._refusal = REFUSED.format(fault.text)
                 elif kind == "verdict":
                     self._refusal = ""
-                after_s = self._watch.answered(request, now)
-                self._answered(after_s or 0.0, now)
+                self._answered(self._watch.answered(request, now) or 0.0, now)
 
     def check(self) -> bool:
         """Whether to probe the cloud now; report the result to ``probed``. Call it a few times a

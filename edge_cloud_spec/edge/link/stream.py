@@ -236,7 +236,7 @@ class ClientStream:
             await self._wait_for_close(None if clean else LATE_CLOSE_S)
         if not self.closing:
             self._report_loss(reason if connected else self._unreachable(reason))
-            if not route.lost(connected=connected and not refused, now=time.monotonic()):
+            if not route.lost(connected=connected and not refused):
                 await asyncio.sleep(pause)
 
     async def _ask(self) -> Place:
