@@ -14,13 +14,13 @@ from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image, ImageDraw, ImageFont
 
 from ... import __version__
 from ...observe.console_view import size
 from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
+from ...share import page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .outside import outside_view
@@ -276,16 +276,9 @@ def write_report(
     numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
-    pages = Environment(
-        loader=PackageLoader("edge_cloud_spec.lab"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = pages.get_template("demo.html.jinja").render(title=title, size=size, **numbers)
     index = folder / "index.html"
-    index.write_text(page, "utf-8")
+    filled = page("lab/demo/report.html.jinja", title=title, size=size, **numbers)
+    index.write_text(filled, "utf-8")
     return index, numbers
 
 
