@@ -185,7 +185,7 @@ class Entities:
             round_ = event.round
             for words in words_of_round(round_, event.decision.verified):
                 yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
-            trip = round_.answered - round_.sent  # NaN where its draft was not received
+            trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
             if trip > 0:
                 yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
             if round_.verify:

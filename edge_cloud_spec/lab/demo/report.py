@@ -76,7 +76,7 @@ def row(decision: Decision) -> dict[str, Any]:
                 "accepted": joined(r.kept),
                 "rejected": branched(r.branches),
                 "other_branches": r.others,
-                "own": r.own if r.drafted else (r.settled or "").strip(),
+                "own": r.own if r.draft.words else (r.settled or "").strip(),
             }
             for r in sorted(decision.rounds.values(), key=lambda r: r.base)
         ],
@@ -216,7 +216,7 @@ class Caption:
         for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
             if not round_.complete or not round_.answered <= at:
                 break
-            if decision.verified and round_.drafted:
+            if decision.verified and round_.draft.words:
                 words += [(word, _INK) for word in joined(round_.kept).split()]
                 words += [(word, _OWN) for word in round_.own.split()]
             else:
