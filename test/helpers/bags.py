@@ -37,13 +37,13 @@ def changed(
     ``only``: the one topic of it. The copy is whole: only what it says is another.
     """
     source, store = Bag(bag), types()
-    kinds = {t.lstrip("/"): kind for t, kind in source.topics.items() if t.endswith(only)}
+    kinds = {topic: kind for topic, kind in source.topics.items() if topic.endswith(only)}
     with Writer(copy, version=VERSION, storage_plugin=storage) as writer:
         known = {
-            name: writer.add_connection(f"/{name}", kind, typestore=store)
-            for name, kind in kinds.items()
+            topic: writer.add_connection(topic, kind, typestore=store)
+            for topic, kind in kinds.items()
         }
-        for stamp, topic, _, message in source.read(set(kinds)):
+        for stamp, topic, message in source.read({topic: topic for topic in kinds}):
             if topic.endswith(of):
                 change(message)
             writer.write(known[topic], stamp, store.serialize_cdr(message, kinds[topic]))

@@ -46,7 +46,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), -1))
 for path in sys.argv[2:]:
     try:
-        print("read", sum(1 for _ in Bag(Path(path)).read(("instruction",))))
+        print("read", sum(1 for _ in Bag(Path(path)).read({"": "/instruction"})))
     except UserError as error:
         print("refused", repr(str(error)))
 """

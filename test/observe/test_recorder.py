@@ -82,7 +82,7 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None
     bag = Bag(tmp_path / "bag")
     expected = {t if t.startswith("/") else f"/robot1/{t}" for t in TOPICS}
     assert set(bag.topics) == expected
-    [(_, _, _, noted)] = bag.read(["robot1/run_info"])
+    [(_, _, noted)] = bag.read({"run_info": "/robot1/run_info"})
     assert json.loads(noted.data)["target"] == "the target"
 
 
@@ -108,7 +108,7 @@ def test_a_full_disk_ends_the_command_with_a_sentence_the_node_stays_and_nobody_
     node.communicate(timeout=60)
     assert node.returncode == 0
     for bag in tmp_path.iterdir():
-        assert sum(1 for _ in Bag(bag).read(["camera/image_raw/compressed"])) > 5
+        assert sum(1 for _ in Bag(bag).read({"camera": "/camera/image_raw/compressed"})) > 5
 
 
 @pytest.mark.parametrize(
