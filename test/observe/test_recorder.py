@@ -75,7 +75,7 @@ def test_every_topic_of_a_namespaced_robot_is_in_the_bag(tmp_path: Path) -> None
     recorder = record("cli", "record", "--out", str(tmp_path / "bag"), "--namespace", "robot1")
     with Robot("/robot1") as one:
         one.until(lambda: all(p.get_subscription_count() for p in one.publishers_.values()))
-        one.spin(2.5)  # it looks for a raw camera each second
+        one.spin(1.5)  # it looks for a raw camera each second
         recorder.send_signal(signal.SIGINT)
         said, errors = recorder.communicate()
     assert recorder.returncode == 0 and "recorded" in said, errors
@@ -92,7 +92,7 @@ def test_a_full_disk_ends_the_command_with_a_sentence_the_node_stays_and_nobody_
     command = record("cli", "record", "--out", str(tmp_path / "command"), limit=2_500_000)
     folder = ("--ros-args", "-p", f"folder:={tmp_path / 'node'}")
     node = record("observe.recorder", *folder, limit=2_500_000)
-    with Robot("", 60_000) as one:
+    with Robot("", 120_000) as one:
         one.until(lambda: command.poll() is not None)
         said = one.collect(DiagnosticArray, "/diagnostics", 10)
         one.until(lambda: any("the bag so far" in s.message for m in said for s in m.status))
