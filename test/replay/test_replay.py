@@ -369,13 +369,8 @@ def test_an_instruction_of_ones_own_and_how_often_to_decide(bag: Path, tmp_path:
 
 
 def test_what_a_bag_lacks_is_said(bag: Path, tmp_path: Path) -> None:
-    for topic, sentence in (
-        ("instruction", "has no camera"),
-        ("camera/image_raw/compressed", "has no instruction"),
-    ):
-        part = changed(bag, tmp_path / topic.replace("/", "_"), only=topic)
-        with pytest.raises(UserError, match=sentence):
-            read_recording(part)
+    with pytest.raises(UserError, match="has no camera"):
+        read_recording(changed(bag, tmp_path / "blind", only="instruction"))
     stopped = make_bag(tmp_path / "stopped", instruction="stop", seconds=0.5)
     with pytest.raises(UserError, match="no picture while an instruction was followed"):
         read_recording(stopped)
@@ -402,6 +397,5 @@ def test_a_picture_that_is_damaged_is_named_and_not_decided_on(bag: Path, tmp_pa
     copy = changed(bag, tmp_path / "zeroed", zero, "compressed")
     with pytest.raises(UserError, match=r"picture 1 of .* a block of its bytes is zero"):
         read_recording(copy)
-    assert main(["replay", str(copy)]) == 2
     with pytest.raises(UserError, match="the camera frame is empty"):
         read_recording(changed(bag, tmp_path / "empty", clear, "compressed"))
