@@ -116,6 +116,20 @@ def read_yaml(path: Path, most: int = 2**18) -> Any:
     return content
 
 
+def page(template: str, **values: Any) -> str:
+    """An HTML page; ``template``: the path of its file in the package. It needs all its values."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # none of the commands' start
+
+    pages = Environment(
+        loader=PackageLoader(_PACKAGE, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return pages.get_template(template).render(**values)
+
+
 def has_lab() -> bool:
     """Whether the lab is installed; on a robot it may not be."""
     found = find_spec(_LAB)

@@ -21,23 +21,20 @@ SILENCE = 0.3  # s without commands, after which it is told nothing
 def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = "") -> Recording:
     """The recording of a drive from a bag; topics are found by their types. Raises UserError."""
     bag, recording = Bag(path), Recording()
-    odom, camera, cmd_vel = (
-        topic_of(bag.topics, given, kinds, option).lstrip("/")
-        for given, kinds, option in (
-            (odom, ODOMETRY, "--odom"),
-            (camera, TYPES.values(), "--camera"),
-            (cmd_vel, COMMANDS, "--cmd-vel"),
-        )
-    )
+    topics = {
+        "odom": topic_of(bag.topics, odom, ODOMETRY, "--odom"),
+        "camera": topic_of(bag.topics, camera, TYPES.values(), "--camera"),
+        "cmd_vel": topic_of(bag.topics, cmd_vel, COMMANDS, "--cmd-vel"),
+    }
     commanded, yaw = math.inf, 0.0
-    for received, topic, _, message in bag.read([odom, camera, cmd_vel]):
+    for received, name, message in bag.read(topics):
         now = received / 1e9
-        if topic == odom:
+        if name == "odom":
             at = message.pose.pose.position
             yaw += wrap(yaw_of(message.pose.pose.orientation) - yaw)
             recording.poses.append((now, at.x, at.y, yaw))
             recording.stamps.append((seconds_of(message.header.stamp), now))
-        elif topic == camera:
+        elif name == "camera":
             jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)
             recording.frames.append(frame_of(jpeg, seconds_of(message.header.stamp), now))
         else:

@@ -3,7 +3,6 @@ page."""
 
 from __future__ import annotations
 
-import html
 import math
 import os
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import yaml
 from ..errors import UserError
 from ..nav.motion import REACTION, Axis, Limits
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
+from ..share import page
 from .camera import FITS, LAGS, Lags, blur_of, lags_of
 from .figures import (
     MOVE,
@@ -266,12 +266,6 @@ def write_whole(path: Path, text: str) -> None:
 
 # The page
 
-STYLE = """body{font:15px/1.45 sans-serif;margin:2em auto;max-width:60em;color:#222;padding:0 1em}
-table{border-collapse:collapse}td{padding:.15em 1em .15em 0;border-bottom:1px solid #eee}
-.bad{color:#a30}figure{display:inline-block;margin:1em;font-size:13px}
-svg{display:block;border:1px solid #ddd;transform:scaleY(-1)}
-polyline{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke}
-pre{background:#f5f5f2;padding:1em}"""
 COLOURS = ("#2b6cb0", "#d69e2e", "#c53030", "#2f855a", "#6b46c1")
 GREY = "#bbb"
 Curve = tuple[str, Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
@@ -280,33 +274,25 @@ Curve = tuple[str, Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
 
 def page_of(report: Report, title: str) -> str:
     """A self-contained page: figures, refusals, curves."""
-    rows = "".join(f"<tr><td>{_text(a)}<td>{_text(b)}" for a, b in report.lines)
-    missing = "".join(f"<li>{_text(one)}" for one in [*report.missing, *NOT_MEASURED])
-    charts = [
+    curves = [
         chart
         for found, name, unit in zip(report.axes, ("Moves", "Turns"), ("m/s", "rad/s"), strict=True)
         for chart in (
-            _chart(f"{name}: {unit} over s", _speeds(found.runs)),
-            _chart(f"{name}: executed over commanded, by {unit}", _shares(found.runs)),
+            (f"{name}: {unit} over s", _speeds(found.runs)),
+            (f"{name}: executed over commanded, by {unit}", _shares(found.runs)),
         )
     ]
     if report.lags:
         line: Curve = (GREY, [LAGS[0], LAGS[-1]], [FITS] * 2)
-        charts.append(
-            _chart("Camera: fit over its lag, s", [line, (COLOURS[0], *report.lags.fits)])
-        )
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{_text(title)}</title>"
-        f"<style>{STYLE}</style><h1>{_text(title)}</h1>"
-        + "".join(f"<p class=bad>{_text(one)}</p>" for one in report.sentences)
-        + f"<table>{rows}</table><p>Grey: commanded. A colour: a speed.</p>{''.join(charts)}"
-        + f"<h2>Not measured</h2><ul>{missing}</ul><h2>Parameters</h2>"
-        + f"<pre>{_text(yaml.safe_dump(report.parameters, sort_keys=False))}</pre></html>\n"
+        curves.append(("Camera: fit over its lag, s", [line, (COLOURS[0], *report.lags.fits)]))
+    return page(
+        "commission/report.html.jinja",
+        title=title,
+        report=report,
+        charts=[_chart(name, drawn) for name, drawn in curves if len(drawn) > 1],
+        missing=[*report.missing, *NOT_MEASURED],
+        parameters=yaml.safe_dump(report.parameters, sort_keys=False),
     )
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=False)
 
 
 def _speeds(runs: Sequence[Run]) -> list[Curve]:
@@ -341,20 +327,14 @@ def _shares(runs: Sequence[Run]) -> list[Curve]:
     return [(GREY, [0.0, most], [1.0, 1.0]), *strokes]
 
 
-def _chart(title: str, curves: Sequence[Curve]) -> str:
-    """An SVG of the curves, with their ranges in words; empty without data."""
-    if len(curves) < 2:
-        return ""
+def _chart(title: str, curves: Sequence[Curve]) -> dict[str, Any]:
+    """What the page draws: each curve's colour and points, and their ranges."""
     xs, ys = (np.concatenate([np.asarray(curve[i], float) for curve in curves]) for i in (1, 2))
-    left, right, low, high = xs.min(), xs.max(), min(0.0, ys.min()), ys.max() or 1.0
-    lines = "".join(
-        '<polyline stroke="{}" points="{}" />'.format(
-            colour, " ".join(f"{a:.4g},{b:.4g}" for a, b in zip(along, up, strict=True))
-        )
-        for colour, along, up in curves
-    )
-    return (
-        f"<figure><b>{_text(title)}</b> from {low:.2g} to {high:.2g}<svg width=420 height=200 "
-        f'viewBox="{left:.4g} {low:.4g} {right - left:.4g} {high - low:.4g}" '
-        f"preserveAspectRatio=none>{lines}</svg>{left:.2g} to {right:.2g}</figure>"
-    )
+    return {
+        "title": title,
+        "curves": [(colour, zip(along, up, strict=True)) for colour, along, up in curves],
+        "left": xs.min(),
+        "right": xs.max(),
+        "low": min(0.0, ys.min()),
+        "high": ys.max() or 1.0,
+    }

@@ -253,19 +253,16 @@ def _said(status: Any) -> Health:
 
 def _endpoints(node: Any) -> Iterable[Endpoint]:
     for topic, _ in node.get_topic_names_and_types():
-        for info in node.get_publishers_info_by_topic(topic):
-            yield _endpoint(topic, info, True)
-        for info in node.get_subscriptions_info_by_topic(topic):
-            yield _endpoint(topic, info, False)
-
-
-def _endpoint(topic: str, info: Any, publishes: bool) -> Endpoint:
-    qos = info.qos_profile
-    return Endpoint(
-        node=f"{info.node_namespace.rstrip('/')}/{info.node_name}",
-        topic=topic,
-        kind=info.topic_type,
-        publishes=publishes,
-        reliable=qos.reliability.name != "BEST_EFFORT",
-        latched=qos.durability.name == "TRANSIENT_LOCAL",
-    )
+        for info in (
+            *node.get_publishers_info_by_topic(topic),
+            *node.get_subscriptions_info_by_topic(topic),
+        ):
+            qos = info.qos_profile
+            yield Endpoint(
+                node=f"{info.node_namespace.rstrip('/')}/{info.node_name}",
+                topic=topic,
+                kind=info.topic_type,
+                publishes=info.endpoint_type.name == "PUBLISHER",
+                reliable=qos.reliability.name != "BEST_EFFORT",
+                latched=qos.durability.name == "TRANSIENT_LOCAL",
+            )

@@ -7,10 +7,10 @@ needs it.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
@@ -76,33 +76,28 @@ class Annotator(Node):
     # Pictures
 
     def _on_compressed(self, message: CompressedImage) -> None:
-        self._draw(message.data, message.header)
+        self._draw(message.header, lambda: bytes(message.data))
 
     def _on_image(self, message: Image) -> None:
-        if self.count_publishers(self.resolve_topic_name("camera/image_raw/compressed")):
-            return  # the same pictures come compressed
-        if self._wanted:
-            with contextlib.suppress(UserError):  # the drafter reports what is wrong with it
-                self._draw(encode_frame(message), message.header)
+        if not self.count_publishers(self.resolve_topic_name("camera/image_raw/compressed")):
+            self._draw(message.header, lambda: encode_frame(message))
 
-    @property
-    def _wanted(self) -> bool:
-        return bool(self._raw.get_subscription_count() or self._compressed.get_subscription_count())
-
-    def _draw(self, jpeg: Any, header: Header) -> None:
-        if not self._wanted:
+    def _draw(self, header: Header, jpeg: Callable[[], bytes]) -> None:
+        raw_wanted = self._raw.get_subscription_count()
+        jpeg_wanted = self._compressed.get_subscription_count()
+        if not (raw_wanted or jpeg_wanted):
             return
         try:
             caption = draw_caption(caption_of(self._run_log, self._instruction))
-            sheet = annotate(decode_image(bytes(jpeg), MAX_DRAWN), caption)
+            sheet = annotate(decode_image(jpeg(), MAX_DRAWN), caption)
         except UserError:
             return  # the drafter reports what is wrong with it
-        if self._raw.get_subscription_count():
+        if raw_wanted:
             height, width, channels = sheet.shape
             raw = Image(header=header, height=height, width=width, encoding="rgb8")
             raw.step, raw.data = width * channels, sheet.tobytes()
             self._raw.publish(raw)
-        if self._compressed.get_subscription_count():
+        if jpeg_wanted:
             encoded = io.BytesIO()
             Picture.fromarray(sheet).save(encoded, "JPEG", quality=85)
             self._compressed.publish(

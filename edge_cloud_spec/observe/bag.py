@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -55,23 +55,20 @@ class Bag:
         self.path = path
         if not path.exists():
             raise UserError(f"there is no bag {path}")
-        metadata = _metadata(path)
-        self._counts = _check_bag(path, metadata) if metadata is not None else _check_file(path)
+        self._counts = _check_bag(path, _metadata(path)) if path.is_dir() else _check_file(path)
         with _reading(path) as reader:
             self.topics = {c.topic: c.msgtype for c in reader.connections if c.msgcount}
 
-    def read(self, topics: Collection[str]) -> Iterator[tuple[int, str, bytes, Any]]:
-        """(ns, topic without its leading slash, CDR, message) of these topics, in order of time.
+    def read(self, topics: Mapping[str, str]) -> Iterator[tuple[int, str, Any]]:
+        """(ns, name, message) of these topics, full names by name, in order of time.
 
         Messages are read with the bag's own types, so that bags of earlier versions can be read.
         """
-        bag = self.path
+        bag, names = self.path, {full: name for name, full in topics.items()}
         with _reading(bag) as reader:
-            wanted = [c for c in reader.connections if c.topic.lstrip("/") in topics]
+            wanted = [c for c in reader.connections if c.topic in names]
             left = Counter({c.topic: self._counts.get(c.topic, 0) for c in wanted})
-            messages = reader.messages(connections=wanted) if wanted else iter(())
-            while (found := _next(bag, messages)) is not None:
-                connection, stamp, data = found
+            for connection, stamp, data in reader.messages(wanted) if wanted else ():
                 left[connection.topic] -= 1
                 try:
                     types_of = reader.typestore.fielddefs
@@ -82,7 +79,7 @@ class Bag:
                     raise UserError(
                         f"{bag} has a damaged message on {connection.topic}: {one_line(error)}"
                     ) from None
-                yield stamp, connection.topic.lstrip("/"), bytes(data), message
+                yield stamp, names[connection.topic], message
         lost = [topic for topic, count in left.items() if count]
         if lost:
             raise UserError(f"{bag} is damaged: its metadata.yaml does not fit {lost[0]}")
@@ -136,25 +133,17 @@ def topic_of(types: Mapping[str, str], given: str, kinds: Collection[str], optio
 
 @contextmanager
 def _reading(bag: Path) -> Iterator[AnyReader]:
-    """An open reader; exceptions of rosbags while opening become UserErrors."""
-    with ExitStack() as stack:
-        try:
-            with Reader(bag) as found:
-                check_definitions(found.connections)
-            reader = stack.enter_context(AnyReader([bag], default_typestore=types()))
-            check_types(reader.typestore.fielddefs)
-        except Exception as error:  # the classes differ between formats and kinds of damage
-            raise UserError(f"{bag} cannot be read as a bag: {one_line(error)}") from None
-        yield reader
-
-
-def _next(
-    bag: Path, messages: Iterator[tuple[Connection, int, bytes]]
-) -> tuple[Connection, int, bytes] | None:
+    """An open reader; exceptions of rosbags, also while it is used, become UserErrors."""
     try:
-        return next(messages, None)
-    except Exception as error:
-        raise UserError(f"{bag} is damaged: {one_line(error)}") from None
+        with Reader(bag) as found:
+            check_definitions(found.connections)
+        with AnyReader([bag], default_typestore=types()) as reader:
+            check_types(reader.typestore.fielddefs)
+            yield reader
+    except UserError:
+        raise
+    except Exception as error:  # the classes differ between formats and kinds of damage
+        raise UserError(f"{bag} cannot be read as a bag: {one_line(error)}") from None
 
 
 def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:
@@ -200,10 +189,8 @@ def _check_file(path: Path) -> dict[str, int]:
     return _CHECKS[path.suffix](path)
 
 
-def _metadata(bag: Path) -> dict[str, Any] | None:
-    """The content of metadata.yaml; None if the bag is a file."""
-    if not bag.is_dir():
-        return None
+def _metadata(bag: Path) -> dict[str, Any]:
+    """The content of metadata.yaml."""
     path = bag / "metadata.yaml"
     files = sorted(p for p in bag.iterdir() if p.suffix in _CHECKS)
     if not path.is_file() and not files:

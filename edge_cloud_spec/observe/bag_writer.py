@@ -9,7 +9,7 @@ from binascii import crc32
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -28,23 +28,14 @@ BLOCK_S = 2.0  # after which a block is written; a power cut loses no more
 FOOTER = struct.Struct("<QQI8s")  # start of the summary, of its offsets; checksum, magic
 
 
-class _Unbuffered:
+class _Unbuffered(FileIO):
     """A file whose writes are complete when they return; nothing is buffered."""
 
-    def __init__(self, path: Path) -> None:
-        self._raw = path.open("r+b", buffering=0)
-        self._raw.seek(0, 2)
-        self.tell, self.seek, self.close = self._raw.tell, self._raw.seek, self._raw.close
-
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: Any) -> int:
         left = memoryview(data)
         while left.nbytes:
-            left = left[self._raw.write(left) :]
+            left = left[super().write(left) :]
         return memoryview(data).nbytes
-
-    def truncate(self, size: int) -> None:
-        self._raw.truncate(size)
-        self._raw.seek(size)
 
 
 @dataclass(frozen=True)
@@ -62,9 +53,9 @@ class RecoverableMcap(McapWriter):
     def __init__(self, path: Path, compression: CompressionMode) -> None:
         super().__init__(path, compression)
         self.bio.close()
-        self._file = file = _Unbuffered(self.path)
+        self._file = file = _Unbuffered(self.path, "r+")
         self.bio = cast(Any, file)  # what rosbags writes to
-        self._begin = self._file.tell()
+        self._begin = file.seek(0, 2)
         self._blocks: list[_Block] = []
 
     def write(self, connection: Connection, timestamp: int, data: bytes | memoryview) -> None:
@@ -99,6 +90,7 @@ class RecoverableMcap(McapWriter):
             self.channel_stats[channel] -= count
         self.message_end_time = max((block.last for block in self._blocks), default=0)
         self._file.truncate(self._blocks[-1].end if self._blocks else self._begin)
+        self._file.seek(0, 2)
         return True
 
     def close(self, version: int, metadata: str) -> None:
@@ -191,10 +183,9 @@ class BagWriter:
     def _end_early(self, error: OSError) -> None:
         """Remove blocks until the index fits on the disk."""
         self._open = False
-        storage = cast("RecoverableMcap | None", self._writer.storage)
         readable = False
-        while storage is not None and not readable:
-            try:
+        while storage := cast("RecoverableMcap | None", self._writer.storage):
+            with contextlib.suppress(OSError):
                 if not storage.take_back():
                     break
                 self._writer.counts = dict(storage.channel_stats)
@@ -202,8 +193,6 @@ class BagWriter:
                 self._writer.max_timestamp = self._last = storage.message_end_time
                 self._writer.close()
                 readable = True
-            except OSError:
-                storage = cast("RecoverableMcap | None", self._writer.storage)
         with contextlib.suppress(Exception):
             self._writer.abort()
         self.problem = f"the recording to {self.folder} ended: {error.strerror or error}; " + (

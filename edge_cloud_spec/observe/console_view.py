@@ -134,7 +134,7 @@ def words_of(round_: ShownRound, verified: bool = True) -> Text:
     text = Text()
     for words in words_of_round(round_, verified):
         before, style, behind = MARKS[words.fate]
-        if not round_.drafted:
+        if not round_.draft.words:
             before = behind = ""
         text.append(" " if text.plain else "")
         text.append(f"{before}{words.text}{behind}", style)

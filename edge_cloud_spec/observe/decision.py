@@ -22,15 +22,10 @@ _SPECIAL = re.compile(r"<\|\w+\|>")  # tokens that are no text, as the Qwen fami
 class ShownDraft:
     """A draft as sent: its words in the order of its nodes, and the time of drafting."""
 
-    words: tuple[str, ...]
-    tree: Draft | None  # None: it could not be read, and is taken for a chain
-    drafting: float
-    sent: float
-
-    @property
-    def parents(self) -> tuple[int, ...] | None:
-        """The parents of the draft's nodes; None for a chain."""
-        return None if self.tree is None else self.tree.parents
+    words: tuple[str, ...] = ()
+    tree: Draft | None = None  # None: it could not be read, and is taken for a chain
+    drafting: float = math.nan
+    sent: float = math.nan
 
     def path_of(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """The nodes along the longest path that agrees with these tokens."""
@@ -48,8 +43,8 @@ class ShownDraft:
 class ShownRound:
     """One draft and its verdict. ``accepted`` is None until the verdict arrives.
 
-    ``drafting``, ``sent`` and ``answered`` are when drafting began, the draft was sent and the
-    verdict came; ``verify`` seconds of the waiting were the target's pass. ``settled`` is the text
+    ``draft`` has no words where it was not received. ``answered`` is when the verdict came;
+    ``verify`` seconds of the waiting for it were the target's pass. ``settled`` is the text
     that the verdict added. ``generated``: the tokens of a pass that the server made over its own
     nodes; as many of the robot's drafted words as agree with them are shown as accepted.
     """
@@ -57,11 +52,8 @@ class ShownRound:
     number: int
     base: int
     hash: int | None = None  # of the prefix that its draft extends; None until the verdict arrived
-    drafted: tuple[str, ...] = ()
-    parents: tuple[int, ...] | None = None  # of a tree's nodes; None: a chain
+    draft: ShownDraft = ShownDraft()
     path: tuple[int, ...] = ()  # the nodes that were accepted
-    drafting: float = math.nan
-    sent: float = math.nan
     answered: float = math.nan
     verify: float = 0.0
     accepted: int | None = None
@@ -77,22 +69,23 @@ class ShownRound:
     @property
     def kept(self) -> tuple[str, ...]:
         """The drafted words that the cloud accepted, if the draft was received."""
-        return tuple(self.drafted[node] for node in self.path if node < len(self.drafted))
+        return tuple(self.draft.words[n] for n in self.path if n < len(self.draft.words))
 
     @property
     def branches(self) -> tuple[tuple[str, ...], ...]:
         """The drafted words after the accepted ones: each most likely branch to its end; a chain
         has one."""
-        tree = Draft((0,) * len(self.drafted), self.parents)
+        words, tree = self.draft.words, self.draft.tree
+        tree = Draft((0,) * len(words), tree.parents if tree else None)
         return tuple(
-            tuple(self.drafted[node] for node in _first_of_each(tree, child))
+            tuple(words[node] for node in _first_of_each(tree, child))
             for child in list(tree.children(self.path[-1] if self.path else -1))[:MAX_BRANCHES]
         )
 
     @property
     def others(self) -> int:
         """How many drafted words are neither accepted nor in ``branches``."""
-        return len(self.drafted) - len(self.kept) - sum(map(len, self.branches))
+        return len(self.draft.words) - len(self.kept) - sum(map(len, self.branches))
 
     @property
     def own(self) -> str:
@@ -151,8 +144,7 @@ class Decision:
             return
         if round_.generated is not None:
             round_.path = draft.path_of(round_.generated)
-        round_.drafted, round_.parents = draft.words, draft.parents
-        round_.drafting, round_.sent = draft.drafting, draft.sent
+        round_.draft = draft
 
     @property
     def complete(self) -> bool:
@@ -269,8 +261,7 @@ def words_of_decision(decision: Decision) -> list[WordSpan]:
         words += words_of_round(round_, decision.verified)
     for (base, _), draft in reversed(decision.drafts.items()):
         if base == decision.length and not decision.finish:
-            waiting = ShownRound(0, base, drafted=draft.words, parents=draft.parents)
-            words += _words(branched(waiting.branches), "drafted")
+            words += _words(branched(ShownRound(0, base, draft=draft).branches), "drafted")
             break
     return words
 

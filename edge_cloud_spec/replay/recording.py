@@ -108,10 +108,9 @@ def read_recording(path: Path, choice: Choice = Choice()) -> Recording:
     """Read a bag: ours, or any with a camera and an instruction. Raises UserError."""
     bag = Bag(path)
     topics = choose_topics(bag.topics, choice)
-    names = {full.lstrip("/"): name for name, full in topics.items()}
-    reading = _Reading(path, topics, choice)
-    for stamp, full, _, message in bag.read(names):
-        reading.take(stamp, names[full], message)
+    reading = _Reading(path, topics, choice, choice.say)
+    for stamp, name, message in bag.read(topics):
+        reading.take(stamp, name, message)
     has_decisions = {"decode_request", "verified_tokens"} <= topics.keys()
     tasks = reading.recorded_tasks() if has_decisions and not choice.say else ()
     if not tasks:
@@ -126,17 +125,14 @@ class _Reading:
     path: Path
     topics: Mapping[str, str]
     choice: Choice
+    instruction: str
     run_log: RunLog = field(default_factory=RunLog)
     frames: int = 0
     zero: int | None = None
-    instruction: str = ""
     instructions: int = 0
     last: float = -1e9
     chosen: list[ReplayTask] = field(default_factory=list)
     seen: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.instruction = self.choice.say
 
     def take(self, stamp: int, topic: str, message: Any) -> None:
         """One message, received at ``stamp`` (ns)."""

@@ -97,14 +97,13 @@ def bag_messages(path: Path, namespace: str = "") -> Iterator[Timed]:
     """
     bag = Bag(path)
     topics = robot_topics(bag.topics, TYPES, namespace)
-    names = {full.lstrip("/"): name for name, full in topics.items()}
-    if not names:
+    if not topics:
         raise UserError(f"{path} has none of the graph's topics to show")
-    names["diagnostics"] = "/diagnostics"  # of all robots
+    topics["/diagnostics"] = "/diagnostics"  # of all robots
     begun = None
-    for stamp, full, _, message in bag.read(names):
+    for stamp, name, message in bag.read(topics):
         begun = stamp if begun is None else begun
-        yield (stamp - begun) / 1e9, names[full], message
+        yield (stamp - begun) / 1e9, name, message
 
 
 class Entities:
@@ -185,7 +184,7 @@ class Entities:
             round_ = event.round
             for words in words_of_round(round_, event.decision.verified):
                 yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
-            trip = round_.answered - round_.sent  # NaN where its draft was not received
+            trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
             if trip > 0:
                 yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
             if round_.verify:

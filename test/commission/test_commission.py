@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from helpers.bags import make_bag
@@ -22,7 +21,6 @@ from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
 from edge_cloud_spec.commission.trials import CIRCLE, Settings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.sim.camera import Camera, Eye
 from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
@@ -94,7 +92,7 @@ def test_another_base_is_not_taken_for_it() -> None:
         assert found.keys() == {"response", "braking", "slowest", "overshoot"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(seed: int) -> None:
     abort = random.Random(seed).uniform(0.0, 125.0)
     trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
@@ -108,7 +106,7 @@ def pauses(at: float, lasts: float) -> Callable[[Pose, float], Pose | None]:
     return lambda pose, now: None if at <= now < at + lasts else pose
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_short_pause_of_odometry_only_repeats_the_trial(seed: int) -> None:
     draw = random.Random(seed)
     lasts = draw.uniform(0.3, 0.95)
@@ -259,16 +257,16 @@ def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recording = Trial(Kinematic(0.2, 0.2, slowest=(0.1, 0.2))).run().commission.recording
-    for name, nudge in (("drive", 0.0), ("nudged", 0.001)):
-        write_bag(tmp_path / name, recording, nudge)
-        assert main(["commission", "--bag", name]) == 0
-        said = capsys.readouterr().out
-        assert "moves: dead band                  0.100 m/s" in said
-        assert "braking                    0.19" in said
-        assert "not measured: camera: lag" in said and "0.6 m and more" in said
+    write_bag(tmp_path / "drive", recording, nudge=0.001)
+    assert main(["commission", "--bag", "drive"]) == 0
+    said = capsys.readouterr().out
+    assert "moves: dead band                  0.100 m/s" in said
+    assert "braking                    0.19" in said
+    assert "not measured: camera: lag" in said and "0.6 m and more" in said
     assert (tmp_path / "robot.html").is_file() and not (tmp_path / "robot.yaml").exists()
     recording.commands.clear()
-    write_bag(tmp_path / "still", recording)
+    del recording.poses[:-2000]  # 40 s
+    write_bag(tmp_path / "still", recording, nudge=0.0)
     assert main(["commission", "--bag", "still"]) == 0
     said = capsys.readouterr().out
     assert "not measured: turns: response" in said
@@ -276,33 +274,24 @@ def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
     assert not runs_of(recording)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def rendered() -> Iterator[None]:
-    """The bags are of one room, and most turn alike in it: each picture is rendered once."""
-    render, seen = Camera.render, dict[Eye, np.ndarray]()
-
-    def known(self: Camera, eye: Eye) -> np.ndarray:
-        return seen[eye] if eye in seen else seen.setdefault(eye, render(self, eye))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Camera, "render", known)
-        yield
-
-
-@pytest.mark.parametrize(("lag", "raw"), [(0.0, None), (0.4, None), (1.2, "bgr8")])
+@pytest.mark.parametrize(("lag", "raw"), [(0.0, None), (1.2, "bgr8")])
 def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
     lag: float, raw: str | None, tmp_path: Path
 ) -> None:
-    bag = make_bag(tmp_path / "turns", seed=ROOM, lag=lag, seconds=14.0, raw=raw)
+    bag = make_bag(tmp_path / "turns", seed=ROOM, lag=lag, seconds=8.0, raw=raw)
     lags = report_of(recording_of(bag), Settings()).lags
     assert lags and abs(lags.lag - lag) <= 0.03 and abs(lags.most - lag) <= 0.03
 
 
 @pytest.mark.parametrize(
     ("asked", "why"),
-    [([], "record 20 seconds"), (["--camera", "/cam"], "--camera must name a topic")],
+    [
+        ([], "record 20 seconds"),
+        (["--camera", "/cam"], "--camera must name a topic"),
+        (["--speed", "9"], "speed must be a number from 0.1 to 1.5"),
+    ],
 )
-def test_a_bag_from_which_no_lag_can_be_told_says_so_in_a_sentence(
+def test_a_bag_without_a_lag_or_an_option_that_cannot_be_is_one_sentence(
     asked: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bag = make_bag(tmp_path / "bag", seed=ROOM, seconds=2.0)
@@ -311,8 +300,3 @@ def test_a_bag_from_which_no_lag_can_be_told_says_so_in_a_sentence(
     said, refused = capsys.readouterr()
     assert why in (refused if asked else said) and (done == 2) == bool(asked)
     assert asked or "stands to decide: the camera's lag is not known" in said
-
-
-def test_options_that_cannot_be_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["commission", "--speed", "9"]) == 2
-    assert "speed must be a number from 0.1 to 1.5" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Bags for tests: those of ``examples/make_bag.py``, and copies with a message changed."""
+"""Bags for tests: those of ``examples/make_bag.py``, and copies with a message changed.
+
+Most bags turn alike in the same rooms: each picture is rendered once in a process.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 
+from edge_cloud_spec.lab.sim.camera import Camera, Eye
 from edge_cloud_spec.observe.bag import VERSION, Bag, types
 
 _PATH = Path(__file__).resolve().parents[2] / "examples/make_bag.py"
+_RENDER = Camera.render
+_RENDERED: dict[tuple[int, Eye], np.ndarray] = {}  # by the room's seed
 
 
 def make_bag(folder: Path, **options: Any) -> Path:
@@ -20,7 +28,16 @@ def make_bag(folder: Path, **options: Any) -> Path:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.write_bag(folder, **options)
+
+    def render(camera: Camera, eye: Eye) -> np.ndarray:
+        view = options.get("seed", 0), eye
+        if view not in _RENDERED:
+            _RENDERED[view] = _RENDER(camera, eye)
+        return _RENDERED[view]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Camera, "render", render)
+        module.write_bag(folder, **options)
     return folder
 
 
@@ -37,13 +54,13 @@ def changed(
     ``only``: the one topic of it. The copy is whole: only what it says is another.
     """
     source, store = Bag(bag), types()
-    kinds = {t.lstrip("/"): kind for t, kind in source.topics.items() if t.endswith(only)}
+    kinds = {topic: kind for topic, kind in source.topics.items() if topic.endswith(only)}
     with Writer(copy, version=VERSION, storage_plugin=storage) as writer:
         known = {
-            name: writer.add_connection(f"/{name}", kind, typestore=store)
-            for name, kind in kinds.items()
+            topic: writer.add_connection(topic, kind, typestore=store)
+            for topic, kind in kinds.items()
         }
-        for stamp, topic, _, message in source.read(set(kinds)):
+        for stamp, topic, message in source.read({topic: topic for topic in kinds}):
             if topic.endswith(of):
                 change(message)
             writer.write(known[topic], stamp, store.serialize_cdr(message, kinds[topic]))

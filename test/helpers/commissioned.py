@@ -151,7 +151,7 @@ class Trial:
         self.pending.append(Frame(came, came, columns - columns.mean(), float(sharp)))
 
 
-def write_bag(path: Path, recording: Recording, nudge: float = 0.0) -> None:
+def write_bag(path: Path, recording: Recording, nudge: float) -> None:
     """Its commands, 20 a second while they last, and its odometry as a bag.
 
     ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.

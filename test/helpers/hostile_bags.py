@@ -127,9 +127,15 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@lru_cache
+def large_message() -> tuple[bytes, int]:
+    """A message of almost ``MAX_BLOCK`` bytes, compressed, and its size."""
+    raw = message(CDR + bytes(bag_check.MAX_BLOCK - 1000))
+    return zstd.compress(raw, level=1), len(raw)
+
+
 def large_block(stamp: int) -> bytes:
-    raw = message(CDR + bytes(bag_check.MAX_BLOCK - 1000), stamp)
-    return block(zstd.compress(raw, level=1), len(raw), b"zstd", stamp)
+    return block(*large_message(), b"zstd", stamp)
 
 
 TABLES = {

@@ -23,6 +23,7 @@ from edge_cloud_spec.observe.annotated_picture import (
 from edge_cloud_spec.observe.decision import (
     Fate,
     RoundSettled,
+    ShownDraft,
     ShownRound,
     WordSpan,
     words_of_decision,
@@ -147,7 +148,7 @@ def test_words_that_were_not_received_leave_a_gap_of_their_number() -> None:
 def test_of_a_draft_that_was_not_heard_whole_what_was_heard_is_shown(
     drafted: tuple[str, ...], path: tuple[int, ...], kept: tuple[str, ...]
 ) -> None:
-    assert ShownRound(1, 0, drafted=drafted, path=path).kept == kept
+    assert ShownRound(1, 0, draft=ShownDraft(drafted), path=path).kept == kept
 
 
 def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:

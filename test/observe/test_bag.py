@@ -59,7 +59,8 @@ def write_sqlite(folder: Path, written: Messages) -> None:
 
 
 def read(bag: Path) -> Messages:
-    return [(stamp, topic, cdr) for stamp, topic, cdr, _ in Bag(bag).read(tuple(TOPICS))]
+    found = Bag(bag).read({topic: f"/{topic}" for topic in TOPICS})
+    return [(at, topic, bytes(types().serialize_cdr(m, TOPICS[topic]))) for at, topic, m in found]
 
 
 def test_a_bag_reads_back_with_our_reader_and_with_any_other(tmp_path: Path) -> None:
@@ -84,9 +85,9 @@ def garble(data: bytearray, rng: random.Random) -> None:
 
 
 def after_damage(bag: Path, file: Path, damage: Damage) -> Iterator[Messages | str]:
-    """What is read of a bag whose file was damaged, or what is said of it; sixty times."""
+    """What is read of a bag whose file was damaged, or what is said of it; forty times."""
     whole = file.read_bytes()
-    for seed in range(60):
+    for seed in range(40):
         data = bytearray(whole)
         damage(data, random.Random(seed))
         file.write_bytes(data)
@@ -107,17 +108,13 @@ def test_damage_is_one_sentence_or_changes_nothing(damage: Damage, tmp_path: Pat
         *after_damage(bag, bag / "metadata.yaml", damage),
     ]
     read_as = [one for one in found if not isinstance(one, str)]
-    assert all(one == written for one in read_as) and len(found) - len(read_as) > 30
+    assert all(one == written for one in read_as) and len(found) - len(read_as) > 20
     assert read(bag) == written
-
-
-@pytest.mark.parametrize("damage", [zero, garble])
-def test_a_damaged_database_is_one_sentence_or_other_bytes(damage: Damage, tmp_path: Path) -> None:
-    """sqlite3 has no checksums: what its pages cannot tell, the pictures' own check does."""
-    written, bag = messages(), tmp_path / "bag"
-    write_sqlite(bag, written)
-    for found in after_damage(bag, bag / "bag.db3", damage):
-        assert isinstance(found, str) or len(found) == len(written)
+    # sqlite3 has no checksums: what its pages cannot tell, the pictures' own check does.
+    database = tmp_path / "database"
+    write_sqlite(database, written)
+    for one in after_damage(database, database / "database.db3", damage):
+        assert isinstance(one, str) or len(one) == len(written)
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {  # what is said of it
@@ -219,4 +216,4 @@ def test_a_bag_that_is_closed_while_messages_come_is_whole(tmp_path: Path) -> No
         until(lambda: writer.messages > 2000)
         writer.close()
         writing.result()
-    assert 2000 < sum(1 for _ in Bag(folder).read(("instruction",))) == writer.messages < count
+    assert 2000 < sum(1 for _ in Bag(folder).read({"": "/instruction"})) == writer.messages < count

@@ -46,7 +46,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), -1))
 for path in sys.argv[2:]:
     try:
-        print("read", sum(1 for _ in Bag(Path(path)).read(("instruction",))))
+        print("read", sum(1 for _ in Bag(Path(path)).read({"": "/instruction"})))
     except UserError as error:
         print("refused", repr(str(error)))
 """
@@ -70,13 +70,7 @@ def test_each_hostile_bag_is_refused_by_one_sentence_in_little_memory(tmp_path: 
         *(folder(tmp_path / name, written) for name, written in HOSTILE_METADATA.items()),
         tmp_path / "pipe.db3",
     ]
-    for bag, said in zip(bags, reading(*bags), strict=True):
-        assert said.startswith("refused"), (bag.name, said)
-        assert str(bag) in said and "\\n" not in said and "MemoryError" not in said
-
-
-def test_the_same_bags_without_what_is_hostile_are_read(tmp_path: Path) -> None:
-    """So that what refuses them is not how they were made."""
+    # The same without what is hostile, so that what refuses them is not how they were made.
     raw = b"".join(message(CDR, stamp) for stamp in range(1, 9))
     plain = [
         mcap(tmp_path / "plain.mcap", defined() + raw),
@@ -91,9 +85,13 @@ def test_the_same_bags_without_what_is_hostile_are_read(tmp_path: Path) -> None:
             ),
         ),
     ]
-    assert reading(*plain) == ["read 8"] * len(plain)
     empty = HOSTILE_METADATA["messages_compressed"].replace("MESSAGE", "NONE")
-    assert "compressed as a whole" not in reading(folder(tmp_path / "folder", empty))[0]
+    *found, empty_folder = reading(*bags, *plain, folder(tmp_path / "folder", empty))
+    for bag, said in zip(bags, found, strict=False):
+        assert said.startswith("refused"), (bag.name, said)
+        assert str(bag) in said and "\\n" not in said and "MemoryError" not in said
+    assert found[len(bags) :] == ["read 8"] * len(plain)
+    assert "compressed as a whole" not in empty_folder
 
 
 @pytest.mark.parametrize("storage", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
@@ -110,7 +108,7 @@ def test_numbers_that_lie_are_one_sentence_in_little_memory(
             writer.write(topic, stamp * 10**9, CDR)
     (file,) = (tmp_path / "honest").glob("honest.*")
     whole, rng, bags = file.read_bytes(), random.Random(20), [tmp_path / "honest"]
-    for number in range(150):
+    for number in range(80):
         data, at = bytearray(whole), rng.randrange(len(whole) - 8)
         value = rng.choice((1 << 31, 1 << 34, 1 << 62, rng.getrandbits(64))) >> rng.choice((0, 8))
         width = rng.choice((2, 4, 8))

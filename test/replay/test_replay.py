@@ -45,6 +45,7 @@ from edge_cloud_spec.replay.recording import (
 )
 
 COMPRESSED, RAW = CAMERAS.values()
+FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
 TEXT = RUN["instruction"]
 
 pytest.importorskip("rclpy")
@@ -80,14 +81,18 @@ def replay(bag: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bag(tmp_path_factory.mktemp("bag") / "plain")
+
+
+@pytest.fixture(scope="module")
 def recorded(nodes: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The decisions on a foreign bag (sqlite3, namespaced, raw), recorded beside it."""
     folder = tmp_path_factory.mktemp("replay")
-    options = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
-    foreign = make_bag(folder / "foreign", **options)
+    foreign = make_bag(folder / "foreign", seconds=2.0, **FOREIGN)
     sampled = ("--rule", "coupled", "--temperature", "1.5", "--seed", "7")
     status, rows = replay(foreign, "--out", str(folder / "recorded"), *sampled)
-    assert status == 0 and len(rows) == 4
+    assert status == 0 and len(rows) == 2
     assert all(row["replayed"] and row["recorded"] is None for row in rows)
     return folder / "recorded"
 
@@ -103,11 +108,11 @@ def test_new_decisions_are_recorded_and_nodes_of_its_own_replay_them_to_equal_on
         monkeypatch.setenv(name, os.environ[name])  # its graph sets its own
     again = tmp_path / "again"
     assert main(["replay", str(recorded), "--out", str(again)]) == 0
-    assert "4 of 4 decisions are the recorded ones" in capsys.readouterr().out
+    assert "2 of 2 decisions are the recorded ones" in capsys.readouterr().out
     recording = read_recording(recorded)
     assert dialect_of(recording.run_log) == "clauses" and dialect_of(RunLog()) == ""
     assert {task.parameters["rule"] for task in recording.tasks} == {"coupled"}
-    assert [task.parameters["first_decision"] for task in recording.tasks] == [0, 1, 2, 3]
+    assert [task.parameters["first_decision"] for task in recording.tasks] == [0, 1]
     was, now = (
         [task.recorded.remembered for task in tasks if task.recorded]
         for tasks in (recording.tasks, read_recording(again).tasks)
@@ -209,9 +214,8 @@ def test_what_cannot_be_is_said_before_the_bag_is_read(
 
 
 def test_an_instruction_that_the_models_do_not_know_is_one_sentence(
-    nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nodes: int, bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bag = make_bag(tmp_path / "bag", seconds=0.5)
     assert replay(bag, "--say", "sing a song", "--out", str(tmp_path / "out"))[0] == 2
     said = capsys.readouterr().err
     assert said.startswith("error: the drafter refuses 'sing a song'") and said.count("\n") == 1
@@ -238,12 +242,12 @@ MOVERS: dict[str, Callable[[Node], object]] = {
 def test_a_replay_where_something_could_move_says_nothing_and_ends(
     mover: str,
     nodes: int,
+    bag: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(player, "LISTEN", 60.0)  # however long a loaded machine takes to find it
-    bag = make_bag(tmp_path / "bag", seconds=0.2)
     with bystander("navigator" if mover == "navigator" else "other", nodes) as (node, heard):
         MOVERS.get(mover, lambda node: None)(node)
         status, rows = replay(bag, "--say", "find the blue box", "--out", str(tmp_path / "out"))
@@ -262,18 +266,21 @@ def _interrupt(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_first_words", "ends_with", "decisions"),
-    [(MOVERS["cmd_vel"], 1, 0), (_interrupt, 130, 0), (lambda node: None, 0, 4)],
+    ("every", "at_first_words", "ends_with", "decisions"),
+    [("0", MOVERS["cmd_vel"], 1, 0), ("0", _interrupt, 130, 0), ("2", lambda node: None, 0, 2)],
     ids=["somebody comes", "interrupted", "played to its end"],
 )
 def test_a_replay_takes_its_instruction_back_however_it_ends_and_no_robot_hears_of_it(
+    every: str,
     at_first_words: Callable[[Node], object],
     ends_with: int,
     decisions: int,
     nodes: int,
+    bag: Path,
     tmp_path: Path,
 ) -> None:
-    bag, began, said = make_bag(tmp_path / "bag"), list[str](), list[str]()
+    began, said = list[str](), list[str]()
+    options = ("--say", "find the blue box", "--every", every, "--out", str(tmp_path / "out"))
     robot = NodeThread("robot", domain=nodes)
     subscribe(robot.node, lambda topic, *_: said.append(topic), set(TOPICS) - {"/diagnostics"})
     robot.start()
@@ -285,7 +292,7 @@ def test_a_replay_takes_its_instruction_back_however_it_ends_and_no_robot_hears_
                 at_first_words(node)
 
         node.create_subscription(VerifiedTokens, "verified_tokens", on_words, 10)
-        status, rows = replay(bag, "--say", "find the blue box", "--out", str(tmp_path / "out"))
+        status, rows = replay(bag, *options)
         assert (status, len(rows)) == (ends_with, decisions) and began
         assert not rows or re.match("action: .*blue box", rows[0]["replayed"])
         until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "stopped told to stop")
@@ -333,23 +340,12 @@ def test_a_topic_that_cannot_be_meant_is_refused(
     assert sentence in str(raised.value)
 
 
-@pytest.fixture(scope="module")
-def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bag(tmp_path_factory.mktemp("bag") / "plain")
-
-
 def test_every_storage_name_and_encoding_gives_the_same_tasks(bag: Path, tmp_path: Path) -> None:
     plain = read_recording(bag)
     assert len(plain.tasks) == 4 and plain.frames == 20 and not plain.compares
     assert [task.frame for task in plain.tasks] == [1, 6, 11, 16]
     for number, options in enumerate(
-        (
-            {"storage": "sqlite3"},
-            {"namespace": "robot1"},
-            {"raw": "rgb8"},
-            {"raw": "bgr8", "namespace": "robot1", "storage": "sqlite3"},
-            {"raw": "mono8", "camera": "/front/rgb"},
-        )
+        (FOREIGN, {"raw": "rgb8"}, {"raw": "mono8", "camera": "/front/rgb"})
     ):
         other = read_recording(make_bag(tmp_path / str(number), **options))
         assert [(t.frame, t.stamp, t.instruction) for t in other.tasks] == [
@@ -373,13 +369,8 @@ def test_an_instruction_of_ones_own_and_how_often_to_decide(bag: Path, tmp_path:
 
 
 def test_what_a_bag_lacks_is_said(bag: Path, tmp_path: Path) -> None:
-    for topic, sentence in (
-        ("instruction", "has no camera"),
-        ("camera/image_raw/compressed", "has no instruction"),
-    ):
-        part = changed(bag, tmp_path / topic.replace("/", "_"), only=topic)
-        with pytest.raises(UserError, match=sentence):
-            read_recording(part)
+    with pytest.raises(UserError, match="has no camera"):
+        read_recording(changed(bag, tmp_path / "blind", only="instruction"))
     stopped = make_bag(tmp_path / "stopped", instruction="stop", seconds=0.5)
     with pytest.raises(UserError, match="no picture while an instruction was followed"):
         read_recording(stopped)
@@ -406,6 +397,5 @@ def test_a_picture_that_is_damaged_is_named_and_not_decided_on(bag: Path, tmp_pa
     copy = changed(bag, tmp_path / "zeroed", zero, "compressed")
     with pytest.raises(UserError, match=r"picture 1 of .* a block of its bytes is zero"):
         read_recording(copy)
-    assert main(["replay", str(copy)]) == 2
     with pytest.raises(UserError, match="the camera frame is empty"):
         read_recording(changed(bag, tmp_path / "empty", clear, "compressed"))

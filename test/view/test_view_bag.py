@@ -15,7 +15,6 @@ from helpers.rerun_file import PlayState, Row, lines, play_state, read_rows, sta
 from helpers.run_bag import KINDS, Said, jpeg, run, status, write_run
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.errors import how_to_install
 from edge_cloud_spec.view.sink import Sink
 
 
@@ -162,19 +161,11 @@ def test_raw_pictures_are_shown_where_there_are_no_compressed_ones(tmp_path: Pat
     assert bytes(picture.values["blob"]).startswith(b"\xff\xd8")
 
 
-def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_namespaced_robot_is_found_and_of_several_one_is_chosen(tmp_path: Path) -> None:
     rows = view(tmp_path / "one", run(), robots=("dog",))
     assert lines(rows["/tokens"])[0] == ("drafted", "turn left medium")
-    bag = write_run(tmp_path / "two", "dog", "cat")
-    assert main(["view", str(bag), "--save", str(tmp_path / "two.rrd")]) == 2
-    assert "several robots" in (said := capsys.readouterr().err) and "cat, dog" in said
     rows = view(tmp_path / "chosen", run(), "--namespace", "/cat", robots=("dog", "cat"))
     assert len(lines(rows["/tokens"])) == 5  # of one robot
-    other = ["view", str(bag), "--save", str(tmp_path / "no.rrd"), "--namespace", "bird"]
-    assert main(other) == 2
-    assert "under /bird" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("topic", ["nav_status", "instruction_status", "link_state"])
@@ -215,11 +206,3 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(
     assert main(["view", *(bag if o == "BAG" else o for o in options)]) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.startswith("error: ") and said.count("\n") == 1
-
-
-def test_without_rerun_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
-    assert main(["view", str(tmp_path)]) == 2
-    assert how_to_install("rerun") in capsys.readouterr().err

@@ -14,13 +14,13 @@ from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image, ImageDraw, ImageFont
 
 from ... import __version__
 from ...observe.console_view import size
 from ...observe.decision import Decision, branched, joined
 from ...observe.run_log import RunLog
+from ...share import page
 from ..sim.floor_plan import draw_plan
 from ..sim.room import Pose, Room
 from .outside import outside_view
@@ -76,7 +76,7 @@ def row(decision: Decision) -> dict[str, Any]:
                 "accepted": joined(r.kept),
                 "rejected": branched(r.branches),
                 "other_branches": r.others,
-                "own": r.own if r.drafted else (r.settled or "").strip(),
+                "own": r.own if r.draft.words else (r.settled or "").strip(),
             }
             for r in sorted(decision.rounds.values(), key=lambda r: r.base)
         ],
@@ -216,7 +216,7 @@ class Caption:
         for round_ in sorted(decision.rounds.values(), key=lambda r: r.base):
             if not round_.complete or not round_.answered <= at:
                 break
-            if decision.verified and round_.drafted:
+            if decision.verified and round_.draft.words:
                 words += [(word, _INK) for word in joined(round_.kept).split()]
                 words += [(word, _OWN) for word in round_.own.split()]
             else:
@@ -276,16 +276,9 @@ def write_report(
     numbers["film"] = write_film(folder, run_log, room, run["instruction"], result).name
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
-    pages = Environment(
-        loader=PackageLoader("edge_cloud_spec.lab"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = pages.get_template("demo.html.jinja").render(title=title, size=size, **numbers)
     index = folder / "index.html"
-    index.write_text(page, "utf-8")
+    filled = page("lab/demo/report.html.jinja", title=title, size=size, **numbers)
+    index.write_text(filled, "utf-8")
     return index, numbers
 
 
