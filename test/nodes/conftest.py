@@ -25,8 +25,7 @@ def domain() -> Iterator[int]:
         yield domain
 
 
-@pytest.fixture
-def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def launching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed."""
     running: list[subprocess.Popen[str]] = []
 
@@ -39,6 +38,10 @@ def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in running:
         process.kill()
         process.communicate()
+
+
+launch = pytest.fixture(launching, name="launch")
+launch_once = pytest.fixture(launching, name="launch_once", scope="module")
 
 
 @pytest.fixture
@@ -62,10 +65,9 @@ def start(
     ) -> subprocess.Popen[str]:
         listens = any(argument.startswith("listen:=") for argument in arguments)
         process = launch(program, *arguments, *([] if listens else ["-p", "listen:=0.2"]))
-        bench.until(lambda: bench.states and bench.words.get_subscription_count())
-        bench.until(lambda: bench.e_stop.get_subscription_count())
-        bench.until(lambda: bench.instruction.get_subscription_count())
-        bench.until(lambda: bench.count_publishers("cmd_vel"))
+        heard = (bench.words, bench.e_stop, bench.instruction)
+        bench.until(lambda: bench.states and bench.count_publishers("cmd_vel"))
+        bench.until(lambda: all(publisher.get_subscription_count() for publisher in heard))
         if ready:
             bench.until(lambda: bench.state.detail != "the navigator is not active")
         return process
