@@ -177,17 +177,25 @@ def test_what_holds_the_navigator_is_said_with_what_to_do(
     assert health.level == level and all(word in str(health) for word in words)
 
 
-def drafter(**given: object) -> Health:
+@pytest.mark.parametrize(
+    ("given", "level", "words"),
+    [
+        ({}, Level.OK, "find it"),
+        ({"instruction": ""}, Level.OK, "no instruction"),
+        ({"alive": False}, Level.ERROR, "the model's thread has ended"),
+        (
+            {"camera": Health(Level.ERROR, "no picture"), "problem": "no decision"},
+            Level.ERROR,
+            "no picture | no decision",
+        ),
+    ],
+)
+def test_a_drafter_says_the_worst_of_camera_thread_and_decision(
+    given: dict[str, Any], level: Level, words: str
+) -> None:
     camera = Health(Level.OK, "pictures come")
-    return drafter_health(**{"instruction": "find it", "camera": camera, **given})  # type: ignore[arg-type]
-
-
-def test_a_drafter_says_the_worst_of_camera_thread_and_decision() -> None:
-    assert drafter().level == Level.OK and "find it" in drafter().message
-    assert drafter(instruction="").message == "no instruction"
-    assert drafter(alive=False).level == Level.ERROR
-    blind = drafter(camera=Health(Level.ERROR, "no picture"), problem="no decision")
-    assert blind.level == Level.ERROR and "no picture | no decision" in blind.message
+    health = drafter_health(**{"instruction": "find it", "camera": camera, **given})
+    assert health.level == level and words in health.message
 
 
 CHECKS, REMEDIES = ("cloud", "camera"), ("start it", "give another token", "")

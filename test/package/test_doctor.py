@@ -68,10 +68,10 @@ def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: P
     assert finding.level == Level.ERROR and "model-1.safetensors" in finding.message
 
 
-def test_a_drafter_without_files_is_no_missing_directory() -> None:
-    for name in ("bytes", "openai:http://127.0.0.1:8080/v1"):
-        finding = check_model("drafter", name)
-        assert finding.level == Level.OK and name in finding.message
+@pytest.mark.parametrize("name", ["bytes", "openai:http://127.0.0.1:8080/v1"])
+def test_a_drafter_without_files_is_no_missing_directory(name: str) -> None:
+    finding = check_model("drafter", name)
+    assert finding.level == Level.OK and name in finding.message
 
 
 def test_ros_and_the_messages_are_found_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
