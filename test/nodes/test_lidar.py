@@ -121,8 +121,10 @@ def test_a_cloud_that_is_cut_or_lies_about_its_size_is_refused(name: str, value:
         points_of_cloud(message, SETTINGS, "base_link")
 
 
-def test_a_node_stops_before_what_its_scan_shows_and_without_one(bench: Bench, start: Any) -> None:
-    start("-p", "obstacles.scan:=/laser", "-p", "obstacles.points:=/cloud")
+def test_a_node_stops_before_what_its_scan_shows_and_without_one(
+    bench: Bench, start_here: Any
+) -> None:
+    start_here({"obstacles.scan": "/laser", "obstacles.points": "/cloud"})
     lasers = bench.create_publisher(LaserScan, "/laser", qos_profile_sensor_data)
     clouds = bench.create_publisher(PointCloud2, "/cloud", qos_profile_sensor_data)
     free, ahead = [3.0] * 360, [3.0] * 360

@@ -1,4 +1,4 @@
-"""The navigator node in a process of its own, over real topics."""
+"""The navigator node over real topics: in a process of its own where its end is looked at."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     assert process.returncode == 0 and "Traceback" not in errors
 
 
-def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start: Any) -> None:
-    start("-p", "dialect:=uni_navid", "-p", "drive:=stop_and_go")
+def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start_here: Any) -> None:
+    start_here({"dialect": "uni_navid", "drive": "stop_and_go"})
     bench.say("left left forward", "cut", finish="length")
     bench.until(lambda: bench.said("idle", "cut", "refused: 'left left forward' ends without"))
     bench.say("action: turn left large;", "ours", finish="end")
@@ -156,9 +156,11 @@ def test_what_waits_for_the_lock_grows_older_meanwhile(
     assert [event.age for event in heard] == [5.0]
 
 
-def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(bench: Bench, start: Any) -> None:
+def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(
+    bench: Bench, start_here: Any
+) -> None:
     """And one that is set later is refused by its name."""
-    start("-p", "limits.speed:=9.0", "-p", "odometry:=maybe")
+    start_here({"limits.speed": 9.0, "odometry": "maybe"})
     bench.until(lambda: "limits.speed must be" in bench.state.detail)
     assert bench.state.state == "stopped"
     assert "odometry must be one of" in bench.state.detail
@@ -216,9 +218,9 @@ def hold_and_release(bench: Bench, kind: str) -> None:
 
 
 def test_an_instruction_during_e_stop_moves_nothing_at_its_release(
-    bench: Bench, start: Any
+    bench: Bench, start_here: Any
 ) -> None:
-    start()
+    start_here({})
     bench.until(lambda: bench.state.state == "idle")
     for kind in PROFILES:
         hold_and_release(bench, kind)
@@ -232,11 +234,13 @@ def test_an_instruction_during_e_stop_moves_nothing_at_its_release(
     assert bench.state.stops == before + 7
 
 
-def test_a_navigator_that_starts_under_a_latched_stop_never_moves(bench: Bench, start: Any) -> None:
+def test_a_navigator_that_starts_under_a_latched_stop_never_moves(
+    bench: Bench, start_here: Any
+) -> None:
     stop = bench.create_publisher(Bool, "e_stop", LATCHED)
     stop.publish(Bool(data=True))
     # On a loaded machine DDS takes seconds to match publishers: docs/safety.md on `listen`.
-    start("-p", "listen:=5.0", ready=False)
+    start_here({"listen": 5.0}, ready=False)
     for number in range(200):  # words for the count of each status that was heard
         bench.say(TURN, f"r{number}", instruction=CUP)
         bench.executor_.spin_once(timeout_sec=0.02)
@@ -260,10 +264,10 @@ def test_a_navigator_moves_nothing_before_it_has_found_its_drafter_whatever_the_
     bench.until(lambda: bench.state.state == "idle")
 
 
-def test_a_base_whose_clock_differs_is_allowed_for_and_said(bench: Bench, start: Any) -> None:
+def test_a_base_whose_clock_differs_is_allowed_for_and_said(bench: Bench, start_here: Any) -> None:
     """And what it says closes the loop: it stands where it is commanded to turn."""
     ahead = 3.0
-    start("-p", "odometry:=required", "-p", "odometry_timeout:=5.0")
+    start_here({"odometry": "required", "odometry_timeout": 5.0})
     bench.hear_diagnostics()
     odometry = Odometry()
     odometry.pose.pose.orientation.w = 1.0
