@@ -62,13 +62,12 @@ def launch_graph(
     folder: Path,
     bag: Path | None,
     on_ready: Callable[[str, float], None] = lambda name, seconds: None,
-    timeout: float = STARTUP_TIMEOUT,
 ) -> Iterator[RunningGraph]:
     """A context in which the graph runs: starts it, waits until it is ready, and ends it in any
     case.
 
     ``on_ready`` gets each process's name and its start-up time, s. Raises UserError if one ends by
-    itself or is not ready after ``timeout`` seconds.
+    itself or is not ready after ``STARTUP_TIMEOUT`` seconds.
     """
     domain = free_domain()
     environment = {
@@ -93,10 +92,10 @@ def launch_graph(
                 del waiting[name]
                 on_ready(name, time.monotonic() - begun)
             processes.check()
-            if time.monotonic() - begun > timeout:
+            if time.monotonic() - begun > STARTUP_TIMEOUT:
                 name = next(iter(waiting))
                 raise UserError(
-                    f"{name} is not up after {timeout:g} s: {processes.last_error(name)}"
+                    f"{name} is not up after {STARTUP_TIMEOUT:g} s: {processes.last_error(name)}"
                 )
             time.sleep(0.1)
         time.sleep(DISCOVERY)

@@ -19,23 +19,21 @@ SAID = ["a line", "error: no such file", "[INFO] closing"]
 
 
 @pytest.mark.parametrize(
-    ("status", "why"),
+    ("name", "role", "status", "why"),
     [
-        *((n, f"navigator ended (exit status {n}): no such file") for n in (0, 1, 2, 3)),
-        (-9, "navigator ended (killed by SIGKILL, perhaps out of memory)"),
-        (-15, "navigator ended (killed by SIGTERM)"),
+        *(("navigator", Role.NEEDED, n, f"exit status {n}): no such file") for n in (0, 1, 2, 3)),
+        ("navigator", Role.NEEDED, -9, "killed by SIGKILL, perhaps out of memory)"),
+        ("navigator", Role.NEEDED, -15, "killed by SIGTERM)"),
+        ("bridge", Role.RESPAWNED, 0, "exit status 0): no such file"),
+        ("bridge", Role.RESPAWNED, 2, "exit status 2): no such file"),
     ],
 )
-def test_a_navigator_that_ends_is_the_end_of_all(status: int, why: str) -> None:
+def test_a_navigator_that_ends_and_what_cannot_start_or_was_ended_by_somebody_is_the_end_of_all(
+    name: str, role: Role, status: int, why: str
+) -> None:
     """What it said before a signal killed it is not given as the cause."""
-    then = ExitRules().on_exit("navigator", Role.NEEDED, status, 500.0, SAID)
-    assert then == EndAll(why)
-
-
-def test_what_cannot_start_or_was_ended_by_somebody_is_not_started_again() -> None:
-    for status in (0, 2):
-        then = ExitRules().on_exit("cloud_bridge", Role.RESPAWNED, status, 500.0, SAID)
-        assert then == EndAll(f"cloud_bridge ended (exit status {status}): no such file")
+    then = ExitRules().on_exit(name, role, status, 500.0, SAID)
+    assert then == EndAll(f"{name} ended ({why}")
 
 
 def test_a_crash_is_respawned_a_bounded_number_of_times() -> None:
@@ -54,9 +52,9 @@ def test_one_that_ran_for_long_is_respawned_again() -> None:
         assert isinstance(then, Respawn)
 
 
-def test_a_window_may_be_closed() -> None:
-    for status in (0, 2, -11):
-        assert ExitRules().on_exit("rviz2", Role.OPTIONAL, status, 1.0, SAID) is None
+@pytest.mark.parametrize("status", [0, 2, -11])
+def test_a_window_may_be_closed(status: int) -> None:
+    assert ExitRules().on_exit("rviz2", Role.OPTIONAL, status, 1.0, SAID) is None
 
 
 def test_last_words_are_the_last_error_else_the_last_line() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 pytest.importorskip("launch_ros", reason="ROS's launch is not on the package index")
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+from helpers.cloud.grpc_cloud import until
 from helpers.graph.ros_domain import ros_domain
 from helpers.processes import processes_with
 
@@ -88,14 +88,10 @@ def test_sigint_ends_everything_and_nothing_outlives_a_launch_that_was_killed(do
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert launch.stdout is not None
         for line in launch.stdout:
             if "drafting with" in line:
                 break
         launch.send_signal(number)
-        end = time.monotonic() + REPLY_TIMEOUT
-        while left(domain):
-            assert time.monotonic() < end, left(domain)
-            time.sleep(0.05)
+        until(lambda: not left(domain))
         launch.stdout.close()
         assert launch.wait(REPLY_TIMEOUT) == (0 if number == signal.SIGINT else -number)

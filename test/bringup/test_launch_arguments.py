@@ -35,13 +35,26 @@ def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        ({"sim": "go2"}, r"pip install --no-deps -r requirements/go2\.txt"),
+        ({"record": "bag"}, "record:= needs rosbags.*pip install"),
+    ],
+)
+def test_what_needs_a_package_that_is_missing_is_refused(
+    texts: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: name)
+    settings_of(given(**texts))
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=why):
+        settings_of(given(**texts))
+
+
 def test_sim_go2_is_the_simulator_with_legs_and_true_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
-        with pytest.raises(UserError, match=r"pip install --no-deps -r requirements/go2\.txt"):
-            settings_of(given(sim="go2"))
     monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: name)
     for sim, base in (("go2", {"base": "go2"}), ("true", {})):
         settings = settings_of(given(sim=sim))

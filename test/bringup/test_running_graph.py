@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,20 +12,6 @@ from edge_cloud_spec.bringup.graph import GraphSettings
 from edge_cloud_spec.bringup.running_graph import is_ready
 from edge_cloud_spec.msg import LinkState
 from edge_cloud_spec.observe.run_log import RunLog
-
-
-class Observed:
-    """What an observer of a graph saw."""
-
-    def __init__(self, state: int) -> None:
-        self._run_log = RunLog()
-        self._run_log.on_message("link_state", LinkState(state=state), 0.0)
-
-    def subscribers(self, topic: str) -> set[str]:
-        return {"cloud_bridge"}
-
-    def read(self, query: Callable[[RunLog], Any]) -> Any:
-        return query(self._run_log)
 
 
 @pytest.mark.parametrize(
@@ -39,4 +25,9 @@ class Observed:
 def test_the_bridge_is_up_when_it_has_found_the_verifier_that_is_started_with_it(
     cloud: str, state: int, ready: bool
 ) -> None:
-    assert is_ready("cloud_bridge", Observed(state), GraphSettings(cloud=cloud)) == ready  # type: ignore[arg-type]
+    log = RunLog()
+    log.on_message("link_state", LinkState(state=state), 0.0)
+    observer: Any = SimpleNamespace(
+        subscribers=lambda topic: {"cloud_bridge"}, read=lambda query: query(log)
+    )
+    assert is_ready("cloud_bridge", observer, GraphSettings(cloud=cloud)) == ready

@@ -277,3 +277,25 @@ def test_what_is_not_there_is_found(case: str) -> None:
 
 def test_what_is_there_is_no_problem() -> None:
     assert list(filter(None, problems(ROOT / "README.md", RIGHT))) == []
+
+
+# For cost profile, reply timeout, commanded motion, registry and server drafting.
+GONE = re.compile("regime|patience|ledger|roster|own_?drafting", re.IGNORECASE)
+NAMES = re.compile(r"^ *(?:class|def) +(\w+)|self\.(\w+) *[:=]|^ *(\w+): ", re.MULTILINE)
+OLD = "class OwnDrafting:\n    patience: float\n    def ledger(self):\n        self._regime = 1\n"
+
+
+def gone(text: str) -> list[str]:
+    """The names that a text of Python defines with a word that is gone."""
+    return [name for found in NAMES.findall(text) for name in found if GONE.search(name)]
+
+
+@pytest.mark.parametrize("folder", ["edge_cloud_spec", "test", "launch", "examples"])
+def test_a_word_that_has_gone_for_the_fields_own_does_not_come_back(folder: str) -> None:
+    assert gone(OLD) == ["OwnDrafting", "patience", "ledger", "_regime"]
+    found = {
+        str(file): gone(file.read_text())
+        for file in (ROOT / folder).rglob("*.py")
+        if file != Path(__file__)
+    }
+    assert found and not {file: names for file, names in found.items() if names}

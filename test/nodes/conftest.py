@@ -1,10 +1,11 @@
-"""A ROS domain for each module, and nodes in processes of their own."""
+"""A ROS domain for each module, nodes in processes of their own, and a navigator in this one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,7 @@ def domain() -> Iterator[int]:
         yield domain
 
 
-@pytest.fixture
-def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def launching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed."""
     running: list[subprocess.Popen[str]] = []
 
@@ -41,6 +41,10 @@ def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+launch = pytest.fixture(launching, name="launch")
+launch_once = pytest.fixture(launching, name="launch_once", scope="module")
+
+
 @pytest.fixture
 def bench(launch: object) -> Iterator[Bench]:
     """It ends before ``launch`` kills: Fast DDS 2.14 crashes where a participant ends beside a
@@ -49,6 +53,15 @@ def bench(launch: object) -> Iterator[Bench]:
 
     with Bench() as bench:
         yield bench
+
+
+def find_navigator(bench: Bench, ready: bool) -> None:
+    """Wait until the navigator is there and hears everything."""
+    heard = (bench.words, bench.e_stop, bench.instruction)
+    bench.until(lambda: bench.states and bench.count_publishers("cmd_vel"))
+    bench.until(lambda: all(publisher.get_subscription_count() for publisher in heard))
+    if ready:
+        bench.until(lambda: bench.state.detail != "the navigator is not active")
 
 
 @pytest.fixture
@@ -60,14 +73,25 @@ def start(
     def begin(
         *arguments: str, program: list[str] = MODULE, ready: bool = True
     ) -> subprocess.Popen[str]:
-        listens = any(argument.startswith("listen:=") for argument in arguments)
-        process = launch(program, *arguments, *([] if listens else ["-p", "listen:=0.2"]))
-        bench.until(lambda: bench.states and bench.words.get_subscription_count())
-        bench.until(lambda: bench.e_stop.get_subscription_count())
-        bench.until(lambda: bench.instruction.get_subscription_count())
-        bench.until(lambda: bench.count_publishers("cmd_vel"))
-        if ready:
-            bench.until(lambda: bench.state.detail != "the navigator is not active")
+        # Last: what stands before a parameter file is overridden by it.
+        process = launch(program, *arguments, "-p", "listen:=0.2")
+        find_navigator(bench, ready)
         return process
 
     return begin
+
+
+@pytest.fixture
+def start_here(bench: Bench) -> Iterator[Callable[..., None]]:
+    """As ``start``, with the navigator in this process."""
+    from helpers.graph.nodes_here import running
+
+    from edge_cloud_spec.nodes.navigator import NavigatorNode
+
+    with ExitStack() as nodes:
+
+        def begin(parameters: Mapping[str, object], ready: bool = True) -> None:
+            nodes.enter_context(running(NavigatorNode, **{"listen": 0.2, **parameters}))
+            find_navigator(bench, ready)
+
+        yield begin

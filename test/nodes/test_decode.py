@@ -1,47 +1,92 @@
-"""The decode path through real nodes: verifier, bridge and drafter as processes, topics between."""
+"""The decode path through real nodes: bridge and drafter as processes, topics between."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.graph.decode_graph import INSTRUCTION, Cloud, Watcher, frame, node_process
+from helpers.cloud.grpc_cloud import Cloud, Proxy
+from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
 
+from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.noise import decision_seed
 from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import VerifiedTokens
+from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
+from edge_cloud_spec.options import parsed
+
+BREAKS, HANGS = "find the broken door", "find the brown door"
+# A drafter whose model fails with these instructions, and whose waits are shorter.
+DRAFTER = f"""
+import sys, time
+from edge_cloud_spec.nodes.runtime import heartbeat
+from edge_cloud_spec.nodes.runtime import diagnostics
+heartbeat.HANG_S, heartbeat.CHECK_S = 2.0, 0.1
+diagnostics.PERIOD_S = 0.2
+from edge_cloud_spec.nodes.drafter import DrafterNode
+from edge_cloud_spec.nodes.runtime.run import spin
+
+class Failing(DrafterNode):
+    def load(self):
+        super().load()
+        self.kept = self._pilot.runner.run
+        self._pilot.runner.run = self.run_next
+
+    def run_next(self, *arguments):
+        if arguments[0].instruction == {BREAKS!r}:
+            raise RuntimeError("the model broke")
+        if arguments[0].instruction == {HANGS!r}:
+            time.sleep(600)
+        return self.kept(*arguments)
+
+sys.exit(spin(Failing))
+"""
+
+
+@contextmanager
+def node(program: list[str], log: Path, **given: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A node that SIGINT ends, unless it hangs before."""
+    parameters = [part for k, v in given.items() for part in ("-p", f"{k}:={v}")]
+    with log.open("w") as errors:
+        command = [sys.executable, *program, "--ros-args", *parameters]
+        process = subprocess.Popen(command, stderr=errors)
+    yield process
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) in (0, HUNG)
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return make_checkpoint(folder / "t", seed=1), make_checkpoint(folder / "d", seed=2)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("decode")
 
 
 @pytest.fixture(scope="module")
-def cloud(checkpoints: tuple[Path, Path]) -> Iterator[Cloud]:
-    cloud = Cloud(checkpoints[0])
-    yield cloud
-    assert cloud.end() == 0
+def link(folder: Path) -> Iterator[Proxy]:
+    """The link to a verifier."""
+    options = ["--target", str(make_checkpoint(folder / "t", seed=1)), "--max-tokens", "12"]
+    worker = make_worker(parsed(ServeSettings(), options))
+    with Cloud(worker) as cloud, Proxy(cloud.address) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
-def watcher(checkpoints: tuple[Path, Path], cloud: Cloud) -> Iterator[Watcher]:
-    processes = [
-        node_process("cloud_bridge", cloud=cloud.address),
-        node_process(
-            "drafter",
-            **{"model.path": checkpoints[1], "reply_timeout": 4.0, "retry": 0.2, "preset": "dsd"},
-        ),
-    ]
-    watcher = Watcher()
-    yield watcher
-    watcher.close()
-    for process in processes:
-        process.send_signal(signal.SIGINT)
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+def drafter(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    model = make_checkpoint(folder / "d", seed=2)
+    given = {"model.path": model, "reply_timeout": 4.0, "retry": 0.2, "preset": "dsd"}
+    with node(["-c", DRAFTER], folder / "drafter.log", **given) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def watcher(folder: Path, link: Proxy, drafter: object) -> Iterator[Watcher]:
+    bridge = ["-m", "edge_cloud_spec.nodes.cloud_bridge"]
+    with node(bridge, folder / "bridge.log", cloud=link.address), Watcher() as watcher:
+        yield watcher
 
 
 def test_an_instruction_becomes_verified_words_in_order(watcher: Watcher) -> None:
@@ -111,7 +156,7 @@ def complete(watcher: Watcher, verified: bool) -> list[VerifiedTokens]:
 
 
 def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_itself(
-    watcher: Watcher, cloud: Cloud
+    watcher: Watcher, link: Proxy
 ) -> None:
     """Timeout is 30 s: the decision that was under way in the cloud is not waited for."""
     watcher.set(when_lost="creep", reply_timeout=30.0)
@@ -119,7 +164,7 @@ def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_its
     watcher.ask(INSTRUCTION)
     watcher.until(lambda: complete(watcher, verified=True))
     assert not complete(watcher, verified=False)
-    cloud.end(signal.SIGKILL)
+    link.set_out(True)
     watcher.heard["verified_tokens"].clear()
     watcher.heard["decode_stats"].clear()
     watcher.until(lambda: len(complete(watcher, verified=False)) >= 2)
@@ -127,7 +172,7 @@ def test_under_creep_the_drafter_decides_alone_and_goes_back_to_the_cloud_by_its
     words = [m for m in watcher.heard["verified_tokens"] if m.request_id in alone]
     assert words and not any(m.verified for m in words)  # every single one
     watcher.until(lambda: any(s.preset == "edge_only" for s in watcher.heard["decode_stats"]))
-    cloud.start()
+    link.set_out(False)
     watcher.heard["verified_tokens"].clear()
     watcher.until(lambda: complete(watcher, verified=True))
     pieces = [m for m in watcher.heard["verified_tokens"] if m.tokens]
@@ -153,3 +198,26 @@ def test_each_decision_is_sampled_with_a_seed_of_its_own_and_can_be_made_again(
     again = watcher.sampled(2)
     answers = {m.request_id: m.answer for m in watcher.finished()}
     assert [answers[s.request_id] for s in again] == first[1:3]
+
+
+def test_a_decode_that_raises_ends_its_words_and_one_that_hangs_ends_the_node(
+    watcher: Watcher, drafter: subprocess.Popen[bytes], folder: Path
+) -> None:
+    """In between, a drafter that has nothing to decide is alive for longer than a hang may last."""
+    for heard in watcher.heard.values():
+        heard.clear()
+    watcher.ask(BREAKS)
+    watcher.until(lambda: any(m.finish_reason == "failed" for m in watcher.finished()))
+    watcher.until(lambda: any(s.finish_reason == "failed" for s in watcher.heard["decode_stats"]))
+    watcher.heard["verified_tokens"].clear()
+    watcher.ask(INSTRUCTION)
+    watcher.until(lambda: complete(watcher, verified=True))
+    watcher.ask("stop")
+    watcher.set(reply_timeout=1.0)
+    watcher.statuses.clear()
+    watcher.until(lambda: sum(status.name == "/drafter" for status in watcher.statuses) > 15)
+    watcher.ask(HANGS)
+    watcher.until(lambda: drafter.poll() is not None)
+    assert drafter.returncode == HUNG
+    errors = (folder / "drafter.log").read_text()
+    assert "the thread model hangs for" in errors and "the model broke" in errors

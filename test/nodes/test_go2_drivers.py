@@ -74,19 +74,6 @@ def driver(bench: Bench) -> Iterator[FakeSdk]:
     driver.destroy_node()
 
 
-def drive(bench: Bench, driver: FakeSdk) -> None:
-    """Until the base goes ahead."""
-    bench.until(lambda: bench.count_publishers("odom"))
-    requests = count()
-
-    def try_again() -> bool:  # the first words may come before the first odometry
-        if bench.state.state == "idle":
-            bench.say(FORWARD, f"r{next(requests)}")
-        return driver.velocity[0] > 0.1
-
-    bench.until(try_again)
-
-
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_stop_gets_through_a_driver_that_drops_zeros(
     bench: Bench, driver: FakeSdk, start: Start, stops: bool
@@ -94,11 +81,19 @@ def test_a_stop_gets_through_a_driver_that_drops_zeros(
     """Without the nudge such a base goes on: the fake is no fake if it stops."""
     without = () if stops else ("-p", "output.stop_nudge:=0.0")
     start("--params-file", FILE, *without)
-    drive(bench, driver)
+    bench.until(lambda: bench.count_publishers("odom"))
+    requests = count()
+
+    def goes_ahead() -> bool:  # the first words may come before the first odometry
+        if bench.state.state == "idle":
+            bench.say(FORWARD, f"r{next(requests)}")
+        return driver.velocity[0] > 0.1
+
+    bench.until(goes_ahead)
     bench.e_stop.publish(Bool(data=True))
     bench.until(lambda: bench.state.state == "stopped")
-    count = len(bench.twists)
-    bench.until(lambda: len(bench.twists) > count + 3 and bench.still)
+    so_far = len(bench.twists)
+    bench.until(lambda: len(bench.twists) > so_far + 3 and bench.still)
     assert driver.still is stops
 
 

@@ -75,7 +75,10 @@ def graph() -> Iterator[Graph]:
         yield graph
 
 
-def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(graph: Graph) -> None:
+def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.LIE_S", 1.0)
     navigator, drafter = graph.beating("navigator"), graph.beating("drafter")
     own = navigator.create_publisher(Twist, "cmd_vel", 10)
     graph.monitor()
@@ -92,32 +95,27 @@ def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(graph: Grap
     graph.until(lambda: graph.says("/robot1/monitor: /robot1/cmd_vel", OK))
 
     graph.executor_.remove_node(drafter)  # it hangs
-    graph.until(lambda: graph.says("/robot1/monitor: /robot1/drafter", STALE, "said nothing"))
+    heartbeat = "/robot1/monitor: /robot1/drafter"
+    graph.until(lambda: graph.says(heartbeat, STALE, "said nothing"))
     assert graph.says("/robot1/monitor: /robot1/navigator", OK)
     graph.executor_.add_node(drafter)
     graph.until(lambda: graph.says("/robot1/monitor", OK))
     graph.end(drafter)
-    graph.until(lambda: graph.says("/robot1/monitor: /robot1/drafter", ERROR, "is gone"))
+    graph.until(lambda: graph.says(heartbeat, ERROR, "is gone"))
     assert own.get_subscription_count() == 0
 
-
-def test_a_neighbour_that_says_a_dead_nodes_diagnostics_is_found(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge_cloud_spec.nodes.monitor.LIE_S", 1.0)
-    graph.beating("navigator")
     liar = graph.node("mallory", "/")
     lies = liar.create_publisher(DiagnosticArray, "/diagnostics", 10)
     lie = DiagnosticStatus(level=OK, name="/robot1/drafter", message="fine")
     lie.values = [KeyValue(key="instance", value="00000000")]
     liar.create_timer(0.2, lambda: lies.publish(DiagnosticArray(status=[lie])))
-    graph.monitor()
-    name = "/robot1/monitor: /robot1/drafter"
-    graph.until(lambda: graph.says(name, ERROR, "in the name of /robot1/drafter", "not running"))
+    graph.until(
+        lambda: graph.says(heartbeat, ERROR, "in the name of /robot1/drafter", "not running")
+    )
     graph.beating("drafter")  # the true one comes, and both speak
-    graph.until(lambda: graph.says(name, ERROR, "two nodes", "end one of them"))
+    graph.until(lambda: graph.says(heartbeat, ERROR, "two nodes", "end one of them"))
     graph.end(liar)
-    graph.until(lambda: graph.says(name, OK))
+    graph.until(lambda: graph.says(heartbeat, OK))
 
 
 def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(

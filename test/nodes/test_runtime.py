@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import rclpy
+from helpers.cloud.grpc_cloud import until
 from helpers.graph.peer import REPLY_TIMEOUT, Peer
 from helpers.navigator_bench import Bench
 from rclpy.event_handler import PublisherEventCallbacks
@@ -145,29 +146,21 @@ def failed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_it_hears_while_another_thread_makes_and_destroys_publishers(failed: list[object]) -> None:
-    heard: list[str] = []
+    heard: list[String] = []
     thread = NodeThread("listener")
     node = thread.node
-
-    def hear(message: String) -> None:
-        heard.append(message.data)
-
-    node.create_subscription(String, "words", hear, 100)
+    node.create_subscription(String, "words", heard.append, 100)
     node.create_timer(0.0002, lambda: None)  # the wait set is built again and again
     words = node.create_publisher(String, "words", 100)
     thread.start()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # the threads take turns in the middle of what they do
     try:
-        end = time.monotonic() + REPLY_TIMEOUT
         for _ in range(100):
             others = [node.create_publisher(String, f"other_{n}", 1) for n in range(5)]
             for other in others:
                 node.destroy_publisher(other)
-        while not heard or heard[-1] != "last":
-            assert time.monotonic() < end and not failed, failed
-            words.publish(String(data="last"))
-            time.sleep(0.01)
+        until(lambda: words.publish(String(data="last")) or heard or failed)
     finally:
         sys.setswitchinterval(interval)
         thread.close()
@@ -231,12 +224,14 @@ def test_a_thread_that_gives_no_sign_hangs_and_one_that_rests_does_not() -> None
         assert not pulse.look(CHECK_S)
 
 
-@pytest.mark.parametrize(("body", "what"), [(EXECUTOR, "executor"), (STOPS, "subscriptions")])
+@pytest.mark.parametrize(
+    ("body", "what", "hang_s"), [(EXECUTOR, "executor", 3.0), (STOPS, "subscriptions", 1.0)]
+)
 def test_a_callback_that_hangs_ends_the_program_with_its_place(
-    body: str, what: str, bench: Bench, start: Any
+    body: str, what: str, hang_s: float, bench: Bench, start: Any
 ) -> None:
     """Where the executor hangs, and the navigator's lock with it, the watchdog stops the robot."""
-    process = start(program=["-c", PROGRAM.format(3.0, body)])
+    process = start(program=["-c", PROGRAM.format(hang_s, body)])
     if what == "executor":
         bench.until(bench.hang.get_subscription_count)
         bench.say("action: turn left large;", "r1")
@@ -290,8 +285,7 @@ def test_processes_that_will_not_end_are_ended(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edge_cloud_spec.bringup.processes.GRACE", 0.2)
         with Processes(stubborn, {}, tmp_path) as processes:
-            while "here" not in (tmp_path / "stubborn.log").read_text():
-                time.sleep(0.02)
+            until(lambda: "here" in (tmp_path / "stubborn.log").read_text())
             pid = processes.pids["stubborn"]
             processes.check()
     assert not alive(pid)
@@ -315,9 +309,7 @@ def test_a_part_that_ends_by_itself_is_named_with_its_last_words(
         Processes(program, {}, tmp_path) as processes,
         pytest.raises(UserError, match=re.escape(f"verifier ended ({said}")),
     ):
-        while True:
-            processes.check()
-            time.sleep(0.02)
+        until(processes.check)
 
 
 def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
@@ -330,14 +322,10 @@ def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
         "    time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 120
-    while alive(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:

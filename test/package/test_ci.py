@@ -68,24 +68,21 @@ def test_where_all_pass_nothing_is_run_again(tmp_path: Path) -> None:
     assert said.splitlines()[-1].startswith("1 passed in ") and "FLAKY" not in said
 
 
-def test_what_the_lint_refuses_is_not_tested(tmp_path: Path) -> None:
-    status, said, runs = ci(tmp_path, "", lint="false")
-    assert status != 0 and runs == 0 and "linted" in said
-
-
 @pytest.mark.parametrize(
-    ("tests", "runs"),
+    ("tests", "lint", "runs"),
     [
-        ("def test_it(): assert False", 2),
-        (f"{FAILS}\ndef test_other(): assert False", 2),
-        ("@pytest.mark.parametrize('n', range(6))\ndef test_it(n): assert ALONE", 1),
-        ("def test_it(): ALONE or os._exit(3)", 1),
-        ("@pytest.mark.timeout(0.2)\ndef test_it(): ALONE or time.sleep(60)", 1),
-        ("assert ALONE", 1),
+        ("", "false", 0),
+        ("def test_it(): assert False", "true", 2),
+        (f"{FAILS}\ndef test_other(): assert False", "true", 2),
+        ("@pytest.mark.parametrize('n', range(6))\ndef test_it(n): assert ALONE", "true", 1),
+        ("def test_it(): ALONE or os._exit(3)", "true", 1),
+        ("@pytest.mark.timeout(0.2)\ndef test_it(): ALONE or time.sleep(60)", "true", 1),
+        ("assert ALONE", "true", 1),
     ],
-    ids=["failure", "one of two", "many", "crash", "hang", "collection"],
+    ids=["lint", "failure", "one of two", "many", "crash", "hang", "collection"],
 )
-def test_any_other_failure_fails(tests: str, runs: int, tmp_path: Path) -> None:
-    status, said, ran = ci(tmp_path, tests)
+def test_any_other_failure_fails(tests: str, lint: str, runs: int, tmp_path: Path) -> None:
+    """What the lint refuses is not tested."""
+    status, said, ran = ci(tmp_path, tests, lint)
     assert (status != 0, ran) == (True, runs), said
-    assert "FLAKY" not in said
+    assert "FLAKY" not in said and "linted" in said

@@ -54,6 +54,13 @@ def without(snapshot: Snapshot, topic: str, publishes: bool | None = None) -> Sn
     return replace(snapshot, endpoints=kept)
 
 
+def missing(name: str) -> Snapshot:
+    """A robot without this node."""
+    whole, full = robot("/robot1"), f"/robot1/{name}"
+    said = {node: health for node, health in whole.said.items() if node != full}
+    return replace(whole, nodes=tuple(node for node in whole.nodes if node != full), said=said)
+
+
 def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
     return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
 
@@ -101,6 +108,7 @@ RENAMED = replace(
             Level.ERROR,
             "two of /drafter",
         ),
+        *((missing(name), None, Level.ERROR, f"/robot1/{name} is not running") for name in NODES),
         (BLIND, None, Level.ERROR, "nothing publishes it"),
         (more(BLIND, CAMERA), None, Level.ERROR, "camera:=/camera/rgb/compressed"),
         (without(robot(), "odom", True), None, Level.WARN, "nothing publishes /odom"),
@@ -120,15 +128,6 @@ def test_one_fault_is_one_finding_that_names_it_and_says_what_to_do(
     finding = only(snapshot, namespace)
     assert finding.level == state and finding.advice
     assert all(words in f"{finding.message} {finding.advice}" for words in said.split(";"))
-
-
-@pytest.mark.parametrize("gone", NODES)
-def test_a_node_that_is_missing_is_named(gone: str) -> None:
-    whole = robot("/robot1")
-    nodes = tuple(node for node in whole.nodes if node != f"/robot1/{gone}")
-    said = {name: s for name, s in whole.said.items() if name != f"/robot1/{gone}"}
-    finding = only(replace(whole, nodes=nodes, said=said))
-    assert finding.level == Level.ERROR and f"/robot1/{gone} is not running" in finding.message
 
 
 def test_a_raw_camera_alone_is_enough_and_one_of_another_type_is_told_apart() -> None:

@@ -58,7 +58,6 @@ def test_a_known_instruction_comes_back_without_blanks(text: str) -> None:
 @pytest.mark.parametrize("model", ["drafter", "target"])
 def test_what_a_model_does_not_know_is_answered_with_what_it_knows_in_words(model: str) -> None:
     known = known_instructions(EMBEDDED / model)
-    assert known is not None
     with pytest.raises(UserError) as refusal:
         check_instruction("find the pink piano", known)
     _, _, told = str(refusal.value).partition("it knows: ")

@@ -61,12 +61,12 @@ def test_a_hostile_yaml_file_is_one_sentence(
 
 
 @pytest.mark.parametrize("load", [load_dialect, load_preset, graph])
-def test_a_pipe_or_a_folder_is_not_waited_for(
+def test_a_pipe_or_a_folder_is_not_waited_for_and_what_is_missing_is_named(
     tmp_path: Path, load: Callable[[str], object]
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()
-    for name in ("pipe.yaml", "folder.yaml"):
+    for name in ("pipe.yaml", "folder.yaml", "missing.yaml"):
         with pytest.raises(UserError, match=name):
             load(str(tmp_path / name))
 

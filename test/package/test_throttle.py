@@ -31,13 +31,9 @@ def test_what_goes_on_is_said_ever_more_rarely_and_at_once_after_it_was_over() -
     assert throttle.admit("refused", 801.0) == 0, "a second after it began anew"
 
 
-def test_one_kind_does_not_silence_another() -> None:
+def test_one_kind_does_not_silence_another_and_the_kinds_that_are_known_are_bounded() -> None:
     throttle = Throttle()
     assert [throttle.admit(kind, 0.0) for kind in "aab"] == [0, None, 0]
-
-
-def test_the_kinds_that_are_known_are_bounded() -> None:
-    throttle = Throttle()
     assert all(throttle.admit(number, 0.0) == 0 for number in range(5000))
     assert len(throttle._kinds) <= MAX_KINDS
 

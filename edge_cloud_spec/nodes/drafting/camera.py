@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
 
 
-def encode_frame(message: Image, quality: int = 90) -> bytes:
-    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError.
-
-    ``quality``: of the JPEG, 1 to 95.
-    """
+def encode_frame(message: Image) -> bytes:
+    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
     channels = _CHANNELS.get(message.encoding)
     if channels is None:
         raise UserError(
@@ -50,7 +47,7 @@ def encode_frame(message: Image, quality: int = 90) -> bytes:
         pixels = pixels[..., [2, 1, 0]]
     encoded = io.BytesIO()
     picture = Picture.fromarray(pixels[..., 0] if channels == 1 else pixels[..., :3])
-    picture.convert("RGB").save(encoded, "JPEG", quality=quality)
+    picture.convert("RGB").save(encoded, "JPEG", quality=90)
     return encoded.getvalue()
 
 

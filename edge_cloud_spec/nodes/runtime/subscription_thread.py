@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rclpy.callback_groups import CallbackGroup
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -129,14 +129,8 @@ class SubscriptionThread:
             self._node.get_logger().error(f"a callback failed, going on: {error!r}")
 
 
-class _NoExecutor(CallbackGroup):
+class _NoExecutor(MutuallyExclusiveCallbackGroup):
     """A callback group that no executor serves."""
 
     def can_execute(self, entity: Any) -> bool:
         return False
-
-    def beginning_execution(self, entity: Any) -> bool:
-        return False
-
-    def ending_execution(self, entity: Any) -> None:
-        pass

@@ -1,12 +1,6 @@
-"""The decode path's processes, and a node that plays the camera beside them."""
+"""A node that plays the camera beside a decode path, and hears all of it."""
 
 from __future__ import annotations
-
-import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 from helpers.graph.peer import Peer
@@ -93,41 +87,3 @@ class Watcher(Peer):
         """The newest line of ``instruction_status``."""
         heard = self.heard["instruction_status"]
         return str(GoalStatus.read(heard[-1])) if heard else ""
-
-
-class Cloud:
-    """``edge-cloud-spec serve`` as a process, killed and started at will on one port."""
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self.address = "127.0.0.1:0"
-        self.process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        command = ["serve", "--target", str(self._target), "--address", self.address]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "edge_cloud_spec.cli", *command, "--max-tokens", "12"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if match := re.match(r"serving on (\S+)", line):
-                self.address = match[1]
-                return
-        raise AssertionError("the verifier did not start")
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        status = self.process.wait(timeout=120)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
-
-
-def node_process(module: str, **parameters: object) -> subprocess.Popen[bytes]:
-    given = [part for k, v in parameters.items() for part in ("-p", f"{k}:={v}")]
-    command = [sys.executable, "-m", f"edge_cloud_spec.nodes.{module}", "--ros-args", *given]
-    return subprocess.Popen(command)

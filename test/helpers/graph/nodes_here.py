@@ -1,4 +1,4 @@
-"""Nodes of ours in this process: any one, or a bridge that is spun, with who plays its drafter."""
+"""Nodes of ours in this process: any one, as it is or spun, and who plays a bridge's drafter."""
 
 from __future__ import annotations
 
@@ -61,17 +61,23 @@ def node_here(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
 
 
 @contextmanager
-def running_bridge(**parameters: object) -> Iterator[Hearer]:
-    """The bridge with these parameters, brought up and spun."""
-    with node_here(CloudBridge, **parameters) as bridge:
+def running(kind: Callable[[], Any], **parameters: object) -> Iterator[Any]:
+    """A node with these parameters, brought up and spun."""
+    with node_here(kind, **parameters) as node:
         executor = SingleThreadedExecutor()
-        executor.add_node(bridge)
+        executor.add_node(node)
         thread = threading.Thread(target=executor.spin, daemon=True)
-        bridge.bring_up()
+        node.bring_up()
         thread.start()
         try:
-            with Hearer(bridge) as hearer:
-                yield hearer
+            yield node
         finally:
             executor.shutdown(timeout_sec=5.0)
             thread.join(5.0)
+
+
+@contextmanager
+def running_bridge(**parameters: object) -> Iterator[Hearer]:
+    """The bridge with these parameters, and who plays its drafter."""
+    with running(CloudBridge, **parameters) as bridge, Hearer(bridge) as hearer:
+        yield hearer
