@@ -124,15 +124,19 @@ def packed(ids: list[int], bits: int) -> bytes:
 @cache
 def _giants() -> tuple[bytes, ...]:
     """Messages of a million of something."""
-    chain = pb.Draft(tokens=[1] * MILLION)
-    tree = pb.Draft(tokens=[1] * MILLION, parents=range(-1, MILLION - 1))
-    rows = pb.Draft(tokens=[1], rows=pb.Rows(sizes=[0] * MILLION))
-    row = pb.Draft(tokens=[1], rows=pb.Rows(sizes=[MILLION], probabilities=bytes(4 * MILLION)))
-    wide = pb.Draft(tokens=[1], values=b"\0\0\0\x3f" * MILLION)
-    ids = pb.Rows(sizes=[MILLION], probabilities=bytes(4 * MILLION), id_bits=31)
-    ids.ids = bytes((MILLION * 31 + 7) // 8)
-    drafts = (chain, tree, rows, row, wide, pb.Draft(tokens=[1], rows=ids))
-    return tuple(each.SerializeToString() for each in drafts)
+    numbers, ids = bytes(4 * MILLION), bytes((MILLION * 31 + 7) // 8)
+    giants = (
+        pb.Draft(tokens=[1] * MILLION),
+        pb.Draft(tokens=[1] * MILLION, parents=range(-1, MILLION - 1)),
+        pb.Draft(tokens=[1], rows=pb.Rows(sizes=[0] * MILLION)),
+        pb.Draft(tokens=[1], rows=pb.Rows(sizes=[MILLION], probabilities=numbers)),
+        pb.Draft(tokens=[1], values=b"\0\0\0\x3f" * MILLION),
+        pb.Draft(
+            tokens=[1],
+            rows=pb.Rows(sizes=[MILLION], probabilities=numbers, ids=ids, id_bits=31),
+        ),
+    )
+    return tuple(each.SerializeToString() for each in giants)
 
 
 GIANTS = 6
