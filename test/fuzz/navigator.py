@@ -122,7 +122,7 @@ class Scene:
         """Without end; ``Settings`` are parameters that were set."""
         random = self._random
         while True:
-            pause = rarely(random, 0.02, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))
+            pause = rarely(random, 0.01, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))
             yield self._pass(pause, Tick())
             if not self._calm and random.random() < 0.0015:  # a clock is set
                 self._ahead[random.choice(SOURCES)] = clock_offset(random)

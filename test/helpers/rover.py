@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from helpers.drill import words
-from helpers.lagging_base import Base
+from helpers.lagging_base import Base, seen_from
 
 from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.events import (
@@ -69,11 +69,9 @@ class Step:
         return abs(goal.distance or goal.angle), covered, before
 
     def _along(self, pose: Pose, goal: Goal) -> float:
-        origin = self.seen.pose
         if goal.angle:
-            return wrap(pose.yaw - origin.yaw) * math.copysign(1.0, goal.angle)
-        dx, dy = pose.x - origin.x, pose.y - origin.y
-        ahead = math.cos(origin.yaw) * dx + math.sin(origin.yaw) * dy
+            return wrap(pose.yaw - self.seen.pose.yaw) * math.copysign(1.0, goal.angle)
+        ahead, _ = seen_from(self.seen.pose, (pose.x, pose.y))
         return ahead * math.copysign(1.0, goal.distance)
 
 

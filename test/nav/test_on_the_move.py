@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.drill import Drill, drives, reports, words
-from helpers.lagging_base import MORE, RATIO, Base
+from helpers.lagging_base import MORE, RATIO, Base, moved
 from helpers.rover import Rover, swaying
 
 from edge_cloud_spec.nav.events import (
@@ -122,8 +122,8 @@ def test_a_step_that_does_not_count_from_its_frame_is_found_out(
 ) -> None:
     for each in wrong:
         monkeypatch.setattr(*each)
-    rover = anything(3)
-    rover.run(150.0)
+    rover = anything(5)
+    rover.run(40.0)
     with pytest.raises(AssertionError, match="Step"):
         check(rover)
 
@@ -195,10 +195,7 @@ def lagging(braking: float) -> Limits:
 
 def step(drill: Followed) -> list[Any]:
     """Odometry, and a tick."""
-    given, pose = drill.navigator._commanded.driven, drill.pose
-    x = pose.x + PERIOD * given.vx * math.cos(pose.yaw)
-    y = pose.y + PERIOD * given.vx * math.sin(pose.yaw)
-    drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)
+    drill.pose = moved(drill.pose, drill.navigator._commanded.driven, PERIOD)
     drill.now += PERIOD
     track(drill)
     return drill.on(Tick())
