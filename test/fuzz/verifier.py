@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 from collections import Counter
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from random import Random
 
@@ -46,21 +47,11 @@ def grown(now: Resources, before: Resources) -> list[str]:
     return [f"{what}: {now[what]}, above {most}" for what, most in above.items()]
 
 
-class _Alarm(logging.Handler):
-    """An error in the log is a failure: nobody sees it on a robot."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.addFilter(is_our_error)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(self.format(record))
-
-
 def run(frames: int, seed: int) -> Counter[str]:
     """So many mutated frames to a verifier; what came of them. Raises Broken."""
-    counts, alarm = Counter[str](), _Alarm()
+    counts, alarm = Counter[str](), BufferingHandler(10**6)
+    alarm.setLevel(logging.ERROR)  # an error in the log is a failure: nobody sees it on a robot
+    alarm.addFilter(is_our_error)
     limits = WorkerLimits(
         keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_mb=ROOM * SESSION_BYTES / 2**20
     )
@@ -72,8 +63,8 @@ def run(frames: int, seed: int) -> Counter[str]:
             asyncio.run(_fuzz(cloud, frames, seed, counts))
     finally:
         logging.getLogger().removeHandler(alarm)
-    if alarm.heard:
-        raise Broken("\n".join(alarm.heard[:10]))
+    if alarm.buffer:
+        raise Broken("\n".join(map(alarm.format, alarm.buffer[:10])))
     counts["evictions"] = worker.kv_memory.evictions
     return counts
 
@@ -102,7 +93,8 @@ async def _rounds(
     while counts["frames"] < frames:
         await bystander.ready(number)
         if number == 0:  # before memory is counted
-            await _batch(hostile[0], [_giant(each) for each in range(GIANTS)])
+            nowhere = Place(opening_of(0, 0, b""), "", PrefixDigest(0, 0))
+            await _batch(hostile[0], [giant(each, nowhere) for each in range(GIANTS)])
         await asyncio.gather(*(_batch(peer) for peer in hostile))
         counts["frames"] += PEERS * BATCH
         await bystander.check()
@@ -115,10 +107,6 @@ async def _rounds(
             return
         await asyncio.sleep(0.3)  # what stays so when all is quiet
     raise Broken("; ".join(problems))
-
-
-def _giant(number: int) -> bytes:
-    return giant(number, Place(opening_of(0, 0, b""), "", PrefixDigest(0, 0)))
 
 
 async def _batch(peer: Hostile, frames: list[bytes] | None = None) -> None:
