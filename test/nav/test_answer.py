@@ -84,21 +84,16 @@ def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
     expected, outcome, repeated, misplaced = 0, None, 0, 0
     for each in told:
         one = listener.hear(each, 100.0)
-        if each.position < expected:
-            repeated += 1
-        elif each.position > expected:
-            misplaced += 1
-            if each.finished and outcome is None:
-                assert one is not None and one.action is None and "missing" in one.problem
-                outcome = one
-                continue
-        else:
-            expected += 1
-            if expected == 5 and outcome is None:
-                assert one is not None and one.action == LARGE
-                outcome = one
-                continue
-        assert one is None
+        in_turn = each.position == expected
+        repeated += each.position < expected
+        misplaced += each.position > expected
+        expected += in_turn
+        ends = expected == 5 if in_turn else each.finished and each.position > expected
+        assert (one is not None) == (ends and outcome is None)
+        if one is not None:
+            assert one.action == (LARGE if in_turn else None)
+            assert ("missing" in one.problem) != in_turn
+            outcome = one
     assert (listener.counts["repeated"], listener.counts["out_of_order"]) == (repeated, misplaced)
 
 
