@@ -93,15 +93,10 @@ def _token(answer: Answer, random: Random) -> None:
     answer.body.token = VOCABULARY
 
 
-def _path(answer: Answer, random: Random) -> None:
+def _path(answer: Answer, random: Random, more: int = 0) -> None:
+    """The head may say another length of the path than the nodes that follow."""
     answer.body.path.extend([7, 8])
-    answer.head = replace(answer.head, accepted=len(answer.body.path))
-
-
-def _other_length(answer: Answer, random: Random) -> None:
-    """The head says another length of the path than the nodes that follow."""
-    _path(answer, random)
-    answer.head = replace(answer.head, accepted=answer.head.accepted + 1)
+    answer.head = replace(answer.head, accepted=len(answer.body.path) + more)
 
 
 def _long(answer: Answer, random: Random) -> None:
@@ -121,7 +116,7 @@ def _both(answer: Answer, random: Random) -> None:
 VERDICT_FLAWS: dict[str, Flaw] = {
     "a token outside": _token,
     "a path that was not drafted": _path,
-    "a head that lies about the path": _other_length,
+    "a head that lies about the path": partial(_path, more=1),
     "a path of 65,535 nodes": _long,
     "nothing settled": _nothing,
     "a token and a residual": _both,

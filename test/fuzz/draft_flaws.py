@@ -156,7 +156,7 @@ FLAWS: dict[str, Flaw] = {
 }
 
 
-def twins(draft: pb.Draft) -> None:
+def twins(draft: pb.Draft, random: Random) -> None:
     """Two equal siblings: what cannot be where they were drawn without replacement."""
-    _nodes(draft, Random(), [5, 5], [-1, -1])
+    _nodes(draft, random, [5, 5], [-1, -1])
     draft.rows.CopyFrom(row_of([5], 1.0))

@@ -90,10 +90,9 @@ def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) 
     if payload == "probabilities":
         draft.values = struct.pack(f"<{size}f", *(0.05 + 0.9 * random.random() for _ in tokens))
     elif payload in ("dense", "sparse"):
-        children: dict[int, list[int]] = {node: [] for node in sorted({*parents})}
-        for token, parent in zip(tokens, parents, strict=True):
-            children[parent].append(token)
-        write_rows(random, draft.rows, [*children.values()], dense=payload == "dense")
+        pairs = list(zip(tokens, parents, strict=True))
+        children = [[t for t, p in pairs if p == parent] for parent in sorted({*parents})]
+        write_rows(random, draft.rows, children, dense=payload == "dense")
     return draft
 
 

@@ -72,7 +72,7 @@ def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDige
         case 1:
             draft.tokens[-1] = draft.tokens[0]
         case 2:
-            twins(draft)
+            twins(draft, random)
         case 3:
             change(random, draft, ODD_DRAFT)
     return base

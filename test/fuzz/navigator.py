@@ -353,15 +353,11 @@ class Checker:
         self._goal = GoalStatus(FOLLOWING)  # that the drafter named last
         self._begun: set[str] = set()
         self._step: _Step | None = None
-        self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
+        self.velocity = STILL  # what the base was told last
+        self._last_at = self._until = -math.inf
         self._stop_by = math.inf
         self._given = deque[tuple[float, float, Velocity]](maxlen=200)  # from, to, what
         self._now = 0.0
-
-    @property
-    def velocity(self) -> Velocity:
-        """What the base was told last."""
-        return self._last
 
     def set(self, settings: Settings, effects: list[Effect], now: float) -> None:
         """Parameters were set."""
@@ -399,13 +395,13 @@ class Checker:
 
     def _command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on, and the last was until the watchdog came."""
-        if self._last != STILL:
-            self._given.append((self._last_at, self._last_at + self._lasted(now), self._last))
-        self._last, self._last_at = velocity, now
+        if self.velocity != STILL:
+            self._given.append((self._last_at, self._last_at + self._lasted(now), self.velocity))
+        self.velocity, self._last_at = velocity, now
 
     def _lasted(self, now: float) -> float:
         end = min(now, self._until + GRACE, self._stop_by)
-        return max(0.0, end - self._last_at) if self._last != STILL else 0.0
+        return max(0.0, end - self._last_at) if self.velocity != STILL else 0.0
 
     def _commanded_since(self, time: float) -> tuple[float, float, float]:
         """Metres, radians and seconds of driving that were commanded since then."""
@@ -468,7 +464,7 @@ class Checker:
             both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
             self._require(both, "a step before the end of another")
             if decision.honest:
-                self._command(self._last, now)
+                self._command(self.velocity, now)
                 *used, driven = self._commanded_since(decision.taken)
                 self._require(driven <= YOUNG + SAME_CLOCK, "a step on an old frame of the move")
         self._require(effect.request not in self._begun, "a step that is carried out again")
@@ -503,7 +499,7 @@ class Checker:
         end = min(now + PERIOD, step.expiry) + SLACK
         self._require(effect.until <= end, "a command that is valid for too long")
         if step.took_over:
-            kept = velocity == self._last and effect.until <= self._until
+            kept = velocity == self.velocity and effect.until <= self._until
             self._require(kept, "a decision that stands in for a tick")
         else:
             self._in_limits(velocity, step, now)
@@ -516,7 +512,7 @@ class Checker:
         lasted = 0.0 if step.took_over else self._lasted(now)
         step.took_over = False
         path, turn = step.used
-        path, turn = path + lasted * self._last.speed, turn + lasted * abs(self._last.wz)
+        path, turn = path + lasted * self.velocity.speed, turn + lasted * abs(self.velocity.wz)
         step.used = path, turn
         stands = min(effect.until + GRACE, effect.stop_by) - now  # s until the watchdog acts
         path, turn = path + stands * velocity.speed, turn + stands * abs(velocity.wz)
@@ -561,9 +557,9 @@ class Checker:
             aside = min(aside, slow.speed)
         time = min(now - self._last_at, 10.0) + PERIOD / 2
         for value, last, most, faster, slowest in (
-            (velocity.vx, self._last.vx, speed, limits.acceleration, limits.move.slowest),
-            (velocity.vy, self._last.vy, aside, limits.acceleration, limits.move.slowest),
-            (velocity.wz, self._last.wz, turn, limits.turn_acceleration, limits.turn.slowest),
+            (velocity.vx, self.velocity.vx, speed, limits.acceleration, limits.move.slowest),
+            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.move.slowest),
+            (velocity.wz, self.velocity.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
             before = abs(last) if last * value > 0.0 else 0.0

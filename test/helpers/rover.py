@@ -99,7 +99,6 @@ class Rover:
         self.requests: list[str] = []
         self.deciding: tuple[float, Decide] | None = None
         self.said: list[Words] = []
-        self.camera_ahead = 0.0  # s, of its clock
         # What odometry tells instead of the truth.
         self.tell: Callable[[Odometry], Odometry | None] = lambda told: told
         self.blocked = False
@@ -170,7 +169,7 @@ class Rover:
                 told = self.tell(Odometry(pose, round((EPOCH + self.now) * 1e9)))
                 effects += [] if told is None else self.on(told)
                 if part == 3 and self.ticks % CAMERA == 0:
-                    ahead = self.camera_ahead + self.late - self.camera_lag
+                    ahead = self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)
                     self.pictures.append(Seen(b"", stamp, pose=self.base.pose, taken=self.now))
                 while self.pictures and self.now >= self.pictures[0].taken + self.late - 1e-9:
