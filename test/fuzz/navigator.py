@@ -162,7 +162,9 @@ class Scene:
         fault = lasting or rarely(random, 0.045, SCAN_FAULTS, "")
         if fault == "silent":
             return None
-        look = self._frozen = self._frozen if fault == "frozen" else look
+        if fault != "frozen":
+            self._frozen = look
+        look = self._frozen
         stamp, age = look.stamp, now - look.taken - self._ahead["lidar"]
         points = np.array([seen_from(look.pose, thing) for thing in look.things]).reshape(-1, 2)
         match fault:

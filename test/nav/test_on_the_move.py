@@ -97,7 +97,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     drive: str, lag: float, slowest: float
 ) -> None:
     rover = anything(3, drive, lag, slowest)
-    rover.run(60.0)
+    rover.run(40.0)
     arrived = sum(step.end is not None for step in rover.steps.values())
     assert arrived > 5 and len(rover.steps) > 15
     assert (len(rover.steps) > 1.5 * arrived) == (drive == CONTINUOUS and slowest < QUICK), (
