@@ -18,7 +18,7 @@ from edge_cloud_spec.wire.messages import Opened, Verdict
 
 
 def test_a_sample_of_random_messages_breaks_no_promise() -> None:
-    counts = run(2000, seed=1)
+    counts = run(1000, seed=3)
     assert counts["emits"] > 1000 and counts["resampled"] > 5
     reached = {name.split(" > ")[0] for name in counts if " > " in name}
     assert reached == {mode.name for mode in Mode}

@@ -127,6 +127,12 @@ def test_odometry_that_goes_missing_stops_the_motion() -> None:
     effects = drill.run(1.0)
     assert "odometry is missing" in reports(effects) and not drill.navigator.moving
     assert "odometry is missing" in reports(drill.on(words(FORWARD, "r2")))
+    for _ in range(2):
+        drill.on(Odometry(Pose(), 0), 0.3)
+    effects = drill.on(words(FORWARD, "r3"))
+    assert "missing: its stamps do not go on" in reports(effects)
+    drill.on(Odometry(Pose(), 1), 0.1)
+    assert drives(drill.on(words(FORWARD, "r4", age=0.1))), "it is used again once it goes on"
 
 
 @pytest.mark.parametrize(("odometry", "moves"), [("required", False), ("auto", True)])
@@ -136,16 +142,6 @@ def test_only_where_odometry_is_required_nothing_moves_before_it_was_seen(
     effects = Drill(Settings(odometry=odometry)).on(words(FORWARD))
     assert bool(drives(effects)) == moves
     assert moves or "odometry is missing" in reports(effects)
-
-
-def test_odometry_is_used_again_once_it_goes_on() -> None:
-    drill = Drill()
-    for stamp in (10, 10, 10):
-        drill.on(Odometry(Pose(), stamp), 0.3)
-    effects = drill.on(words(FORWARD, "r1"))
-    assert "missing: its stamps do not go on" in reports(effects)
-    drill.on(Odometry(Pose(), 11), 0.1)
-    assert drives(drill.on(words(FORWARD, "r2", age=0.1)))
 
 
 NS = 1_000_000_000
