@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from typing import Any
 from unittest.mock import Mock
 
@@ -72,25 +69,3 @@ def test_a_chosen_egl_that_does_not_draw_is_refused(
     with pytest.raises(UserError, match=reason):
         next(sample_views(4, 1, "egl"))
     assert not caplog.messages
-
-
-@needs_gl
-def test_egl_draws_where_other_code_imported_mujoco_before() -> None:
-    code = (
-        "import mujoco\n"
-        "from edge_cloud_spec.lab.sim.camera import Camera, eye_at\n"
-        "from edge_cloud_spec.lab.sim.scene import Scene\n"
-        "from edge_cloud_spec.lab.sim.room import make_room\n"
-        "room = make_room(0)\n"
-        "camera = Camera(Scene(room), 'egl')\n"
-        "print(camera.renderer, camera.render(eye_at(room.start)).shape)\n"
-    )
-    # neither a screen nor a choice of the user: MuJoCo then takes GLFW
-    hidden = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={k: v for k, v in os.environ.items() if k not in hidden},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "egl (256, 256, 3)\n", done.stderr
