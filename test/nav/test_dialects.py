@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fuzz import dialects as fuzz
+from fuzz import spoil
 from helpers.dialects import THINKING, made
 from helpers.drill import Drill, reports
 
@@ -319,11 +320,9 @@ def test_a_reader_that_finds_an_action_in_a_text_is_found_out(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
-    read = type(CLAUSES).read
-
-    def loose(self: Any, text: str, ended: bool = False) -> Any:
-        return read(self, text.removeprefix("Error: "), True)
-
-    monkeypatch.setattr(type(CLAUSES), "read", loose)
+    spoil(
+        *(monkeypatch, Dialect, "read"),
+        lambda read, self, text, ended=False: read(self, text.removeprefix("Error: "), True),
+    )
     with pytest.raises(fuzz.Broken):
         fuzz.run(10_000, 0, name)

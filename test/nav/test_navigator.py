@@ -13,7 +13,6 @@ from edge_cloud_spec.nav.answer import every_action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
-    Effect,
     Halt,
 )
 from edge_cloud_spec.nav.motion import Limits, goal_of
@@ -83,15 +82,12 @@ def test_a_status_is_read_back_from_its_message() -> None:
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
 
 
-def announced(effects: list[Effect]) -> Announce:
-    return next(effect for effect in effects if isinstance(effect, Announce))
-
-
 @pytest.mark.parametrize("action", ACTIONS)
 def test_turns_keep_their_angle_and_moves_their_direction(action: str) -> None:
     drill = Drill(Settings(allow_unverified=True))
     whole = goal_of(next(a for a in every_action() if str(a) == action), Settings().steps)
-    told = announced(drill.on(words(f"action: {action};", verified=False))).goal
+    effects = drill.on(words(f"action: {action};", verified=False))
+    (told,) = [effect.goal for effect in effects if isinstance(effect, Announce)]
     assert told.angle == whole.angle
     assert told.distance == pytest.approx(max(-0.25, min(0.25, whole.distance)))
 

@@ -188,11 +188,6 @@ def track(drill: Followed) -> None:
     drill.on(Odometry(drill.pose, stamp(drill)))
 
 
-def lagging(braking: float) -> Limits:
-    """Of a base that slows down with this time constant."""
-    return Limits(move=Axis(braking=braking), turn=Axis(braking=braking))
-
-
 def step(drill: Followed) -> list[Any]:
     """Odometry, and a tick."""
     drill.pose = moved(drill.pose, drill.navigator._commanded.driven, PERIOD)
@@ -258,12 +253,14 @@ def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() ->
         commanded.command(velocity, begin)
         for _ in base.run(end):
             pass
+    axes = [Axis(braking=braking) for braking in (0.1, 0.05)]
+    lags, follows_sooner = (Limits(move=axis, turn=axis) for axis in axes)
     for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
         made = [base.made(2.0).turned - base.made(taken).turned]
-        path, _, turn = commanded.since(taken, 2.0, lagging(0.1))
+        path, _, turn = commanded.since(taken, 2.0, lags)
         made.append(base.made(2.0).path - base.made(taken).path)
         assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
-        faster = commanded.since(taken, 2.0, lagging(0.05))
+        faster = commanded.since(taken, 2.0, follows_sooner)
         assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
     assert commanded.since(1.3, 2.0) == NOTHING
 
