@@ -6,10 +6,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from typing import Any
 
-import numpy as np
-from fuzz.drafts import VOCABULARY, packed
+from fuzz.draft_flaws import ID_FLAWS, ROW_FLAWS, RowFlaw, row_of
+from fuzz.drafts import VOCABULARY
 from fuzz.scenes import Scene
 
 from edge_cloud_spec.wire import decode_pb2 as pb
@@ -40,68 +41,36 @@ class Answer:
         return body
 
 
-Flaw = Callable[[Answer], None]
+Flaw = Callable[[Answer, Random], None]
 
 
-def _number(answer: Answer, number: float) -> None:
-    rows = answer.rows
-    rows.probabilities = struct.pack("<f", number) + rows.probabilities[4:]
+def _rows(answer: Answer, random: Random, flaw: RowFlaw) -> None:
+    flaw(answer.rows, random)
 
 
-def _scaled(answer: Answer, factor: float) -> None:
-    rows = answer.rows
-    numbers = np.frombuffer(rows.probabilities, "<f4") * np.float32(factor)
-    rows.probabilities = numbers.tobytes()
-
-
-def _empty(answer: Answer) -> None:
-    answer.rows.CopyFrom(pb.Rows(sizes=[0], id_bits=1))
-
-
-def _short(answer: Answer) -> None:
-    """One number alone: a dense row of another vocabulary, or a mass that is not the whole."""
-    answer.rows.CopyFrom(pb.Rows(sizes=[1], probabilities=struct.pack("<f", 1.0)))
-
-
-def _ids(answer: Answer, ids: list[int]) -> None:
-    numbers = struct.pack("<f", 1 / len(ids)) * len(ids)
-    rows = pb.Rows(sizes=[len(ids)], probabilities=numbers, ids=packed(ids, 31), id_bits=31)
-    answer.rows.CopyFrom(rows)
+def _row(answer: Answer, random: Random, row: pb.Rows) -> None:
+    """This row instead, and no tail."""
+    answer.rows.CopyFrom(row)
     if answer.head.kind == "verdict" and answer.body.residual.HasField("tail"):
         answer.body.residual.tail_mass = 0.0
 
 
 FLAWS: dict[str, Flaw] = {
-    "NaN": partial(_number, number=float("nan")),
-    "a negative number": partial(_number, number=-0.125),
-    "an infinite number": partial(_number, number=float("inf")),
-    "a number above 1": partial(_number, number=1.5),
-    "a sum of 3": partial(_scaled, factor=3.0),
-    "no numbers": _empty,
-    "zeros": partial(_scaled, factor=0.0),
-    "one number": _short,
-    "ids outside": partial(_ids, ids=[3, VOCABULARY]),
-    "ids far outside": partial(_ids, ids=[3, 2**31 - 1]),
-    "ids that descend": partial(_ids, ids=[5, 3]),
-    "ids twice": partial(_ids, ids=[3, 3]),
+    **{name: partial(_rows, flaw=flaw) for name, flaw in ROW_FLAWS.items()},
+    **{name: partial(_row, row=row_of(ids, 1 / len(ids))) for name, ids in ID_FLAWS.items()},
+    "no numbers": partial(_row, row=pb.Rows(sizes=[0], id_bits=1)),
+    "a dense row of another vocabulary": partial(
+        _row, row=pb.Rows(sizes=[1], probabilities=struct.pack("<f", 1.0))
+    ),
 }
 
 
-def _mass(answer: Answer, mass: float) -> None:
+def _mass(answer: Answer, random: Random, mass: float) -> None:
     answer.body.residual.tail_mass = mass
 
 
-def _tail(answer: Answer, token: int, number: float) -> None:
-    share = struct.pack("<f", number)
-    rows = pb.Rows(sizes=[1], probabilities=share, ids=packed([token], 31), id_bits=31)
-    answer.body.residual.tail.CopyFrom(rows)
-
-
-def _long_tail(answer: Answer) -> None:
-    size = 1000
-    rows = pb.Rows(sizes=[size], probabilities=struct.pack("<f", 0.01) * size, id_bits=1)
-    rows.ids = bytes((size + 7) // 8)
-    answer.body.residual.tail.CopyFrom(rows)
+def _tail(answer: Answer, random: Random, ids: list[int], share: float) -> None:
+    answer.body.residual.tail.CopyFrom(row_of(ids, share))
 
 
 SPARSE_FLAWS: dict[str, Flaw] = {
@@ -109,52 +78,45 @@ SPARSE_FLAWS: dict[str, Flaw] = {
     "a negative tail mass": partial(_mass, mass=-0.25),
     "an infinite tail mass": partial(_mass, mass=float("inf")),
     "a tail mass of 2": partial(_mass, mass=2.0),
-    "a tail token outside": partial(_tail, token=VOCABULARY, number=0.1),
-    "a tail token far outside": partial(_tail, token=2**31 - 1, number=0.1),
-    "a tail probability of 0": partial(_tail, token=60, number=0.0),
-    "a tail probability of NaN": partial(_tail, token=60, number=float("nan")),
-    "a negative tail probability": partial(_tail, token=60, number=-0.1),
-    "a tail probability above 1": partial(_tail, token=60, number=1.5),
-    "a tail longer than asked for": _long_tail,
+    "a tail token outside": partial(_tail, ids=[VOCABULARY], share=0.1),
+    "a tail token far outside": partial(_tail, ids=[2**31 - 1], share=0.1),
+    "a tail probability of 0": partial(_tail, ids=[60], share=0.0),
+    "a tail probability of NaN": partial(_tail, ids=[60], share=float("nan")),
+    "a negative tail probability": partial(_tail, ids=[60], share=-0.1),
+    "a tail probability above 1": partial(_tail, ids=[60], share=1.5),
+    "a tail longer than asked for": partial(_tail, ids=[0] * 1000, share=0.01),
 }
 
 
-def _token(answer: Answer) -> None:
+def _token(answer: Answer, random: Random) -> None:
     answer.body.ClearField("residual")
     answer.body.token = VOCABULARY
 
 
-def _path(answer: Answer) -> None:
+def _path(answer: Answer, random: Random, more: int = 0) -> None:
+    """The head may say another length of the path than the nodes that follow."""
     answer.body.path.extend([7, 8])
-    answer.head = replace(answer.head, accepted=len(answer.body.path))
+    answer.head = replace(answer.head, accepted=len(answer.body.path) + more)
 
 
-def _other_length(answer: Answer) -> None:
-    """The head says another length of the path than the nodes that follow."""
-    _path(answer)
-    answer.head = replace(answer.head, accepted=answer.head.accepted + 1)
-
-
-def _long(answer: Answer) -> None:
+def _long(answer: Answer, random: Random) -> None:
     answer.head = replace(answer.head, accepted=2**16 - 1)
 
 
-def _nothing(answer: Answer) -> None:
+def _nothing(answer: Answer, random: Random) -> None:
     answer.body.Clear()
     answer.head = Head("verdict", answer.head.base)
 
 
-def _both(answer: Answer) -> None:
+def _both(answer: Answer, random: Random) -> None:
     answer.body.token = 1
-    answer.body.residual.top.CopyFrom(
-        pb.Rows(sizes=[VOCABULARY], probabilities=struct.pack("<f", 1 / VOCABULARY) * VOCABULARY)
-    )
+    answer.body.residual.top.CopyFrom(row_of([*range(VOCABULARY)], 1 / VOCABULARY))
 
 
 VERDICT_FLAWS: dict[str, Flaw] = {
     "a token outside": _token,
     "a path that was not drafted": _path,
-    "a head that lies about the path": _other_length,
+    "a head that lies about the path": partial(_path, more=1),
     "a path of 65,535 nodes": _long,
     "nothing settled": _nothing,
     "a token and a residual": _both,

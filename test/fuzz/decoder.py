@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from fuzz import Broken
+from fuzz import Broken, rarely
+from fuzz.scenes import SPEC, WHOLE, opening_of
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
@@ -52,22 +53,30 @@ from edge_cloud_spec.wire.messages import (
     PROTOCOL,
     DraftMessage,
     Fault,
-    Open,
     Opened,
     Prediction,
     RowMessage,
     ServerMessage,
     Verdict,
-    WireError,
     base_digest,
     spec_digest,
 )
 
 PRESETS = tuple(sorted(each.stem for each in Path("config/presets").glob("*.yaml")))
-SPEC, OTHER_SPEC = b"the cloud's specification", b"another one"
+OTHER_SPEC = b"another one"
 REPLY_TIMEOUT_S = 10.0
 LIMIT = 24  # tokens of an answer, where the prompt says it
-CODES = ("overloaded", "unknown_session", "bad_request", "internal", "in_use", "moved", "", "end")
+CODES = (
+    "overloaded",
+    "unknown_session",
+    "bad_request",
+    "internal",
+    "in_use",
+    "moved",
+    "",
+    "end",
+    "x" * 1000,
+)
 WEIGHTS = {
     "verdict": 40,
     "draft": 60,
@@ -87,28 +96,28 @@ WEIGHTS = {
 class Judge:
     """What a robot may say: kept from the messages and drafts alone.
 
-    limit: of tokens. ``bases``: of the empty answer, as each prompt makes it; ``here`` the digest
-    after ``tokens`` for each. ``drafts``: those sent, by their prefix. ``heard``: verdicts.
+    limit: of tokens. ``bases``: of the empty answer, as each prompt makes it; ``drafts``: those
+    sent. ``heard``: verdicts.
     """
 
     limit: int
     counts: Counter[str]
     tokens: list[int] = field(default_factory=list)
     bases: set[PrefixDigest] = field(default_factory=set)
-    drafts: dict[PrefixDigest, list[Draft]] = field(default_factory=dict)
-    heard: dict[PrefixDigest, list[Verdict]] = field(default_factory=dict)
+    drafts: list[DraftMessage] = field(default_factory=list)
+    heard: list[Verdict] = field(default_factory=list)
     rows: list[RowMessage] = field(default_factory=list)
     over: bool = False
 
-    def places(self) -> list[PrefixDigest]:
-        """The digests that the answer may have now."""
-        return [base.extend(self.tokens) for base in self.bases]
+    def drafted(self, base: PrefixDigest) -> list[Draft]:
+        """The drafts after this prefix."""
+        return [message.draft for message in self.drafts if message.base == base]
 
     def settles(self, verdict: Verdict) -> list[tuple[int, ...]]:
         """What this verdict may settle."""
         last = () if verdict.token is None else (verdict.token,)
         paths = [verdict.tokens] if len(verdict.tokens) == len(verdict.path) else []
-        known = (draft.path_tokens(verdict.path) for draft in self.drafts.get(verdict.base, ()))
+        known = (draft.path_tokens(verdict.path) for draft in self.drafted(verdict.base))
         paths += [path for path in known if path is not None]
         return [path + last for path in paths]
 
@@ -117,44 +126,43 @@ class Judge:
         if self.over and effects:
             raise Broken(f"after its end: {effects}")
         for effect in effects:
-            if isinstance(effect, Emit):
-                self._check_emit(effect)
-            elif isinstance(effect, Send) and isinstance(effect.message, DraftMessage):
-                message = effect.message
-                self.drafts.setdefault(message.base, []).append(message.draft)
-            elif isinstance(effect, Finish):
-                self.over = True
-                self.counts[f"finish {effect.reason}"] += 1
+            match effect:
+                case Emit():
+                    self._check_emit(effect)
+                case Send(DraftMessage() as message):
+                    self.drafts.append(message)
+                case Finish(reason):
+                    self.over = True
+                    self.counts[f"finish {reason}"] += 1
 
     def _check_emit(self, emit: Emit) -> None:
         self.counts["emits"] += 1
         if not emit.verified or emit.position != len(self.tokens):
             raise Broken(f"{emit} after {self.tokens}")
-        if not any(self._allows(place, emit.tokens) for place in self.places()):
+        if not any(self._allows(base.extend(self.tokens), emit.tokens) for base in self.bases):
             raise Broken(f"{emit} after {self.tokens}: no verdict on this prefix settles it")
         self.tokens += emit.tokens
         if len(self.tokens) > self.limit:
             raise Broken(f"{len(self.tokens)} tokens, {self.limit} were asked for")
 
     def _allows(self, place: PrefixDigest, tokens: tuple[int, ...]) -> bool:
-        there = place.extend(tokens)
-        for verdict in self.heard.get(place, ()):
-            if tokens in self.settles(verdict) and verdict.leads_to == there.short:
-                return True
-        return len(tokens) == 1 and self._may_resample(place, tokens[0])
+        there = place.extend(tokens).short
+        here = [each for each in self.heard if each.base == place and each.leads_to == there]
+        settled = any(tokens in self.settles(verdict) for verdict in here)
+        return settled or (len(tokens) == 1 and self._may_resample(place, tokens[0]))
 
     def _may_resample(self, place: PrefixDigest, token: int) -> bool:
         """Whether a verdict that ends here left the token to the robot, and P has it."""
-        for base, verdicts in self.heard.items():
-            for verdict in verdicts:
-                ends = (base.extend(settled) for settled in self.settles(verdict))
-                if verdict.residual is None or place not in ends:
-                    continue
-                told = [verdict.residual, *(row.row for row in self.rows)]
-                if any(token in _support(each) for each in told):
-                    self.counts["resampled"] += 1
-                    return True
-        return False
+        told = [
+            verdict.residual
+            for verdict in self.heard
+            if verdict.residual is not None
+            and place in [verdict.base.extend(settled) for settled in self.settles(verdict)]
+        ]
+        rows = [message.row for message in self.rows] if told else []
+        may = any(token in _support(each) for each in (*told, *rows))
+        self.counts["resampled"] += may
+        return may
 
 
 def _support(told: TokenDistribution | SparseResidual) -> set[int]:
@@ -171,21 +179,12 @@ class DecodeFuzz:
         self._preset, self._random, self._counts = preset, random, counts
         policy = GREEDY if rule == "greedy" else SamplingPolicy(0.8, seed=random.getrandbits(32))
         asks = preset.drafter == "lookup" or preset.pacing == "auto"
-        limit = random.choice((0, 0, 3, 12))
-        drafts = preset.drafts_on_robot
-        self._opening = Open(
-            random.getrandbits(32),
-            "find",
-            b"",
-            "action first",
-            policy,
-            rule,
-            payload=preset.payload_of(rule),
+        limit, drafts = random.choice((0, 0, 3, 12)), preset.drafts_on_robot
+        self._opening = replace(
+            opening_of(preset, rule, policy),
+            nonce=random.getrandbits(32),
             draft_identity="toy" if drafts else "",
-            spec_digest=spec_digest(SPEC),
             max_tokens=limit,
-            split=preset.split_of(rule),
-            replacement=preset.replacement,
             generation=server_generation(preset) if asks else None,
         )
         longest = min(limit or LIMIT, LIMIT) if drafts else (limit or 2**32)
@@ -206,10 +205,9 @@ class DecodeFuzz:
         known = self._random.choice((SPEC, SPEC, OTHER_SPEC, b""))
         self._take(self.decoder.start(self.now, known))
         opened = Received(Opened("s", b"" if known == SPEC else SPEC, self._base(SPEC)))
-        if self._random.random() < 0.6:
-            self._handle(opened)
-        elif self._random.random() < 0.6:
+        if self._random.random() < 0.3:
             self._draw_all("prompt")
+        if self._random.random() < 0.8:
             self._handle(opened)
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
         for _ in range(events):
@@ -238,32 +236,33 @@ class DecodeFuzz:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Received):
-            try:  # what the wire would not let through is nobody's
-                event = Received(decode_server(encode_server(event.message)))
-            except (WireError, ValueError, OverflowError):
-                self._counts["no message"] += 1
-                return
+            event = Received(decode_server(encode_server(event.message)))
             self._note(event.message)
         before = self.decoder.mode
         effects = self.decoder.handle(event, self.now)
         self._counts[f"{before.name} > {self.decoder.mode.name}"] += 1
+        ends = {effect.reason for effect in effects if isinstance(effect, Finish)}
+        if isinstance(event, Received) and isinstance(event.message, Fault) and ends & {*WHOLE}:
+            raise Broken(f"{event} taken for the end of an answer")
         self._take(effects)
 
     def _note(self, message: ServerMessage) -> None:
-        if isinstance(message, Verdict):
-            self.judge.heard.setdefault(message.base, []).append(message)
-        elif isinstance(message, RowMessage):
-            self.judge.rows.append(message)
-        elif isinstance(message, Opened) and not self._preset.drafts_on_robot:
-            self.judge.bases.add(message.base)
+        match message:
+            case Verdict():
+                self.judge.heard.append(message)
+            case RowMessage():
+                self.judge.rows.append(message)
+            case Opened(base=base) if not self._preset.drafts_on_robot:
+                self.judge.bases.add(base)
 
     def _take(self, effects: Sequence[Effect]) -> None:
         self.judge.check(effects)
         for effect in effects:
-            if isinstance(effect, Prepare):
-                self._prompts, self._unread, self._work = [effect.spec], False, None
-            elif isinstance(effect, Work):
-                self._work, self._done = effect, set()
+            match effect:
+                case Prepare(spec):
+                    self._prompts, self._unread, self._work = [spec], False, None
+                case Work():
+                    self._work, self._done = effect, set()
 
     def _base(self, spec: bytes) -> PrefixDigest:
         return base_digest(self._opening, b"prompt", spec_digest(spec))
@@ -330,69 +329,51 @@ class DecodeFuzz:
         """A prefix: mostly where the robot is, else one that was, that may come, or none."""
         random, judge = self._random, self.judge
         base = random.choice(sorted(judge.bases, key=repr)) if judge.bases else self._base(SPEC)
-        draw = random.random()
-        if draw < 0.8:
-            return base.extend(judge.tokens)
-        if draw < 0.9 and judge.drafts:
-            return random.choice(list(judge.drafts))
-        if draw < 0.95:
-            return base.extend(judge.tokens[: random.randrange(len(judge.tokens) + 1)])
-        return random.choice((self._base(OTHER_SPEC), PrefixDigest(1, 99)))
+        before = judge.tokens[: random.randrange(len(judge.tokens) + 1)]
+        odd = [base.extend(before), self._base(OTHER_SPEC), PrefixDigest(1, 99)]
+        odd += [message.base for message in judge.drafts[-3:]]
+        return rarely(random, 0.2, odd, base.extend(judge.tokens))
 
     def _verdict(self) -> Verdict:
-        random, base = self._random, self._place()
-        drafts = self.judge.drafts.get(base, [])
-        path: list[int] = []
-        tokens: list[int] = []
-        draft = random.choice(drafts) if drafts else Draft(())
-        node = -1
+        random, base, split = self._random, self._place(), self._opening.split
+        drafts = self.judge.drafted(base)
+        draft, node, path = random.choice(drafts or [Draft(())]), -1, list[int]()
         while (below := list(draft.children(node))) and random.random() < 0.7:
             node = random.choice(below)
             path.append(node)
-            tokens.append(draft.tokens[node])
+        tokens = [draft.tokens[node] for node in path]
         if random.random() < 0.02:
             path.append(random.randrange(4))
             tokens.append(random.randrange(7))
-        complete = not drafts or random.random() < 0.3
-        if complete and not drafts:
+        if not drafts:
             tokens = [random.randrange(1, 7) for _ in range(random.choice((0, 1, 1, 2, 2, 9)))]
             path = list(range(len(tokens)))
-        token = (
-            random.choice((None, *range(1, 7), END if random.random() < 0.2 else 3))
-            if random.random() < 0.995
-            else 2**31
-        )
-        residual = None
-        split = self._opening.split
-        if random.random() < (0.5 if split and node >= -1 and len(path) < len(draft) else 0.005):
-            token = None if random.random() < 0.9 else token
-            residual = self._residual()
+        token = random.choice((None, *range(1, 7), rarely(random, 0.2, [END], 3)))
+        token, residual = rarely(random, 0.005, [2**31], token), None
+        if random.random() < (0.5 if split and len(path) < len(draft) else 0.005):
+            token, residual = rarely(random, 0.9, [None], token), self._residual()
         settled = (*tokens, *(() if token is None else (token,)))
-        leads_to = base.extend(settled).short if random.random() < 0.93 else 77
-        finish = random.choice(("end", "length")) if random.random() < 0.05 else ""
         return Verdict(
             base,
             tuple(path),
             token,
-            finish,
-            tokens=tuple(tokens) if complete else (),
+            rarely(random, 0.05, ("end", "length"), ""),
+            tokens=() if drafts and random.random() < 0.7 else tuple(tokens),
             drafted=random.choice((0, len(draft))),
             verify_s=random.random() / 10,
             residual=residual,
-            leads_to=leads_to,
+            leads_to=rarely(random, 0.07, [77], base.extend(settled).short),
             generated=random.random() < 0.25,
         )
 
     def _residual(self) -> TokenDistribution | SparseResidual:
-        split, source = self._opening.split, SeededRandomSource(self._random.getrandbits(32))
-        row = self._distribution()
-        if split is not None and self._random.random() < 0.95:
-            if split.residual == "sparse":
-                few = replace(
-                    split, top_k=self._random.randrange(1, 5), tail=self._random.choice((0, 2))
-                )
+        random, split, row = self._random, self._opening.split, self._distribution()
+        match rarely(random, 0.05, [""], split and split.residual):
+            case "sparse":
+                few = replace(split, top_k=random.randrange(1, 5), tail=random.choice((0, 2)))
+                source = SeededRandomSource(random.getrandbits(32))
                 return sparse_residual(row, few, len(self.judge.tokens), source)
-            if split.residual == "top_k":
+            case "top_k":
                 ids, shares = largest(row, split.top_k)
                 return TokenDistribution(shares, ids)
         return row
@@ -404,13 +385,11 @@ class DecodeFuzz:
 
     def _opened(self) -> Opened:
         random = self._random
-        (spec,) = random.choices((b"", SPEC, OTHER_SPEC), (80, 10, 10))
-        base = self._base(SPEC) if random.random() < 0.9 else self._place()
         return Opened(
-            *random.choices(("s", "t", ""), (90, 8, 2)),
-            spec,
-            base,
-            *random.choices((PROTOCOL, 0, 2), (94, 4, 2)),
+            rarely(random, 0.1, ("t", "t", "t", "t", ""), "s"),
+            rarely(random, 0.2, (SPEC, OTHER_SPEC), b""),
+            rarely(random, 0.1, [self._place()], self._base(SPEC)),
+            rarely(random, 0.06, (0, 0, 2), PROTOCOL),
             random.choice((0, len(self.judge.tokens), 2)),
         )
 

@@ -28,12 +28,12 @@ STOP = Goal()
 SIGNS = {"forward": 1, "backward": -1, "left": 1, "right": -1}
 
 
-def move(metres: float, sign: int = 1) -> Goal:
-    return Goal(distance=sign * min(metres, FAR))
+def move(metres: float) -> Goal:
+    return Goal(distance=max(-FAR, min(metres, FAR)))
 
 
-def turn(degrees: float, sign: int) -> Goal:
-    return Goal(angle=math.radians(sign * min(degrees, WIDE)))
+def turn(degrees: float) -> Goal:
+    return Goal(angle=math.radians(max(-WIDE, min(degrees, WIDE))))
 
 
 def is_amount(word: str) -> bool:
@@ -45,67 +45,60 @@ def is_amount(word: str) -> bool:
     return digits and plain and fraction and float(word) > 0
 
 
+NAVILA = re.compile(
+    r"The next action is (stop|move forward (?P<cm>\S+) cm|turn (left|right) (\S+) degrees?)\."
+)
+
+
 def navila(text: str) -> Goal | str:
-    said = text.split(" ")
-    if said[:4] != ["The", "next", "action", "is"] or not text.endswith("."):
+    found = NAVILA.fullmatch(text)
+    if found is None:
         return ""
-    words = [*said[4:-1], said[-1][:-1]]
-    if words == ["stop"]:
+    if found[1] == "stop":
         return STOP
-    if len(words) != 4 or not is_amount(words[2]):
+    amount = found["cm"] or found[4]
+    if not is_amount(amount):
         return ""
-    amount = float(words[2])
-    if words[:2] == ["move", "forward"] and words[3] == "cm":
-        return move(amount / 100)
-    if words[0] == "turn" and words[1] in ("left", "right") and words[3] in ("degree", "degrees"):
-        return turn(amount, SIGNS[words[1]])
-    return ""
+    return move(float(amount) / 100) if found["cm"] else turn(SIGNS[found[3]] * float(amount))
 
 
-def in_a_row(words: list[str], goals: dict[str, Callable[[int], Goal]]) -> Goal | str:
+def in_a_row(words: list[str], goals: dict[str, tuple[float, float]]) -> Goal | str:
+    """The first words that are alike; each goes so many metres and degrees."""
     if not 1 <= len(words) <= 4 or not all(word in goals for word in words):
         return ""
     alike = next((n for n, word in enumerate(words) if word != words[0]), len(words))
-    return goals[words[0]](alike)
+    metres, degrees = goals[words[0]]
+    return move(alike * metres) if metres else turn(alike * degrees)
 
 
 def uni_navid(text: str) -> Goal | str:
-    goals: dict[str, Callable[[int], Goal]] = {
-        "forward": lambda count: move(0.5 * count),
-        "left": lambda count: turn(30 * count, 1),
-        "right": lambda count: turn(30 * count, -1),
-        "stop": lambda count: STOP,
-    }
+    goals = {"forward": (0.5, 0), "left": (0, 30), "right": (0, -30), "stop": (0, 0)}
     return in_a_row(text.split(" "), goals)
 
 
 def internvla_n1(text: str) -> Goal | str:
-    goals: dict[str, Callable[[int], Goal]] = {
-        "\u2191": lambda count: move(0.25 * count),
-        "\u2190": lambda count: turn(15 * count, 1),
-        "\u2192": lambda count: turn(15 * count, -1),
-        "S": lambda count: STOP,
-    }
-    return (
-        "" if "S" in text.replace("STOP", "") else in_a_row(list(text.replace("STOP", "S")), goals)
-    )
+    goals = {"\u2191": (0.25, 0), "\u2190": (0, 15), "\u2192": (0, -15), "S": (0, 0)}
+    letters = list(text.replace("STOP", "S"))
+    return "" if "S" in text.replace("STOP", "") else in_a_row(letters, goals)
 
 
 OURS = re.compile(r"(?:\s*reason: [^;\s][^;]*;)*\s*action: ([a-z ]+);.*", re.DOTALL)
 
 
+SIZES = ("small", "medium", "large")
+SAID = {
+    **{f"move {way} {size}": move(SIGNS[way] * getattr(STEPS, f"move_{size}"))
+       for way in ("forward", "backward") for size in SIZES},
+    **{f"turn {way} {size}": turn(SIGNS[way] * getattr(STEPS, f"turn_{size}"))
+       for way in ("left", "right") for size in SIZES},
+    "stop": STOP,
+    "search": Goal(angle=math.radians(STEPS.search)),
+}  # fmt: skip
+
+
 def clauses(text: str) -> Goal | str:
     found = OURS.fullmatch(text)
-    words = found[1].split(" ") if found else []
-    if words in (["stop"], ["search"]):
-        return STOP if words == ["stop"] else Goal(angle=math.radians(STEPS.search))
-    if len(words) != 3 or words[2] not in ("small", "medium", "large"):
-        return ""
-    if words[0] == "move" and words[1] in ("forward", "backward"):
-        return move(getattr(STEPS, f"move_{words[2]}"), SIGNS[words[1]])
-    if words[0] == "turn" and words[1] in ("left", "right"):
-        return turn(getattr(STEPS, f"turn_{words[2]}"), SIGNS[words[1]])
-    return ""
+    return SAID.get(found[1], "") if found else ""
 
 
 TRUTHS: dict[str, Truth] = {
@@ -157,30 +150,21 @@ def mutated(text: str, random: Random) -> str:
     """The same with an error or two, of a letter, a word or the whole."""
     for _ in range(random.randint(0, 2)):
         place = random.randint(0, len(text))
-        end = min(len(text), place + random.randint(0, 3))
+        end = random.choice((place, min(len(text), place + random.randint(0, 3)), len(text)))
         words = text.split(" ")
-        match random.randrange(9):
+        at = random.randint(0, len(words))
+        match random.randrange(5):
             case 0:
-                text = text[:place] + random.choice(ODD) + text[place:]
+                text = text[:place] + random.choice((*ODD, "", "")) + text[end:]
             case 1:
-                text = text[:place] + text[end:]
+                wholes = f"Error: {text}", f"{text} {text}", text + text, f" {text}", text + "\n"
+                text = random.choice(wholes)
             case 2:
-                text = text[:place] + random.choice(ODD) + text[end:]
-            case 3:
-                text = text[:place]
-            case 4:
-                text = random.choice(
-                    (f"Error: {text}", f"{text} {text}", text + text, f" {text}", text + "\n")
-                )
-            case 5:
                 text = random.choice((text.swapcase(), text[:place] + text[place:].upper()))
-            case 6:
-                words.insert(random.randint(0, len(words)), random.choice(WORDS))
+            case 3:
+                words[at : at + random.randint(0, 1)] = [random.choice(WORDS)]
                 text = " ".join(words)
-            case 7:
-                words[random.randrange(len(words))] = random.choice(WORDS)
-                text = " ".join(words)
-            case 8:
+            case 4:
                 text = " ".join(random.choices([*WORDS, *ODD], k=random.randint(0, 6)))
     return text
 

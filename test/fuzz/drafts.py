@@ -90,10 +90,9 @@ def proper_draft(random: Random, place: Place, tokens: list[int] | None = None) 
     if payload == "probabilities":
         draft.values = struct.pack(f"<{size}f", *(0.05 + 0.9 * random.random() for _ in tokens))
     elif payload in ("dense", "sparse"):
-        children: dict[int, list[int]] = {node: [] for node in sorted({*parents})}
-        for token, parent in zip(tokens, parents, strict=True):
-            children[parent].append(token)
-        write_rows(random, draft.rows, [*children.values()], dense=payload == "dense")
+        pairs = list(zip(tokens, parents, strict=True))
+        children = [[t for t, p in pairs if p == parent] for parent in sorted({*parents})]
+        write_rows(random, draft.rows, children, dense=payload == "dense")
     return draft
 
 
@@ -124,15 +123,19 @@ def packed(ids: list[int], bits: int) -> bytes:
 @cache
 def _giants() -> tuple[bytes, ...]:
     """Messages of a million of something."""
-    chain = pb.Draft(tokens=[1] * MILLION)
-    tree = pb.Draft(tokens=[1] * MILLION, parents=range(-1, MILLION - 1))
-    rows = pb.Draft(tokens=[1], rows=pb.Rows(sizes=[0] * MILLION))
-    row = pb.Draft(tokens=[1], rows=pb.Rows(sizes=[MILLION], probabilities=bytes(4 * MILLION)))
-    wide = pb.Draft(tokens=[1], values=b"\0\0\0\x3f" * MILLION)
-    ids = pb.Rows(sizes=[MILLION], probabilities=bytes(4 * MILLION), id_bits=31)
-    ids.ids = bytes((MILLION * 31 + 7) // 8)
-    drafts = (chain, tree, rows, row, wide, pb.Draft(tokens=[1], rows=ids))
-    return tuple(each.SerializeToString() for each in drafts)
+    numbers, ids = bytes(4 * MILLION), bytes((MILLION * 31 + 7) // 8)
+    giants = (
+        pb.Draft(tokens=[1] * MILLION),
+        pb.Draft(tokens=[1] * MILLION, parents=range(-1, MILLION - 1)),
+        pb.Draft(tokens=[1], rows=pb.Rows(sizes=[0] * MILLION)),
+        pb.Draft(tokens=[1], rows=pb.Rows(sizes=[MILLION], probabilities=numbers)),
+        pb.Draft(tokens=[1], values=b"\0\0\0\x3f" * MILLION),
+        pb.Draft(
+            tokens=[1],
+            rows=pb.Rows(sizes=[MILLION], probabilities=numbers, ids=ids, id_bits=31),
+        ),
+    )
+    return tuple(each.SerializeToString() for each in giants)
 
 
 GIANTS = 6

@@ -72,7 +72,7 @@ def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDige
         case 1:
             draft.tokens[-1] = draft.tokens[0]
         case 2:
-            twins(draft)
+            twins(draft, random)
         case 3:
             change(random, draft, ODD_DRAFT)
     return base
@@ -126,26 +126,17 @@ def other_frame(random: Random, place: Place) -> bytes:
 
 
 def garbled(random: Random, frame: bytes, other: bytes) -> bytes:
-    """One to four bytes or stretches flipped, set, inserted, deleted, said twice; or spliced."""
+    """One to four stretches deleted, said twice, set, inserted, of a flipped bit, or spliced."""
     data = bytearray(frame or b"\0")
     for _ in range(random.randint(1, 4)):
-        at = random.randrange(len(data) + 1)
-        stretch = random.randint(1, 8)
-        match random.randrange(7):
-            case 0 if at < len(data):
-                data[at] = random.getrandbits(8)
-            case 1 if at < len(data):
-                data[at] ^= 1 << random.randrange(8)
-            case 2:
-                data[at:at] = random.randbytes(stretch)
-            case 3:
-                del data[at : at + stretch]
-            case 4:
-                data[at:at] = data[at : at + stretch]
-            case 5:
-                del data[at:]
-            case 6:
-                data[at:] = other[random.randrange(len(other) + 1) :]
+        at, length = random.randrange(len(data) + 1), random.randint(1, 8)
+        end = random.choice((at, at + 1, at + length, len(data)))
+        old = data[at:end]
+        flipped = bytes(each ^ 1 << random.randrange(8) for each in old[:1]) + old[1:]
+        spliced = other[random.randrange(len(other) + 1) :]
+        data[at:end] = random.choice(
+            (b"", old + old[:length], random.randbytes(length), flipped, spliced)
+        )
         data = data or bytearray(b"\0")
     return bytes(data)
 

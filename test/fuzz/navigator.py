@@ -26,8 +26,8 @@ from itertools import islice
 from random import Random
 
 import numpy as np
-from fuzz import Broken
-from helpers.lagging_base import GRACE, MORE, RATIO
+from fuzz import Broken, rarely
+from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
@@ -52,22 +52,14 @@ from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
 from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, FOLLOWING, GoalStatus
-from edge_cloud_spec.nav.watchdog import Watchdog
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
 ODD = ("", "  ", "\x00", "x" * 501)
-ACTIONS = CLAUSES.answers
-TEXTS = (
-    *ACTIONS,
-    *ACTIONS,
-    *ACTIONS,
-    "action: move",
-    "forward small;",
-    "I cannot;",
-    "",
-    "action: ;",
-)
+ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
+TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
+SOURCES = "camera", "base", "lidar"  # each with a clock of its own
+SCAN_FAULTS = *["another frame", "no time"] * 4, "ahead", "behind", *["no places"] * 8
 
 
 @dataclass(frozen=True)
@@ -80,51 +72,20 @@ class Decision:
     honest: bool  # whether its age and the camera's clock are told as they are
 
 
-class Clock:
-    """A source's clock: seconds ahead of ours, set to another time now and then."""
-
-    def __init__(self, random: Random, calm: bool) -> None:
-        self._random, self._calm = random, calm
-        self.ahead = 0.0 if calm else self._any()
-
-    def step(self) -> None:
-        """Maybe set it."""
-        if not self._calm and self._random.random() < 0.0005:
-            self.ahead = self._any()
-
-    def stamp(self, now: float) -> int:
-        """What it reads, ns."""
-        return round((EPOCH + now + self.ahead) * 1e9)
-
-    def _any(self) -> float:
-        random = self._random
-        if random.random() < 0.05:
-            return random.choice((-4e3, 4e3))
-        return random.choice((0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7)))
+def clock_offset(random: Random) -> float:
+    """So far a source's clock may be ahead of ours, s."""
+    near = (0.0, 0.0, random.uniform(-0.4, 0.4), random.uniform(-7, 7))
+    return rarely(random, 0.05, (-4e3, 4e3), random.choice(near))
 
 
 @dataclass(frozen=True)
 class Look:
-    """The truth about a scan: when it was taken, from where, and the points, from the base."""
+    """The truth about a scan: when it was taken, from where, and where things were."""
 
     stamp: int
     taken: float
     pose: Pose
-    seen: list[tuple[float, float]]
-
-
-def moved(pose: Pose, velocity: Velocity, seconds: float) -> Pose:
-    """Where a base is that has moved so for a moment."""
-    way = complex(velocity.vx, velocity.vy) * seconds
-    way *= complex(math.cos(pose.yaw), math.sin(pose.yaw))
-    return Pose(pose.x + way.real, pose.y + way.imag, pose.yaw + velocity.wz * seconds)
-
-
-def seen_from(pose: Pose, thing: tuple[float, float]) -> tuple[float, float]:
-    """A place, from the base."""
-    way = complex(thing[0] - pose.x, thing[1] - pose.y)
-    way *= complex(math.cos(pose.yaw), -math.sin(pose.yaw))
-    return way.real, way.imag
+    things: tuple[Place, ...]
 
 
 class Scene:
@@ -135,8 +96,8 @@ class Scene:
 
     def __init__(self, random: Random, now: float, calm: bool) -> None:
         self._random, self.now, self._calm = random, now, calm
-        self._camera, self._base = Clock(random, calm), Clock(random, calm)
-        self._pose, self._velocity = Pose(), Velocity()
+        self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
+        self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
         self._goal = GoalStatus(FOLLOWING)  # that the drafter follows
         self._orders: list[Event] = []  # that come next
         self._past: deque[tuple[float, int, str]] = deque(maxlen=200)  # time, stops, goal
@@ -145,10 +106,9 @@ class Scene:
         self._pieces: list[Words] = []
         self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
         self._waiting = self._moving = False
-        self._lidar, self.truth = Clock(random, calm), Pose()
-        self._things: list[tuple[float, float]] = []
+        self._things: tuple[Place, ...] = ()
         self._looks: deque[Look] = deque(maxlen=4)
-        self._frozen = Look(0, 0.0, Pose(), [])
+        self._frozen = Look(0, 0.0, Pose(), ())
         self._fails_until, self._fault = -math.inf, ""
         self.looks: dict[int, Look] = {}  # by stamp, of those that were told of as they are
         self.lied_at = -math.inf  # when odometry was last wrong
@@ -160,84 +120,82 @@ class Scene:
 
     def events(self) -> Iterator[Event | Settings]:
         """Without end; ``Settings`` are parameters that were set."""
-        while True:
-            yield self._pass(self._pause(), Tick())
-            self._camera.step()
-            self._base.step()
-            self._lidar.step()
-            if self._random.random() < 0.7 and (scan := self._look()) is not None:
-                yield self._pass(self._random.uniform(0.0, 0.01), scan)
-            for _ in range(self._random.choice((0, 1, 1, 1, 2))):
-                yield self._pass(self._random.uniform(0.0, 0.02), self._odometry())
-            chance = 0.3 if self._calm else 0.04
-            if self._random.random() < (chance if self._moving else 0.8):
-                yield self._pass(self._random.uniform(0.0, 0.03), self._disturbance())
-
-    def _pause(self) -> float:
         random = self._random
-        return random.uniform(0.1, 2.0) if random.random() < 0.01 else random.uniform(0.01, 0.07)
+        while True:
+            pause = rarely(random, 0.01, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))
+            yield self._pass(pause, Tick())
+            if not self._calm and random.random() < 0.0015:  # a clock is set
+                self._ahead[random.choice(SOURCES)] = clock_offset(random)
+            if random.random() < 0.7 and (scan := self._look()) is not None:
+                yield self._pass(random.uniform(0.0, 0.01), scan)
+            for _ in range(random.choice((0, 1, 1, 1, 2))):
+                yield self._pass(random.uniform(0.0, 0.02), self._odometry())
+            chance = 0.3 if self._calm else 0.04
+            if random.random() < (chance if self._moving else 0.8):
+                yield self._pass(random.uniform(0.0, 0.03), self._disturbance())
 
     def _pass(self, seconds: float, event: Event | Settings) -> Event | Settings:
         self.now += seconds
-        self._pose, self.truth = (
-            moved(pose, self._velocity, seconds) for pose in (self._pose, self.truth)
-        )
+        self._pose = moved(self._pose, self._velocity, seconds)
+        self.truth = moved(self.truth, self._velocity, seconds)
         return event
+
+    def _stamp(self, source: str, time: float) -> int:
+        """What a source's clock reads then, ns."""
+        return round((EPOCH + time + self._ahead[source]) * 1e9)
 
     def _look(self) -> Scan | None:
         """The lidar sees what is about, and tells of what it saw a little before."""
-        random, here = self._random, self.truth
+        random, here, now = self._random, self.truth, self.now
         if random.random() < 0.01:
             far = random.choice((0.8, 1.5))
-            self._things = [
+            self._things = tuple(
                 (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
                 for _ in range(random.choice((0, 1, 3, 10)))
-            ]
-        seen = [seen_from(here, thing) for thing in self._things]
-        self._looks.append(Look(self._lidar.stamp(self.now), self.now, here, seen))
-        look = self._looks[-1 if random.random() < 0.9 else 0]
-        if self.now > self._fails_until + 5.0 and random.random() < 0.01:
-            self._fails_until = self.now + random.uniform(0.3, 3.0)
-            self._fault = random.choice(("silent", "another frame", "frozen"))
-        if self.now < self._fails_until:
-            if self._fault == "silent":
-                return None
-            if self._fault == "another frame":
-                return Scan("scan", look.stamp, 0.0, problem="its frame is another")
-            look = self._frozen
-        self._frozen = look
-        age = self.now - look.taken - self._lidar.ahead
-        points, fault = np.array(look.seen).reshape(-1, 2), random.random()
-        if fault < 0.01:
-            return Scan(
-                "scan", look.stamp, age, problem=random.choice(("its frame is another", "x"))
             )
-        if fault < 0.02:
-            return Scan("scan", look.stamp, random.choice((math.nan, math.inf, -1e300)), points)
-        if fault < 0.025:
-            if random.random() < 0.5 and self.now - look.taken < 0.5:  # else nobody could tell
-                return Scan("scan", look.stamp + 10**9, age - 1.0, points)
-            look, age = replace(look, stamp=look.stamp - 10**9), age + 1.0
-        elif fault < 0.05:
-            points = np.vstack([points, [[math.nan, 0.1], [math.inf, -math.inf]]])
-        self.looks[look.stamp] = look
-        return Scan("scan", look.stamp, age, points)
+        self._looks.append(Look(self._stamp("lidar", now), now, here, self._things))
+        look = rarely(random, 0.1, self._looks, self._looks[-1])
+        if now > self._fails_until + 5.0 and random.random() < 0.01:
+            self._fails_until = now + random.uniform(0.3, 3.0)
+            self._fault = random.choice(("silent", "another frame", "frozen"))
+        lasting = self._fault if now < self._fails_until else ""
+        fault = lasting or rarely(random, 0.045, SCAN_FAULTS, "")
+        if fault == "silent":
+            return None
+        if fault != "frozen":
+            self._frozen = look
+        look = self._frozen
+        stamp, age = look.stamp, now - look.taken - self._ahead["lidar"]
+        points = np.array([seen_from(look.pose, thing) for thing in look.things]).reshape(-1, 2)
+        match fault:
+            case "another frame":
+                return Scan("scan", stamp, age, problem="its frame is another")
+            case "no time":
+                return Scan("scan", stamp, random.choice((math.nan, math.inf, -1e300)), points)
+            case "ahead" if self.looks and now - look.taken < 0.5:  # else nobody could tell
+                return Scan("scan", stamp + 10**9, age - 1.0, points)
+            case "behind":
+                stamp, age = stamp - 10**9, age + 1.0
+            case "no places":
+                points = np.vstack([points, [[math.nan, 0.1], [math.inf, -math.inf]]])
+        self.looks[stamp] = replace(look, stamp=stamp)
+        return Scan("scan", stamp, age, points)
 
     def _odometry(self) -> Odometry:
-        random, pose = self._random, self._pose
-        late = random.expovariate(100.0)
-        stamp, age = self._base.stamp(self.now - late), late - self._base.ahead
-        fault = random.random()
-        if fault < 0.004:
-            pose = random.choice((Pose(math.nan), Pose(1e308), replace(pose, x=pose.x + 3.0)))
-        elif fault < 0.008:
-            stamp = random.choice((0, stamp - 10**9, stamp + 10**9))
-        elif fault < 0.01:
-            self._pose = pose = Pose()
-        elif fault < 0.012:
-            age = random.choice((math.nan, math.inf, -1e300))
-        self.lied_at = self.now if fault < 0.012 else self.lied_at
-        return Odometry(pose, stamp, age)
+        random, late = self._random, self._random.expovariate(100.0)
+        stamp, age = self._stamp("base", self.now - late), late - self._ahead["base"]
+        told = Odometry(self._pose, stamp, age)
+        if random.random() > 0.012:
+            return told
+        self.lied_at = self.now
+        if random.random() < 0.2:  # it began anew
+            self._pose = Pose()
+            return replace(told, pose=self._pose)
+        aside = replace(told.pose, x=told.pose.x + 3.0)
+        poses = [replace(told, pose=pose) for pose in (Pose(math.nan), Pose(1e308), aside)]
+        stamps = [replace(told, stamp=odd) for odd in (0, stamp - 10**9, stamp + 10**9)]
+        ages = [replace(told, age=odd) for odd in (math.nan, math.inf, -1e300)]
+        return random.choice([*poses, *stamps, *ages])
 
     def _disturbance(self) -> Event | Settings:
         random = self._random
@@ -245,88 +203,71 @@ class Scene:
             return self._orders.pop()
         if self._pieces and random.random() < 0.9:
             return self._pieces.pop(0)
-        if self._waiting and random.random() < 0.4:
+        if self._waiting and random.random() < 0.6:
             return self._instruct(random.choice(INSTRUCTIONS))
         kind = 0.0 if self._calm and self._moving else random.random()
         if kind < 0.80:
             return self._words()
         if kind < 0.87:
-            return EStop(random.random() < 0.4)
+            return EStop(random.random() < 0.3)
         if kind < 0.91:
             return self._instruct(random.choice((*INSTRUCTIONS, *ODD, "stop", "Stop.")))
         if kind < 0.95:
             cause = random.choice(("parameter", "active"))
-            return Hold(random.choice(("", "", "it is held")), cause)
+            return Hold(random.choice(("", "", "", "it is held")), cause)
         return settings(random)
 
     def _instruct(self, text: str) -> Event:
         """The drafter hears an instruction, too, and names its goal: before or after."""
-        random, known = self._random, self._goal
-        if text.strip() != known.instruction or random.random() < 0.5:
+        if text.strip() != self._goal.instruction or self._random.random() < 0.5:
             self._goals += 1
             self._goal = GoalStatus(FOLLOWING, text.strip(), goal_id=f"goal-{self._goals}")
         self._orders = [Instruction(text), self._goal]
-        random.shuffle(self._orders)
+        self._random.shuffle(self._orders)
         return self._orders.pop()
 
     def _words(self) -> Words:
-        random = self._random
+        random, past = self._random, list(self._past)
         if self._sent and random.random() < 0.1:  # again
             before, words = random.choice(self._sent)
             return replace(words, age=words.age + self.now - before)
         self._requests += 1
-        name = f"r{self._requests}"
         back = random.choice((0, 0, 0, random.randrange(12), random.randrange(200)))
-        past = list(self._past)
         at, stops, goal_id = past[-1 - min(back, len(past) - 1)]
-        taken = at if back else self.now
-        if random.random() < 0.03:
-            stops = random.choice((0, stops + 1, stops - 1, 2**63))
-        if random.random() < 0.03:
-            goal_id = random.choice((*(goal for _, _, goal in past), "", "goal-x"))
-        honest = random.random() < 0.9
-        offset = self._camera.ahead - 0.03 if honest else random.choice((0.0, 4.0, -4.0, math.nan))
-        age = self.now - taken - self._camera.ahead
-        if random.random() < 0.05:
-            honest, age = False, random.choice((math.inf, math.nan, -0.4, 11.0, 0.0))
-        verified = random.random() < (0.95 if self._calm else 0.7)
+        taken, ahead = at if back else self.now, self._ahead["camera"]
+        true = self.now - taken - ahead, ahead - 0.03
+        told = (
+            rarely(random, 0.05, (math.inf, math.nan, -0.4, 11.0, 0.0), true[0]),
+            rarely(random, 0.1, (0.0, 4.0, -4.0, math.nan), true[1]),
+        )
         words = Words(
-            request=name,
+            request=f"r{self._requests}",
             position=0,
             tokens=(0,) * 4,
             text=random.choice(TEXTS),
-            verified=verified,
+            verified=random.random() < (0.95 if self._calm else 0.7),
             finished=random.random() < 0.7,
-            stamp=self._camera.stamp(taken),
-            age=age,
-            goal_id=goal_id,
-            stops=stops,
-            camera_offset=offset,
+            stamp=self._stamp("camera", taken),
+            age=told[0],
+            goal_id=rarely(random, 0.03, (*(goal for *_, goal in past), "", "goal-x"), goal_id),
+            stops=rarely(random, 0.03, (0, stops + 1, stops - 1, 2**63), stops),
+            camera_offset=told[1],
         )
         self._sent.append((self.now, words))
-        self.decisions[name] = Decision(taken, goal_id, verified, honest)
-        if random.random() < 0.1:
-            words = replace(words, request=random.choice(("", "-", "a b")))
-        if random.random() < 0.3:
-            self._cut(words)
-            return self._pieces.pop(0)
-        return words
+        decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
+        self.decisions[words.request] = decision
+        words = replace(words, request=rarely(random, 0.1, ("", "-", "a b"), words.request))
+        return words if random.random() < 0.7 else self._cut(words)
 
-    def _cut(self, words: Words) -> None:
+    def _cut(self, words: Words) -> Words:
         """In pieces, some of them lost, repeated, in another order or of another kind."""
         random, cut = self._random, self._random.randrange(len(words.text) + 1)
         first = replace(words, text=words.text[:cut], finished=False)
-        second = replace(words, text=words.text[cut:], position=4)
-        if random.random() < 0.1:
-            second = replace(second, verified=not words.verified)
-        self._pieces = [first, second]
-        fault = random.random()
-        if fault < 0.1:
-            self._pieces.reverse()
-        elif fault < 0.2:
-            self._pieces.insert(random.randrange(3), random.choice(self._pieces))
-        elif fault < 0.25:
-            self._pieces.pop()
+        verified = rarely(random, 0.1, [not words.verified], words.verified)
+        second = replace(words, text=words.text[cut:], position=4, verified=verified)
+        faults = [first], [second, first], [first, first, second], [first, second, second]
+        self._pieces = list(rarely(random, 0.25, faults, [first, second]))
+        return self._pieces.pop(0)
 
 
 def settings(random: Random) -> Settings:
@@ -377,15 +318,9 @@ LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
 BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
 
 
-def within(body: ObstacleSettings, at: tuple[float, float], more: float = 0.0) -> bool:
+def within(body: ObstacleSettings, at: Place, more: float = 0.0) -> bool:
     """Whether a place, from the base, is in its body, or so near to it."""
     return -body.rear - more < at[0] < body.front + more and abs(at[1]) < body.side + more
-
-
-def place(pose: Pose, at: tuple[float, float]) -> tuple[float, float]:
-    """Where that is."""
-    way = complex(*at) * complex(math.cos(pose.yaw), math.sin(pose.yaw))
-    return pose.x + way.real, pose.y + way.imag
 
 
 @dataclass
@@ -420,16 +355,11 @@ class Checker:
         self._goal = GoalStatus(FOLLOWING)  # that the drafter named last
         self._begun: set[str] = set()
         self._step: _Step | None = None
-        self._last, self._last_at, self._until = STILL, -math.inf, -math.inf
+        self.velocity = STILL  # what the base was told last
+        self._last_at = self._until = -math.inf
         self._stop_by = math.inf
         self._given = deque[tuple[float, float, Velocity]](maxlen=200)  # from, to, what
         self._now = 0.0
-        self._watchdog = Watchdog(lambda repeat: None, GRACE, lambda: self._now)
-
-    @property
-    def velocity(self) -> Velocity:
-        """What the base was told last."""
-        return self._last
 
     def set(self, settings: Settings, effects: list[Effect], now: float) -> None:
         """Parameters were set."""
@@ -442,16 +372,16 @@ class Checker:
         """What the navigator did about ``event`` at ``now``."""
         self.counts[type(event).__name__] += 1
         self._require(now >= self._now, "time")
-        self._overdue(now)
         self._now = now
-        if self._stops(event):
-            self._require(bool(effects) and isinstance(effects[0], Halt), "a stop without a halt")
-        elif isinstance(event, Instruction):
-            self._instructed(event.text, effects, now)
-        elif isinstance(event, Scan):
-            self._looked(event)
-        elif isinstance(event, GoalStatus):
-            self._goal = event
+        match event:
+            case _ if self._stops(event):
+                self._require([*map(type, effects[:1])] == [Halt], "a stop without a halt")
+            case Instruction(text):
+                self._instructed(text, effects, now)
+            case Scan():
+                self._looked(event)
+            case GoalStatus():
+                self._goal = event
         if not isinstance(event, (Tick, Words)):
             self._require(not any(isinstance(e, Drive) for e in effects), "a command out of turn")
         self._carried_out(effects, now)
@@ -465,24 +395,15 @@ class Checker:
         if last is None or new.stamp > last.stamp or self._now - last.taken > old:
             self._look = new
 
-    def _overdue(self, now: float) -> None:
-        """Whatever the navigator does: the watchdog stops what is not renewed."""
-        if self._last == STILL or now < self._until + GRACE:
-            return
-        self._require(self._watchdog.due(now), "no watchdog 0.5 s after a command's end")
-        self._watchdog.calm()
-        self._command(STILL, now)
-        self.counts["watchdog"] += 1
-
     def _command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on, and the last was until the watchdog came."""
-        if self._last != STILL:
-            self._given.append((self._last_at, self._last_at + self._lasted(now), self._last))
-        self._last, self._last_at = velocity, now
+        if self.velocity != STILL:
+            self._given.append((self._last_at, self._last_at + self._lasted(now), self.velocity))
+        self.velocity, self._last_at = velocity, now
 
     def _lasted(self, now: float) -> float:
         end = min(now, self._until + GRACE, self._stop_by)
-        return max(0.0, end - self._last_at) if self._last != STILL else 0.0
+        return max(0.0, end - self._last_at) if self.velocity != STILL else 0.0
 
     def _commanded_since(self, time: float) -> tuple[float, float, float]:
         """Metres, radians and seconds of driving that were commanded since then."""
@@ -492,14 +413,15 @@ class Checker:
         return path, turn, sum(seconds for seconds, _ in lasted)
 
     def _stops(self, event: Event) -> bool:
-        if isinstance(event, EStop):
-            cause, on = "e_stop", event.on
-        elif isinstance(event, Hold):
-            cause, on = event.cause, bool(event.why)
-        elif isinstance(event, Instruction):
-            cause, on = "told", event.text.strip().rstrip(".!").lower() == "stop"
-        else:
-            return False
+        match event:
+            case EStop(on):
+                cause = "e_stop"
+            case Hold(why, cause):
+                on = bool(why)
+            case Instruction(text):
+                cause, on = "told", text.strip().rstrip(".!").lower() == "stop"
+            case _:
+                return False
         if on:
             self._held.add(cause)
             self._armed = False
@@ -523,16 +445,16 @@ class Checker:
 
     def _carried_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
-            if isinstance(effect, Halt):
-                self._step = None
-                self._command(STILL, now)
-                self._watchdog.calm()
-            elif isinstance(effect, Announce):
-                self._announced(effect, now)
-            elif isinstance(effect, Drive):
-                self._drove(effect, now)
-            elif isinstance(effect, Show) and "is in the way at" in effect.status.detail:
-                self.counts["in the way"] += 1
+            match effect:
+                case Halt():
+                    self._step = None
+                    self._command(STILL, now)
+                case Announce():
+                    self._announced(effect, now)
+                case Drive():
+                    self._drove(effect, now)
+                case Show(status):
+                    self.counts["in the way"] += "is in the way at" in status.detail
 
     def _announced(self, effect: Announce, now: float) -> None:
         self._require(not self._held, "a decision while the robot is held")
@@ -544,7 +466,7 @@ class Checker:
             both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
             self._require(both, "a step before the end of another")
             if decision.honest:
-                self._command(self._last, now)
+                self._command(self.velocity, now)
                 *used, driven = self._commanded_since(decision.taken)
                 self._require(driven <= YOUNG + SAME_CLOCK, "a step on an old frame of the move")
         self._require(effect.request not in self._begun, "a step that is carried out again")
@@ -574,13 +496,12 @@ class Checker:
         self.counts["commands"] += 1
         step, velocity = self._step, effect.velocity
         self._require(step is not None and not self._held, "a command with no step under way")
-        assert step is not None
         self._require(now - self._until <= GRACE, "a command 0.5 s after the last one's end")
         self._require(now <= step.expiry + SLACK, "a command after its step's expiry")
         end = min(now + PERIOD, step.expiry) + SLACK
         self._require(effect.until <= end, "a command that is valid for too long")
         if step.took_over:
-            kept = velocity == self._last and effect.until <= self._until
+            kept = velocity == self.velocity and effect.until <= self._until
             self._require(kept, "a decision that stands in for a tick")
         else:
             self._in_limits(velocity, step, now)
@@ -593,7 +514,7 @@ class Checker:
         lasted = 0.0 if step.took_over else self._lasted(now)
         step.took_over = False
         path, turn = step.used
-        path, turn = path + lasted * self._last.speed, turn + lasted * abs(self._last.wz)
+        path, turn = path + lasted * self.velocity.speed, turn + lasted * abs(self.velocity.wz)
         step.used = path, turn
         stands = min(effect.until + GRACE, effect.stop_by) - now  # s until the watchdog acts
         path, turn = path + stands * velocity.speed, turn + stands * abs(velocity.wz)
@@ -601,19 +522,17 @@ class Checker:
         self._require(fits, f"{path:.3f} m, {turn:.3f} rad of a step that may {step.most}")
         self._command(velocity, now)
         self._until, self._stop_by = effect.until, effect.stop_by
-        self._watchdog.feed(effect.until, effect.stop_by)
 
     def _clear(self, velocity: Velocity, now: float) -> None:
         """It has seen, lately, that it stands before it meets something."""
         look, scene, limits = self._look, self._scene, self.settings.limits
         old = LATEST + self.settings.obstacles.timeout
         self._require(look is not None and now - look.taken <= old, "a command without a scan")
-        assert look is not None
         if look.taken - scene.lied_at < BELIEVED or now - scene.lied_at < BELIEVED:
             return
         begin, pose, body = scene.truth, scene.truth, self.settings.obstacles
         near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
-        things = [place(look.pose, at) for at in look.seen if not within(body, at, near)]
+        things = [at for at in look.things if not within(body, seen_from(look.pose, at), near)]
         things = [thing for thing in things if not within(body, seen_from(begin, thing))]
         self.counts["commands near a thing"] += any(
             math.hypot(x - pose.x, y - pose.y) < 1.0 for x, y in things
@@ -640,9 +559,9 @@ class Checker:
             aside = min(aside, slow.speed)
         time = min(now - self._last_at, 10.0) + PERIOD / 2
         for value, last, most, faster, slowest in (
-            (velocity.vx, self._last.vx, speed, limits.acceleration, limits.move.slowest),
-            (velocity.vy, self._last.vy, aside, limits.acceleration, limits.move.slowest),
-            (velocity.wz, self._last.wz, turn, limits.turn_acceleration, limits.turn.slowest),
+            (velocity.vx, self.velocity.vx, speed, limits.acceleration, limits.move.slowest),
+            (velocity.vy, self.velocity.vy, aside, limits.acceleration, limits.move.slowest),
+            (velocity.wz, self.velocity.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
             before = abs(last) if last * value > 0.0 else 0.0

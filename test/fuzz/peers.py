@@ -120,23 +120,19 @@ class Peer:
         if self.place is None:
             return None
         await self.say(encode_client(Resume(self.place.session, self._start)))
-        answers = await self.fence()
-        opened = [a for a in answers if isinstance(a, Opened)]
+        opened = [a for a in await self.fence() if isinstance(a, Opened)]
         if self.place is None or not opened or self._finished:
             self.place = None
             return None
         base = opened[-1].base
         if self.own and base not in self._places:
             raise Broken(f"the session stands at {base}, where its answer never was")
-        if self.own and self._places[base] == len(self.own):
-            self.place = None
-            return None
-        self.place = replace(self.place, base=base)
+        ended = self.own and self._places[base] == len(self.own)
+        self.place = None if ended else replace(self.place, base=base)
         return self.place
 
     async def draft(self, draft: pb.Draft) -> Verdict | None:
         """The verdict on a draft."""
-        assert self.place is not None
         base = self.place.draft_base
         await self.say(frame_of(draft, base))
         answers = await self.fence()
@@ -152,33 +148,29 @@ class Peer:
         inbox.put_nowait(None)
 
     def _check(self, message: ServerMessage) -> None:
-        match message:
-            case Fault(code, text):
-                self.counters[code] += 1
-                if not code or code == "internal" or len(text) < 10 or len(text) > 1000:
-                    raise Broken(f"a fault that says too little or too much: {message}"[:2000])
-                self._finished |= "the answer ended" in text
-            case Verdict() if message.base in self._places and self.own:
-                self._check_verdict(message)
-                self.counters["verdict"] += 1
-            case _:
-                self.counters[type(message).__name__.lower()] += 1
-        if isinstance(message, Verdict) and self.place is not None and not self.own:
-            self._finished |= bool(message.finish)
-            told = message.residual is not None
-            self.counters["residual"] += told
-            self.place = replace(
-                self.place,
-                resampled=1 if told else None,
-                rejected=message.base if told else self.place.rejected,
-            )
+        self.counters[type(message).__name__.lower()] += 1
+        if isinstance(message, Fault):
+            code, text = message.code, message.text
+            self.counters[code] += 1
+            if not code or code == "internal" or not 10 <= len(text) <= 1000:
+                raise Broken(f"a fault that says too little or too much: {message}"[:2000])
+            self._finished |= "the answer ended" in text
+        elif isinstance(message, Verdict):
+            self._check_verdict(message)
 
     def _check_verdict(self, verdict: Verdict) -> None:
         """Under greedy and coupled every token is the target's own, whatever was drafted."""
-        at = self._places[verdict.base] + len(verdict.path)
-        last = () if verdict.token is None else (verdict.token,)
-        if last != self.own[at : at + len(last)] or at > len(self.own):
-            raise Broken(f"{verdict} is not the target's own: {self.own[at:]}")
+        if self.own and verdict.base in self._places:
+            at = self._places[verdict.base] + len(verdict.path)
+            last = () if verdict.token is None else (verdict.token,)
+            if last != self.own[at : at + len(last)] or at > len(self.own):
+                raise Broken(f"{verdict} is not the target's own: {self.own[at:]}")
+        elif not self.own and self.place is not None:
+            self._finished |= bool(verdict.finish)
+            told = verdict.residual is not None
+            self.counters["residual"] += told
+            rejected = verdict.base if told else self.place.rejected
+            self.place = replace(self.place, resampled=1 if told else None, rejected=rejected)
 
 
 def _closes(frame: bytes) -> bool:
@@ -207,7 +199,6 @@ class Hostile(Peer):
         if await self.locate() is None:
             await self.open(self._kind)
             self._kind += 1
-        assert self.place is not None
         self.mutated = frames or hostile(self._random, self.place, count)
         for frame in self.mutated:
             await self.say(frame)
@@ -239,7 +230,6 @@ class Bystander(Peer):
 
     async def check(self) -> None:
         """One draft on the session that stood before."""
-        assert self.place is not None
         right = self.own[self._at : self._at + 3]
         wrong = (right[2] + 1) % VOCABULARY
         message = DraftMessage(self.place.base, Draft((*right[:2], wrong)), 0)
@@ -255,5 +245,4 @@ class Bystander(Peer):
 
     @property
     def _at(self) -> int:
-        assert self.place is not None
         return self._places[self.place.base]

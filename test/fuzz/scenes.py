@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fuzz.drafts import MAX_TOKENS, VOCABULARY
 from fuzz.target import END, Target
 
-from edge_cloud_spec.cloud.session import events as cloud_events
-from edge_cloud_spec.cloud.session.events import DuePass, Propose, Proposed, Scored
+from edge_cloud_spec.cloud.session.events import Propose, Proposed, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Drafted, Effect, PromptReady, Received, Send
+from edge_cloud_spec.edge.events import Drafted, PromptReady, Received
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.wire.codec import (
@@ -27,8 +27,6 @@ from edge_cloud_spec.wire.codec import (
     encode_server,
 )
 from edge_cloud_spec.wire.messages import (
-    DraftMessage,
-    Generate,
     Open,
     Opened,
     RowRequest,
@@ -73,13 +71,6 @@ class Scene:
     due: bytes
 
 
-# The scenes, each with the real verifier's own answer
-
-
-def _session(draft_noise: float, seed: int) -> ScriptedSession:
-    return ScriptedSession(Target(draft_noise), (seed,))
-
-
 def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
     return Open(
         7,
@@ -96,93 +87,62 @@ def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
     )
 
 
-class _Talk:
-    """A robot and a verification, up to the moment when something is due."""
+def _met(
+    preset: Preset, rule: str, policy: SamplingPolicy, seed: int = 1
+) -> tuple[Callable[[], EdgeDecoder], CloudSession, bytes]:
+    """A robot whose first draft, or wish, is on its way, and the verifier that has judged it."""
+    opening, end = opening_of(preset, rule, policy), {"end_tokens": (END,)}
+    base = base_digest(opening, b"prompt", spec_digest(SPEC))
+    cloud = CloudSession("s", opening, base, max_tokens=MAX_TOKENS, vocabulary=VOCABULARY, **end)
+    target, drafter = (ScriptedSession(Target(noise), (seed,)) for noise in (0.0, 1.0))
+    branch = Branch((), preset.shape)
+    finished = DraftModel(drafter, preset.proposal(rule, policy), (END,)).finished(branch)
+    said: list[Any] = []
 
-    def __init__(self, preset: Preset, rule: str, policy: SamplingPolicy, seed: int) -> None:
-        self._preset, self._opening = preset, opening_of(preset, rule, policy)
-        self._base = base_digest(self._opening, b"prompt", spec_digest(SPEC))
-        self.cloud = CloudSession(
-            "s",
-            self._opening,
-            self._base,
-            end_tokens=(END,),
-            max_tokens=MAX_TOKENS,
-            vocabulary=VOCABULARY,
-        )
-        self._target = _session(0.0, seed)
-        proposal = preset.proposal(rule, policy)
-        drafter = DraftModel(_session(1.0, seed), proposal, (END,))  # type: ignore[arg-type]
-        self._finished = drafter.finished(Branch((), preset.shape))
-
-    def robot(self) -> EdgeDecoder:
-        """A decoder whose first draft, or wish, is on its way."""
-        return self._begin()[0]
-
-    def _begin(self) -> tuple[EdgeDecoder, list[Effect]]:
-        robot = EdgeDecoder(self._opening, self._preset)
+    def robot() -> EdgeDecoder:
+        robot = EdgeDecoder(opening, preset)
         robot.start(0.0, SPEC)
-        said = robot.handle(Received(Opened("s", b"", self._base)), 0.0)
-        if self._preset.drafts_on_robot:
+        said[:] = robot.handle(Received(Opened("s", b"", base)), 0.0)
+        if preset.drafts_on_robot:
             robot.handle(PROMPT, 0.0)
-            said = robot.handle(self._drafted(), 0.0)
-        return robot, said
+            said[:] = robot.handle(Drafted(branch, finished.draft.tokens, finished), 0.0)
+        return robot
 
-    def _drafted(self) -> Drafted:
-        branch = Branch((), self._preset.shape)
-        return Drafted(branch, self._finished.draft.tokens, self._finished)
-
-    def verdict(self) -> bytes:
-        """What the verification says to it."""
-        (effect,) = self.cloud.handle(self._sent())
-        if isinstance(effect, Propose):
-            (effect,) = self.cloud.handle(Proposed(self._finished.draft))
-        assert isinstance(effect, DuePass)
-        logits = self._target.forward(effect.draft.tokens, effect.draft.parents)
-        first = self.cloud.handle(Scored(LogitRows(logits)))[0]
-        assert isinstance(first, cloud_events.Reply)
-        return encode_server(first.message)
-
-    def row(self) -> bytes:
-        (said,) = self.cloud.handle(RowRequest(self._base))
-        assert isinstance(said, cloud_events.Reply)
-        return encode_server(said.message)
-
-    def _sent(self) -> DraftMessage | Generate:
-        effect = self._begin()[1][0]
-        assert isinstance(effect, Send)
-        message = decode_client(encode_client(effect.message))
-        assert isinstance(message, DraftMessage | Generate)
-        return message
+    robot()
+    (due,) = cloud.handle(decode_client(encode_client(said[0].message)))
+    if isinstance(due, Propose):
+        (due,) = cloud.handle(Proposed(finished.draft))
+    logits = target.forward(due.draft.tokens, due.draft.parents)
+    verdict = cloud.handle(Scored(LogitRows(logits)))[0]
+    return robot, cloud, encode_server(verdict.message)
 
 
-def _told(preset: Preset) -> Iterator[tuple[_Talk, bytes]]:
-    """Talks in which a draft is rejected and the robot resamples, and what it is told."""
+def _told(preset: Preset) -> Iterator[tuple[Callable[[], EdgeDecoder], CloudSession, bytes]]:
+    """Those of which a draft is rejected and the robot resamples."""
     for seed in range(1000):
-        talk = _Talk(preset, "rejection", SOME, seed)
-        frame = talk.verdict()
-        message = decode_server(frame)
-        if isinstance(message, Verdict) and message.residual is not None:
-            yield talk, frame
+        robot, cloud, frame = _met(preset, "rejection", SOME, seed)
+        if decode_server(frame).residual is not None:
+            yield robot, cloud, frame
 
 
-def _told_robot(talk: _Talk, frame: bytes) -> EdgeDecoder:
-    robot = talk.robot()
-    robot.handle(Received(decode_server(frame)), 0.0)
-    return robot
+def _told_robot(robot: Callable[[], EdgeDecoder], verdict: Verdict) -> EdgeDecoder:
+    told = robot()
+    told.handle(Received(verdict), 0.0)
+    return told
 
 
 def _waits_for_a_row() -> Scene:
     """It has drawn the tail."""
-    for talk, frame in _told(split("sparse", 1, 0)):
-        robot = partial(_told_robot, talk, frame)
-        if robot().stats.fallbacks:
-            return Scene("row", robot, talk.row())
+    for robot, cloud, frame in _told(split("sparse", 1, 0)):
+        told = partial(_told_robot, robot, decode_server(frame))
+        if told().stats.fallbacks:
+            (said,) = cloud.handle(RowRequest(decode_server(frame).base))
+            return Scene("row", told, encode_server(said.message))
     raise AssertionError("the tail was never chosen")
 
 
 def scenes() -> list[Scene]:
-    """All of them."""
+    """All of them, each with the real verifier's own answer."""
     found = []
     for name, preset, rule, policy in (
         ("chain", CHAIN, "greedy", GREEDY),
@@ -191,9 +151,9 @@ def scenes() -> list[Scene]:
         ("rows of a tree", TREE, "rejection", SOME),
         ("alone", ALONE, "greedy", GREEDY),
     ):
-        talk = _Talk(preset, rule, policy, 1)
-        found.append(Scene(name, talk.robot, talk.verdict()))
+        robot, _, frame = _met(preset, rule, policy)
+        found.append(Scene(name, robot, frame))
     for residual in ("dense", "top_k", "sparse"):
-        talk, frame = next(_told(split(residual)))
-        found.append(Scene(residual, talk.robot, frame))
+        robot, _, frame = next(_told(split(residual)))
+        found.append(Scene(residual, robot, frame))
     return [*found, _waits_for_a_row()]

@@ -9,10 +9,9 @@ import gc
 import logging
 import os
 import threading
-import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from random import Random
 
@@ -35,42 +34,24 @@ BATCH = 10  # frames of each before the sessions are looked at
 MEGABYTE = 2**20
 
 
-@dataclass(frozen=True)
-class ResourceCounts:
-    """What must not grow."""
-
-    memory: int  # resident bytes of this process, which holds the verifier
-    sessions: int
-    threads: int
-    tasks: int  # of the server's loop
-
-    def grown(self, before: ResourceCounts) -> list[str]:
-        """What has grown too much since."""
-        spare = max(20 * MEGABYTE, before.memory // 10)
-        bounds = {
-            "memory": (self.memory, before.memory + spare),
-            "sessions": (self.sessions, PEERS + 1),
-            "threads": (self.threads, before.threads + 2),
-            "tasks": (self.tasks, before.tasks + 2 * PEERS),
-        }
-        return [f"{what}: {n}, above {most}" for what, (n, most) in bounds.items() if n > most]
+Resources = dict[str, int]
+"""What must not grow: resident bytes of this process, which holds the verifier, its sessions and
+threads, and the tasks of the server's loop."""
 
 
-class _Alarm(logging.Handler):
-    """An error in the log is a failure: nobody sees it on a robot."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.addFilter(is_our_error)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(self.format(record))
+def grown(now: Resources, before: Resources) -> list[str]:
+    """What has grown too much since."""
+    spare = {"memory": max(20 * 2**20, before["memory"] // 10), "threads": 2, "tasks": 2 * PEERS}
+    bounds = {what: before[what] + more for what, more in spare.items()} | {"sessions": PEERS + 1}
+    above = {what: most for what, most in bounds.items() if now[what] > most}
+    return [f"{what}: {now[what]}, above {most}" for what, most in above.items()]
 
 
 def run(frames: int, seed: int) -> Counter[str]:
     """So many mutated frames to a verifier; what came of them. Raises Broken."""
-    counts, alarm = Counter[str](), _Alarm()
+    counts, alarm = Counter[str](), BufferingHandler(10**6)
+    alarm.setLevel(logging.ERROR)  # an error in the log is a failure: nobody sees it on a robot
+    alarm.addFilter(is_our_error)
     limits = WorkerLimits(
         keep_s=0.0, idle_s=3600.0, batch_rows=100, kv_mb=ROOM * SESSION_BYTES / 2**20
     )
@@ -82,8 +63,8 @@ def run(frames: int, seed: int) -> Counter[str]:
             asyncio.run(_fuzz(cloud, frames, seed, counts))
     finally:
         logging.getLogger().removeHandler(alarm)
-    if alarm.heard:
-        raise Broken("\n".join(alarm.heard[:10]))
+    if alarm.buffer:
+        raise Broken("\n".join(map(alarm.format, alarm.buffer[:10])))
     counts["evictions"] = worker.kv_memory.evictions
     return counts
 
@@ -111,30 +92,24 @@ async def _rounds(
     number, before = 0, None
     while counts["frames"] < frames:
         await bystander.ready(number)
-        giants = [_giant(number)] if number < GIANTS else None  # before memory is counted
-        await asyncio.gather(*(_batch(peer, giants) for peer in hostile))
-        counts["frames"] += PEERS * (1 if giants else BATCH)
-        begin = time.perf_counter()
+        if number == 0:  # before memory is counted
+            nowhere = Place(opening_of(0, 0, b""), "", PrefixDigest(0, 0))
+            await _batch(hostile[0], [giant(each, nowhere) for each in range(GIANTS)])
+        await asyncio.gather(*(_batch(peer) for peer in hostile))
+        counts["frames"] += PEERS * BATCH
         await bystander.check()
-        slowest = "ms of the slowest answer to the bystander"
-        counts[slowest] = max(counts[slowest], round(1e3 * (time.perf_counter() - begin)))
         number += 1
         if before is None and counts["frames"] >= frames / 5:
             before = _count_resources(cloud)
-    assert before is not None
     for _ in range(5):
-        grown = _count_resources(cloud).grown(before)
-        if not grown:
+        problems = grown(_count_resources(cloud), before)
+        if not problems:
             return
         await asyncio.sleep(0.3)  # what stays so when all is quiet
-    raise Broken("; ".join(grown))
+    raise Broken("; ".join(problems))
 
 
-def _giant(number: int) -> bytes:
-    return giant(number, Place(opening_of(0, 0, b""), "", PrefixDigest(0, 0)))
-
-
-async def _batch(peer: Hostile, frames: list[bytes] | None) -> None:
+async def _batch(peer: Hostile, frames: list[bytes] | None = None) -> None:
     try:
         await peer.batch(BATCH, frames)
     except Exception as error:
@@ -142,16 +117,14 @@ async def _batch(peer: Hostile, frames: list[bytes] | None) -> None:
         raise Broken(f"{error!r}, after the frames\n  {said}") from error
 
 
-def _count_resources(cloud: Cloud) -> ResourceCounts:
+def _count_resources(cloud: Cloud) -> Resources:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)  # or what the last giant took counts, though it is free
-    tasks = len(asyncio.all_tasks(cloud.loop))
-    sessions = cloud.worker.sessions
-    return ResourceCounts(_resident(), sessions, threading.active_count(), tasks)
-
-
-def _resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not say."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+    _, pages, *_ = Path("/proc/self/statm").read_text().split()
+    return {
+        "memory": int(pages) * os.sysconf("SC_PAGE_SIZE"),
+        "sessions": cloud.worker.sessions,
+        "threads": threading.active_count(),
+        "tasks": len(asyncio.all_tasks(cloud.loop)),
+    }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.nav.answer import Dialect
@@ -30,6 +31,6 @@ def made(folder: Path | None, fields: str | dict[str, Any], name: str = "own") -
         with tempfile.TemporaryDirectory() as own:
             return made(Path(own), fields, name)
     path = folder / f"{name}.yaml"
-    text = fields if isinstance(fields, str) else json.dumps(fields, ensure_ascii=False)
-    path.write_text(text, encoding="utf-8")
+    text = fields if isinstance(fields, str) else yaml.safe_dump(fields, allow_unicode=True)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     return load_dialect(str(path))

@@ -6,6 +6,7 @@ Standing is below 3 cm/s and 3 degrees/s.
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ STANDING = (0.03, 0.05)  # m/s, rad/s under which it stands
 PART = 0.01  # s, integrated at once
 REMEMBERED = 2000  # parts; more than ten seconds
 
+Place = tuple[float, float]  # m
 Components = tuple[float, float, float]  # m/s ahead, m/s left, rad/s
 
 
@@ -103,11 +105,7 @@ class Base:
         return vx, vy, wz
 
     def _move(self, vx: float, vy: float, wz: float, dt: float) -> None:
-        x, y, yaw = self.pose.x, self.pose.y, self.pose.yaw
-        cos, sin = math.cos(yaw), math.sin(yaw)
-        self.pose = Pose(
-            x + dt * (vx * cos - vy * sin), y + dt * (vx * sin + vy * cos), yaw + dt * wz
-        )
+        self.pose = moved(self.pose, Velocity(vx, vy, wz), dt)
         last = self._made[-1]
         path, turned = last.path + math.hypot(vx, vy) * dt, last.turned + abs(wz) * dt
         self._made.append(Made(self.now, self.pose, path, turned))
@@ -116,3 +114,15 @@ class Base:
 def components(velocity: Velocity) -> Components:
     """The velocity as numbers."""
     return velocity.vx, velocity.vy, velocity.wz
+
+
+def moved(pose: Pose, velocity: Velocity, seconds: float) -> Pose:
+    """Where a base is that has moved so for a moment."""
+    way = complex(velocity.vx, velocity.vy) * seconds * cmath.rect(1.0, pose.yaw)
+    return Pose(pose.x + way.real, pose.y + way.imag, pose.yaw + velocity.wz * seconds)
+
+
+def seen_from(pose: Pose, place: Place) -> Place:
+    """The place from a base: m ahead, and to its left."""
+    way = complex(place[0] - pose.x, place[1] - pose.y) * cmath.rect(1.0, -pose.yaw)
+    return way.real, way.imag

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from helpers.drill import words
-from helpers.lagging_base import Base
+from helpers.lagging_base import Base, seen_from
 
 from edge_cloud_spec.nav.answer import Action
 from edge_cloud_spec.nav.events import (
@@ -69,11 +69,9 @@ class Step:
         return abs(goal.distance or goal.angle), covered, before
 
     def _along(self, pose: Pose, goal: Goal) -> float:
-        origin = self.seen.pose
         if goal.angle:
-            return wrap(pose.yaw - origin.yaw) * math.copysign(1.0, goal.angle)
-        dx, dy = pose.x - origin.x, pose.y - origin.y
-        ahead = math.cos(origin.yaw) * dx + math.sin(origin.yaw) * dy
+            return wrap(pose.yaw - self.seen.pose.yaw) * math.copysign(1.0, goal.angle)
+        ahead, _ = seen_from(self.seen.pose, (pose.x, pose.y))
         return ahead * math.copysign(1.0, goal.distance)
 
 
@@ -101,7 +99,6 @@ class Rover:
         self.requests: list[str] = []
         self.deciding: tuple[float, Decide] | None = None
         self.said: list[Words] = []
-        self.camera_ahead = 0.0  # s, of its clock
         # What odometry tells instead of the truth.
         self.tell: Callable[[Odometry], Odometry | None] = lambda told: told
         self.blocked = False
@@ -172,7 +169,7 @@ class Rover:
                 told = self.tell(Odometry(pose, round((EPOCH + self.now) * 1e9)))
                 effects += [] if told is None else self.on(told)
                 if part == 3 and self.ticks % CAMERA == 0:
-                    ahead = self.camera_ahead + self.late - self.camera_lag
+                    ahead = self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)
                     self.pictures.append(Seen(b"", stamp, pose=self.base.pose, taken=self.now))
                 while self.pictures and self.now >= self.pictures[0].taken + self.late - 1e-9:

@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.answer import (
-    NotAnAction,
-    action_of,
     every_action,
     parse_action,
-    read_answer,
 )
 from edge_cloud_spec.nav.answer_assembler import (
     MAX_CHARACTERS,
@@ -37,42 +34,13 @@ def test_every_action_is_read_back_from_its_words() -> None:
     assert {parse_action(text) for text in EXACT} == set(every_action())
 
 
-@given(st.one_of(st.text(), nearly.map(" ".join), nearly.map("".join)))
+around = st.one_of(st.text(), nearly.map(" ".join), nearly.map("".join))
+exact = st.sampled_from(sorted(EXACT))
+
+
+@given(st.one_of(around, st.tuples(around, exact, around).map("".join)))
 def test_no_text_but_the_exact_actions_is_an_action(text: str) -> None:
     assert (parse_action(text) is not None) == (text in EXACT)
-
-
-@given(st.one_of(st.text(), nearly.map(" ".join), nearly.map("".join)), st.sampled_from("; .!\t"))
-def test_an_action_with_anything_around_it_is_none(extra: str, mark: str) -> None:
-    for text in EXACT:
-        assert parse_action(text + mark + extra) is None
-        assert parse_action(extra + mark + text) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Error: cannot move forward small;",
-        "exception; action: move forward small;",
-        "ahead; forward;",
-        "action: cannot move forward small;",
-        "action: Move forward small;",
-        "action:move forward small;",
-        "Action: move forward small;",
-        "the action: move forward small;",
-        "action: move forward small\n;",
-        "error: no; reason: because; action: move forward small;",
-    ],
-)
-def test_a_message_that_contains_an_action_is_refused(text: str) -> None:
-    with pytest.raises(NotAnAction):
-        read_answer(text)
-    assert action_of(text) is None
-
-
-@given(st.sampled_from(sorted(EXACT)), st.text())
-def test_longer_text_never_changes_a_complete_action(words: str, rest: str) -> None:
-    assert str(read_answer(f"action: {words};{rest}")) == words
 
 
 ANSWER = ("action", ": move", " forward", " large", ";", " reason: it", " is far;")
@@ -116,21 +84,16 @@ def test_in_any_order_an_answer_is_read_in_its_own_or_not_at_all(
     expected, outcome, repeated, misplaced = 0, None, 0, 0
     for each in told:
         one = listener.hear(each, 100.0)
-        if each.position < expected:
-            repeated += 1
-        elif each.position > expected:
-            misplaced += 1
-            if each.finished and outcome is None:
-                assert one is not None and one.action is None and "missing" in one.problem
-                outcome = one
-                continue
-        else:
-            expected += 1
-            if expected == 5 and outcome is None:
-                assert one is not None and one.action == LARGE
-                outcome = one
-                continue
-        assert one is None
+        in_turn = each.position == expected
+        repeated += each.position < expected
+        misplaced += each.position > expected
+        expected += in_turn
+        ends = expected == 5 if in_turn else each.finished and each.position > expected
+        assert (one is not None) == (ends and outcome is None)
+        if one is not None:
+            assert one.action == (LARGE if in_turn else None)
+            assert ("missing" in one.problem) != in_turn
+            outcome = one
     assert (listener.counts["repeated"], listener.counts["out_of_order"]) == (repeated, misplaced)
 
 
@@ -182,22 +145,18 @@ def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:
     assert odd is not None and odd.frame_time == 111.0
 
 
-def test_so_many_requests_are_remembered() -> None:
+def test_so_many_requests_are_remembered_and_the_newest_whatever_comes() -> None:
     listener = AnswerAssembler()
     for n in range(REMEMBERED + 2):
         listener.hear(words(str(n), age=0.0), 100.0 + n)
     assert listener.hear(words("1", age=0.0), 300.0) is None  # the oldest that is remembered
     assert listener.counts["stale"] == 1
     assert listener.hear(words("0", text="action: stop;", age=0.0), 300.0) is not None
-
-
-def test_what_is_older_never_makes_the_newest_request_forgotten() -> None:
-    listener = AnswerAssembler()
     newest = words("newest", text="action: search;", age=0.0)
-    assert listener.hear(newest, 100.0) is not None
+    assert listener.hear(newest, 300.0) is not None
     for n in range(REMEMBERED + 2):
-        listener.hear(words(str(n), age=2.0), 101.0)
-    assert listener.hear(replace(newest, age=2.0), 102.0) is None, "it moved the robot once"
+        listener.hear(words(f"older {n}", age=2.0), 301.0)
+    assert listener.hear(replace(newest, age=2.0), 302.0) is None, "it moved the robot once"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 from fuzz import dialects as fuzz
+from fuzz import spoil
 from helpers.dialects import THINKING, made
 from helpers.drill import Drill, reports
 
@@ -149,16 +149,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     change: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "own.yaml"
-    for good, fields in ((True, FIELDS), (False, FIELDS | change)):
-        path.write_text(yaml.safe_dump(fields, allow_unicode=True))
-        if good:
-            load_dialect(str(path))
-            continue
-        with pytest.raises(UserError) as error:
-            load_dialect(str(path))
-        said = str(error.value)
-        assert said.startswith(f"dialect {path}: ") and complaint in said and "\n" not in said
+    made(tmp_path, FIELDS)
+    with pytest.raises(UserError) as error:
+        made(tmp_path, FIELDS | change)
+    said = str(error.value)
+    assert said.startswith(f"dialect {tmp_path}/own.yaml: ")
+    assert complaint in said and "\n" not in said
 
 
 @pytest.mark.parametrize("amounts", [0, 20, 40])
@@ -169,9 +165,8 @@ def test_a_table_as_large_as_its_grammar_may_be_is_checked_in_a_moment(
     measured = {f"{chr(65 + n)}{{amount}} m": "move forward {amount} m" for n in range(amounts)}
     plain = {f"{n + 1}": "stop" for n in range((4000 - 85 * amounts) // 5)}
     fields = FIELDS | {"actions": measured | plain, "examples": {"?": None}}
-    (path := tmp_path / "own.yaml").write_text(yaml.safe_dump(fields))
     started = time.process_time()
-    assert len(load_dialect(str(path)).actions) == amounts + len(plain)
+    assert len(made(tmp_path, fields).actions) == amounts + len(plain)
     assert time.process_time() - started < 10, "it took minutes"
 
 
@@ -183,10 +178,8 @@ def test_a_table_as_large_as_its_grammar_may_be_is_checked_in_a_moment(
     ],
 )
 def test_what_is_no_mapping_is_refused_too(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=r"dialect .*own\.yaml"):
-        load_dialect(str(path))
+        made(tmp_path, text)
     with pytest.raises(UserError, match=f"no dialect 'none'; choose one of {', '.join(SHIPPED)}"):
         load_dialect("none")
 
@@ -317,9 +310,9 @@ def test_an_amount_is_carried_out_and_one_above_the_largest_step_is_shortened_an
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_of_fuzzed_answers_none_that_is_no_action_moves_anything(name: str) -> None:
-    counts = fuzz.run(5_000, 0, name)
-    assert counts["moved"] > 100 and counts["stopped"] > 50 and counts["nothing"] > 2000
-    assert counts["actions that were cut off"] > 150
+    counts = fuzz.run(2_500, 0, name)
+    assert counts["moved"] > 50 and counts["stopped"] > 25 and counts["nothing"] > 1000
+    assert counts["actions that were cut off"] > 75
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -327,11 +320,9 @@ def test_a_reader_that_finds_an_action_in_a_text_is_found_out(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
-    read = type(CLAUSES).read
-
-    def loose(self: Any, text: str, ended: bool = False) -> Any:
-        return read(self, text.removeprefix("Error: "), True)
-
-    monkeypatch.setattr(type(CLAUSES), "read", loose)
+    spoil(
+        *(monkeypatch, Dialect, "read"),
+        lambda read, self, text, ended=False: read(self, text.removeprefix("Error: "), True),
+    )
     with pytest.raises(fuzz.Broken):
         fuzz.run(10_000, 0, name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.drill import Drill, drives, words
-from helpers.lagging_base import Base
+from helpers.lagging_base import Base, seen_from
 
 from edge_cloud_spec.nav.events import (
     Effect,
@@ -51,10 +51,7 @@ class Room:
 
     def seen(self) -> np.ndarray:
         """The things from the base."""
-        pose, things = self.base.pose, np.array(self.things)
-        dx, dy = (things - (pose.x, pose.y)).T
-        cos, sin = math.cos(pose.yaw), math.sin(pose.yaw)
-        return np.stack([cos * dx + sin * dy, cos * dy - sin * dx], 1)
+        return np.array([seen_from(self.base.pose, thing) for thing in self.things])
 
     def scan(self, late: float = 0.0, **changes: object) -> Scan:
         stamp = round((self.drill.now - late) * 1e9)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.drill import Drill, drives, reports, words
-from helpers.lagging_base import MORE, RATIO, Base
+from helpers.lagging_base import MORE, RATIO, Base, moved
 from helpers.rover import Rover, swaying
 
 from edge_cloud_spec.nav.events import (
@@ -97,7 +97,7 @@ def test_nothing_is_left_out_and_nothing_added_twice(
     drive: str, lag: float, slowest: float
 ) -> None:
     rover = anything(3, drive, lag, slowest)
-    rover.run(60.0)
+    rover.run(40.0)
     arrived = sum(step.end is not None for step in rover.steps.values())
     assert arrived > 5 and len(rover.steps) > 15
     assert (len(rover.steps) > 1.5 * arrived) == (drive == CONTINUOUS and slowest < QUICK), (
@@ -122,8 +122,8 @@ def test_a_step_that_does_not_count_from_its_frame_is_found_out(
 ) -> None:
     for each in wrong:
         monkeypatch.setattr(*each)
-    rover = anything(3)
-    rover.run(150.0)
+    rover = anything(5)
+    rover.run(40.0)
     with pytest.raises(AssertionError, match="Step"):
         check(rover)
 
@@ -188,17 +188,9 @@ def track(drill: Followed) -> None:
     drill.on(Odometry(drill.pose, stamp(drill)))
 
 
-def lagging(braking: float) -> Limits:
-    """Of a base that slows down with this time constant."""
-    return Limits(move=Axis(braking=braking), turn=Axis(braking=braking))
-
-
 def step(drill: Followed) -> list[Any]:
     """Odometry, and a tick."""
-    given, pose = drill.navigator._commanded.driven, drill.pose
-    x = pose.x + PERIOD * given.vx * math.cos(pose.yaw)
-    y = pose.y + PERIOD * given.vx * math.sin(pose.yaw)
-    drill.pose = Pose(x, y, pose.yaw + PERIOD * given.wz)
+    drill.pose = moved(drill.pose, drill.navigator._commanded.driven, PERIOD)
     drill.now += PERIOD
     track(drill)
     return drill.on(Tick())
@@ -261,12 +253,14 @@ def test_what_a_base_still_rolls_counts_for_a_frame_that_is_taken_meanwhile() ->
         commanded.command(velocity, begin)
         for _ in base.run(end):
             pass
+    axes = [Axis(braking=braking) for braking in (0.1, 0.05)]
+    lags, follows_sooner = (Limits(move=axis, turn=axis) for axis in axes)
     for taken in (0.4, 0.55, 0.75, 0.85, 1.0, 1.3):
         made = [base.made(2.0).turned - base.made(taken).turned]
-        path, _, turn = commanded.since(taken, 2.0, lagging(0.1))
+        path, _, turn = commanded.since(taken, 2.0, lags)
         made.append(base.made(2.0).path - base.made(taken).path)
         assert turn == pytest.approx(made[0], abs=2e-3) and path >= made[1] - 1e-6
-        faster = commanded.since(taken, 2.0, lagging(0.05))
+        faster = commanded.since(taken, 2.0, follows_sooner)
         assert faster <= (path, 0.0, turn), "a base that follows sooner rolls less"
     assert commanded.since(1.3, 2.0) == NOTHING
 

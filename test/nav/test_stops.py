@@ -45,6 +45,7 @@ HOLDS: dict[Event, tuple[str, bool]] = {
     Hold("the navigator is not active", "active"): ("active", True),
     Hold("", "active"): ("active", False),
 }
+RELEASES = [EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)]
 stops = st.sampled_from(list(HOLDS))
 
 
@@ -101,7 +102,7 @@ def test_a_stop_that_was_decided_before_an_instruction_was_published_again_does_
     late = drill.current("action: stop;", "late")
     for event in meanwhile:
         drill.on(event, 0.125)
-    for release in (EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)):
+    for release in RELEASES:
         drill.on(release)
     assert isinstance(drill.on(replace(late, age=0.125 + before), 0.125)[0], Halt)
     assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.125))
@@ -177,8 +178,7 @@ def test_the_same_instruction_again_keeps_a_decision_and_any_other_event_does_no
     assert not moves(*again, *other), "it was another for a while"
     for event in HOLDS:
         ends_none = not HOLDS[event][1]
-        released = [EStop(False), Hold(""), Hold("", "active"), Instruction(CUP)]
-        assert moves(*again, event, *again, *released) == ends_none
+        assert moves(*again, event, *again, *RELEASES) == ends_none
     assert not moves(*again, Instruction("stop"), *again, Instruction(CUP))
 
 
@@ -351,22 +351,17 @@ class Graph:
         return effects
 
 
-def every_order(orders: dict[str, list[Order]]) -> Iterator[str]:
-    """What each order of deliveries comes to."""
-    choices: list[int] = []
-    while True:
-        graph = Graph(orders)
-        taken: list[tuple[int, int]] = []
-        while graph.open:
-            at = choices[len(taken)] if len(taken) < len(choices) else 0
-            taken.append((at, len(graph.open)))
-            graph.deliver(graph.open[at])
-        yield graph.conclude()
-        while taken and taken[-1][0] + 1 == taken[-1][1]:
-            taken.pop()
-        if not taken:
-            return
-        choices = [at for at, _ in taken[:-1]] + [taken[-1][0] + 1]
+def every_order(orders: dict[str, list[Order]], taken: tuple[int, ...] = ()) -> Iterator[str]:
+    """What each order of deliveries that begins so comes to."""
+    graph = Graph(orders)
+    for at in taken:
+        graph.deliver(graph.open[at])
+    while graph.open:
+        for other in range(1, len(graph.open)):
+            yield from every_order(orders, (*taken, other))
+        taken = (*taken, 0)
+        graph.deliver(graph.open[0])
+    yield graph.conclude()
 
 
 SCRIPTS: dict[str, dict[str, list[Order]]] = {

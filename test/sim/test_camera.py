@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 
@@ -60,26 +61,36 @@ def test_segmentation_fits_the_picture_of_either_renderer() -> None:
             assert (mask & red).sum() / (mask & ~red | red & mask).sum() > 0.9
 
 
-def test_rays_need_no_gl() -> None:
-    code = (
-        "from edge_cloud_spec.lab.sim.camera import Camera, eye_at\n"
-        "from edge_cloud_spec.lab.sim.scene import Scene\n"
-        "from edge_cloud_spec.lab.sim.room import make_room\n"
-        "room = make_room(0)\n"
-        "camera = Camera(Scene(room), 'auto')\n"
-        "print(camera.renderer, camera.render(eye_at(room.start)).shape)\n"
-        "try: Camera(Scene(room), 'egl')\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"MUJOCO_GL": "disable", "PATH": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[0] == "rays (128, 128, 3)"
-    assert "UserError renderer egl cannot be had" in done.stdout
+# Neither a screen nor a choice of the user: MuJoCo then takes GLFW.
+HIDDEN = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
+HEADLESS = {key: value for key, value in os.environ.items() if key not in HIDDEN}
+NO_GL = {"MUJOCO_GL": "disable", "PATH": "", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "renderer", "env", "said"),
+    [
+        ("", "auto", NO_GL, "rays (128, 128, 3)\nUserError renderer egl cannot be had: "),
+        pytest.param("import mujoco", "egl", HEADLESS, "egl (256, 256, 3)\n", marks=needs_gl),
+    ],
+    ids=["rays need no GL", "EGL draws where other code imported MuJoCo before"],
+)
+def test_a_process_draws_with_what_it_has(
+    before: str, renderer: str, env: dict[str, str], said: str
+) -> None:
+    code = f"""{before}
+from edge_cloud_spec.lab.sim.camera import Camera, eye_at
+from edge_cloud_spec.lab.sim.scene import Scene
+from edge_cloud_spec.lab.sim.room import make_room
+room = make_room(0)
+camera = Camera(Scene(room), {renderer!r})
+print(camera.renderer, camera.render(eye_at(room.start)).shape)
+try: Camera(Scene(room), 'egl')
+except Exception as error: print(type(error).__name__, error)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.stdout.startswith(said), done.stderr
 
 
 def test_an_unknown_renderer_or_size_is_a_clear_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -22,10 +23,8 @@ def test_a_room_is_fair_and_the_line_from_start_to_target_is_clear(seed: int) ->
     names = [t.name for t in room.things]
     assert {*LOOKALIKES[room.target]} & {*names}, "nothing to be mistaken for the target"
     assert len(names) == len(set(names)), "a name means two things"
-    for thing in room.things:
-        for other in room.things:
-            if thing is not other:
-                assert min(other.distance(x, y) for x, y in thing.outline()) >= APART - 1e-9
+    for thing, other in permutations(room.things, 2):
+        assert min(other.distance(x, y) for x, y in thing.outline()) >= APART - 1e-9
     line = np.linspace((room.start.x, room.start.y), (target.x, target.y), 100)
     for piece in (*room.things, *room.furniture):
         if piece is not target:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...nav.pose import wrap
+
 Rgb = tuple[float, float, float]
 
 
@@ -52,8 +54,7 @@ class Thing:
 
     def bearing(self, x: float, y: float, yaw: float) -> float:
         """Direction (rad, left positive) of the footprint's centre from (x, y) heading ``yaw``."""
-        angle = math.atan2(self.y - y, self.x - x) - yaw
-        return math.atan2(math.sin(angle), math.cos(angle))
+        return wrap(math.atan2(self.y - y, self.x - x) - yaw)
 
     def outline(self) -> np.ndarray:
         """Points [n, 2] on and in the footprint's edge, about 0.1 m apart."""

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import UserError
+from ...nav.pose import wrap
 from .camera import FIELD_OF_VIEW, Camera, Eye, decode_jpeg, encode_jpeg, eye_at, warn_of_rays
 from .engine import no_gl_because
 from .gl import GlContext
@@ -60,11 +61,10 @@ def visible_parts(
         across = (1 - (2 * columns.mean() + 1) / size) * half
         up = (1 - (2 * rows.mean() + 1) / size) * half
         x, y, _ = eye.axes @ np.array([1.0, across, up])
-        bearing = math.atan2(y, x) - eye.yaw
         seen[i] = VisibleThing(
             thing.name,
             max(1, round(len(rows) * (SIZE / size) ** 2)),
-            math.degrees(math.atan2(math.sin(bearing), math.cos(bearing))),
+            math.degrees(wrap(math.atan2(y, x) - eye.yaw)),
             thing.distance(eye.x, eye.y),
         )
     return seen
