@@ -386,7 +386,7 @@ class Reply:
         self.cancelled = True
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     start=st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=6),
     text=st.text(max_size=30),
