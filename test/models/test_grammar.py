@@ -161,7 +161,7 @@ def test_without_llguidance_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 # Dialects: their grammars, byte by byte, beside their readers
 
-COUNT = 10_000
+COUNT = 5_000
 BYTES = LLTokenizer("byte")
 
 
