@@ -34,15 +34,13 @@ class TokenGrammar:
     def allowed(self, answer: Sequence[int]) -> Allowed:
         """A mask bool [V] of the tokens that may follow an answer; UserError: the answer breaks the
         grammar."""
-        allowed: Allowed
         if answer and answer[-1] == self._end:
             # After the end the mask does not matter.
-            allowed = np.arange(self._vocabulary) == self._end
-            return allowed
+            ended: Allowed = np.arange(self._vocabulary) == self._end
+            return ended
         prefix = tuple(answer)
         _, mask = self._states.get_or_make(prefix, lambda: self._state(prefix))
-        allowed = self._unpacked(mask)
-        return allowed
+        return self._unpacked(mask)
 
     def _unpacked(self, mask: bytes) -> Allowed:
         bits = np.frombuffer(mask, np.uint8)

@@ -156,14 +156,6 @@ def test_a_round_of_rejection_has_the_targets_distribution(
     assert error(PRESETS[name], policy, models, wire, grammar_of(text, vocabulary)) < tolerance
 
 
-@pytest.mark.parametrize("name", ["tslt", "dssd", "best_first", "dssd_dense"])
-def test_a_round_at_a_vocabulary_of_sixteen(name: str) -> None:
-    preset = PRESETS[name]
-    if preset.draft_length:
-        preset = replace(preset, draft_length=1, residual_top_k=13)
-    assert error(preset, ONE, (Model(1, 16, 1.0), Model(2, 16, 1.0))) < 1e-9
-
-
 @settings(max_examples=25)
 @given(
     top_k=st.integers(1, 5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.drafting import VOCABULARY, Drafting, Prefix, paths_of
-from helpers.exactness import Model
+from helpers.exactness import Model, own_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -176,16 +176,11 @@ def test_a_draft_whose_verdicts_do_not_matter_is_the_same_without_them(
             (),
             0.0,
         )
-        first = tuple(own(model, len(sizes)))  # each time the first child: the likeliest token
+        first = tuple(
+            own_tokens(model, GREEDY, 0, len(sizes))
+        )  # each time the first child: the likeliest token
         assert plain.best == first
         assert paths_of(plain.draft)[plain.leaf] == first
-
-
-def own(model: Model, length: int) -> list[int]:
-    tokens: list[int] = []
-    for _ in range(length):
-        tokens.append(int(model.logits(tuple(tokens)).argmax()))
-    return tokens
 
 
 ROW = (TokenDistribution(np.full(4, 0.25, np.float32)),)

@@ -24,7 +24,6 @@ from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distr
 from edge_cloud_spec.lookup import with_looked_up
 
 VOCABULARY = 4
-ROW = TokenDistribution(np.full(VOCABULARY, 0.25, np.float32))
 
 
 @st.composite
@@ -79,17 +78,6 @@ def test_where_the_robot_resamples_nothing_stands_beside_a_drawn_token(
     for node in range(-1, len(own) - 1):
         assert list(merged.children(node)) == [node + 1]
     check_draft(merged, VOCABULARY)
-
-
-def test_a_chain_stays_a_chain_and_its_rows_are_those_of_its_drawn_tokens() -> None:
-    merged = with_looked_up(Draft((1, 2), rows=(ROW, ROW)), Draft((1, 2, 3), looked_up=3), 9)
-    assert merged.tokens == (1, 2, 3) and merged.parents is None and merged.looked_up == 1
-    assert merged.inner == (-1, 0)
-    check_draft(merged, VOCABULARY)
-    tree = with_looked_up(Draft((1, 2), rows=(ROW, ROW)), Draft((3, 2), looked_up=2), 9)
-    assert tree.tokens == (1, 2, 3, 2) and tree.parents == (-1, 0, -1, 2)
-    assert tree.inner == (-1, 0)
-    check_draft(tree, VOCABULARY)
 
 
 def test_only_drawn_siblings_must_differ() -> None:

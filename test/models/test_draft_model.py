@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.decoding.propose import FinishedDraft, Growth, ProposalConfig, likeliest
-from edge_cloud_spec.decoding.random_source import SeededRandomSource
+from edge_cloud_spec.decoding.propose import FinishedDraft, ProposalConfig, likeliest
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
 from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.lookup import Lookups
@@ -83,18 +82,6 @@ def test_nothing_follows_an_end_token() -> None:
     tree = drafter.finished(Branch((), Expansion((2, 2)))).draft
     assert tree.tokens[:2] == (best, second)
     assert list(tree.children(0)) == [] and len(list(tree.children(1))) == 2
-
-
-def test_siblings_are_drawn_with_or_without_replacement() -> None:
-    row = np.log([[0.9, 0.1]]).astype(np.float32)
-    policy = SamplingPolicy(1.0, seed=1)
-    for replacement, tokens in ((True, {0}), (False, {0, 1})):
-        proposal = ProposalConfig("rejection", policy, replacement=replacement)
-        growth = Growth(Expansion((3,)), proposal, 0, (), SeededRandomSource(1))
-        drawn = growth.grow(row)
-        assert set(drawn) == tokens
-        assert len(drawn) == (3 if replacement else 2)
-        assert len(growth.finished().draft.rows or ()) == 1
 
 
 def test_an_interrupted_pass_changes_nothing_and_is_made_again() -> None:

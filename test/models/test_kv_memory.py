@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -71,21 +70,6 @@ def test_the_bound_holds_in_any_order(data: st.DataObject, limit: int) -> None:
         assert memory.usage == held / limit
 
 
-def test_who_was_used_the_longest_ago_gives_way_first_and_who_is_pinned_never() -> None:
-    memory = KvMemory(40)
-    one, two, three, four = (Holder(memory, 1) for _ in range(4))
-    assert one.buffer is not None
-    memory.touch(one.buffer)
-    two.pinned = True
-    five, six = Holder(memory, 1), Holder(memory, 1)
-    assert [bool(holder.buffer) for holder in (one, two, three, four)] == [True, True, False, False]
-    assert memory.evictions == 2
-    for holder in (one, five, six):
-        holder.pinned = True
-    with pytest.raises(MemoryFull, match="try again later"):
-        Holder(memory, 1)
-
-
 def test_what_is_given_back_is_taken_again_where_it_fits() -> None:
     memory, made = KvMemory(), []
 
@@ -114,15 +98,6 @@ def test_a_holder_that_is_lost_in_a_circle_gives_its_memory_back() -> None:
     gc.collect()
     assert memory.in_use == 0
     Holder(memory, 10)
-
-
-def test_memory_is_given_back_from_other_threads() -> None:
-    memory = KvMemory(1000)
-    buffers = [memory.take("a", 1, ROW, bytearray) for _ in range(100)]
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(memory.give, buffers))
-    assert memory.in_use == 0
-    assert not memory.evict_one()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from multiprocessing import Pipe
@@ -23,11 +23,14 @@ import pytest
 pytest.importorskip("llama_cpp")
 pytest.importorskip("gguf")
 
-from helpers.checkpoints import checkpoint, jpeg
+from helpers.checkpoints import checkpoint, own_tokens, prompt_of
 from helpers.cloud.grpc_cloud import Cloud
+from helpers.driven_session import DrivenSession
 from helpers.gguf_checkpoint import convert
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.digest import common_prefix
+from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.decodes import sample_cases
@@ -38,13 +41,12 @@ from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSessio
 from edge_cloud_spec.models.llama_process import SEQUENCES
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
-from edge_cloud_spec.models.prompt import Prompt, Request
-from edge_cloud_spec.models.session import ALL_ROWS, Session
+from edge_cloud_spec.models.prompt import Prompt
+from edge_cloud_spec.models.session import ALL_ROWS
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.share import rules_text
 
-KINDS = ("grow", "grow", "grow", "commit", "truncate", "extend")
 F16 = 0.004  # of the range of a row's logits: what sixteen bits, in weights and products, change
 FAMILIES = {
     "embedded": F16,
@@ -89,16 +91,9 @@ def torch_drafter() -> Vlm:
     return load(EMBEDDED / "drafter", threads=1)
 
 
-def prompt_of(model: Any, number: int = 1) -> Prompt:
-    prompt: Prompt = model.prompt(
-        Request("find the silver bottle", jpeg(number)), model.spec("You guide a robot.", 48)
-    )
-    return prompt
-
-
-def read(model: LlamaDrafter, prompt: Prompt, on_layer: Any = None) -> LlamaSession:
+def read(model: LlamaDrafter, prompt: Prompt) -> LlamaSession:
     prefill = model.prefill(prompt)
-    while not prefill.step(ALL_ROWS, on_layer):
+    while not prefill.step(ALL_ROWS):
         pass
     return prefill.session
 
@@ -109,72 +104,22 @@ def difference(ours: Any, theirs: Any) -> float:
     return float(np.abs(ours - theirs).max(initial=0) / (np.ptp(theirs) if theirs.size else 1.0))
 
 
-class Both:
-    """A session in torch and one in llama.cpp, driven alike at random."""
-
-    def __init__(self, ours: LlamaSession, theirs: Session, random: Random) -> None:
-        self.ours, self.theirs, self.random = ours, theirs, random
-        self.parents: list[int] = []
-        self.worst = 0.0
-        self.compare_at(-1)
-
-    def compare(self, ours: Any, theirs: Any) -> None:
-        self.worst = max(self.worst, difference(ours, theirs))
-        assert self.ours.tokens == self.theirs.tokens
-
-    def compare_at(self, node: int) -> None:
-        self.compare(self.ours.logits_after(node), self.theirs.logits_after(node))
-
-    def tokens(self, most: int) -> list[int]:
-        return [self.random.randrange(300) for _ in range(self.random.randint(1, most))]
-
-    def step(self) -> None:
-        getattr(self, self.random.choice(KINDS))()
-
-    def grow(self) -> None:
-        tokens = self.tokens(6)
-        first = len(self.parents)
-        self.add(tokens, [self.random.randint(-1, first + i - 1) for i in range(len(tokens))])
-
-    def add(self, tokens: list[int], parents: list[int]) -> None:
-        self.compare(self.ours.grow(tokens, parents), self.theirs.grow(tokens, parents))
-        self.parents += parents
-
-    def commit(self) -> None:
-        end = self.random.randint(-1, len(self.parents) - 1)
-        path = [end] if end >= 0 else []
-        while path and self.parents[path[0]] >= 0:
-            path.insert(0, self.parents[path[0]])
-        keep: list[int] = []
-        for node, parent in enumerate(self.parents):
-            if parent in (end, *keep) and node not in path and self.random.random() < 0.7:
-                keep.append(node)
-        self.ours.commit(path, keep)
-        self.theirs.commit(path, keep)
-        place = {end: -1, **{node: i for i, node in enumerate(keep)}}
-        self.parents = [place[self.parents[node]] for node in keep]
-        for node in range(-1, len(keep)):
-            self.compare_at(node)
-
-    def truncate(self) -> None:
-        length = self.random.randint(0, self.theirs.length)
-        self.ours.truncate(length)
-        self.theirs.truncate(length)
-        self.parents = []
-        if self.random.random() < 0.5:
-            self.compare_at(-1)
-
-    def extend(self) -> None:
-        tokens = self.tokens(4)
-        self.ours.extend(tokens)
-        self.theirs.extend(tokens)
-        self.parents = []
-
-
-def both_of(ours: LlamaDrafter, theirs: Vlm, number: int = 1, seed: int = 0) -> Both:
-    """Sessions after the same prompt."""
+def driven(
+    ours: LlamaSession | LlamaDrafter, theirs: Vlm, number: int = 1, bound: float = F16
+) -> DrivenSession:
+    """A session, after the prompt of this number unless it is given, whose rows are torch's."""
     session = theirs.open(prompt_of(theirs, number))
-    return Both(read(ours, prompt_of(ours, number)), session, Random(seed))
+    ours = read(ours, prompt_of(ours, number)) if isinstance(ours, LlamaDrafter) else ours
+
+    def check(tokens: Sequence[int], row: Any) -> None:
+        same = common_prefix(session.tokens, tokens)
+        session.truncate(same)
+        session.extend(tokens[same:])
+        assert difference(row, session.logits_after(-1)) < bound
+
+    one = DrivenSession(ours, check, np.random.default_rng(number))
+    one.look()
+    return one
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -183,10 +128,9 @@ def test_rows_are_torchs_however_a_session_is_driven(
 ) -> None:
     theirs, ours = load(source(family), threads=1), loaded(gguf_of(family))
     for number in range(4):
-        both = both_of(ours, theirs, number, number)
+        one = driven(ours, theirs, number, FAMILIES[family])
         for _ in range(60):
-            both.step()
-        assert both.worst < FAMILIES[family]
+            one.turn()
 
 
 def test_four_bits_show_in_this_comparison(
@@ -205,44 +149,41 @@ def test_a_smaller_picture_and_fewer_of_its_tokens_are_seen_alike(
     for limits in (PictureLimits(max_pixels=64 * 64), PictureLimits(max_image_tokens=20)):
         ours.limit_picture(limits)
         theirs.limit_picture(limits)
-        both = both_of(ours, theirs)
-        assert both.ours.prompt_rows == both.theirs.prompt_rows
-        both.grow()
+        one = driven(ours, theirs)
+        assert one.session.prompt_rows == theirs.open(prompt_of(theirs)).prompt_rows
+        one.grow()
 
 
 def test_a_tree_of_more_nodes_than_there_are_sequences(
     drafter: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    both = both_of(drafter, torch_drafter, seed=5)
-    while len(both.parents) < 3 * SEQUENCES:
-        both.grow()
-    both.commit()
-    both.grow()
-    assert both.worst < F16
+    one = driven(drafter, torch_drafter)
+    while len(one.nodes) < 3 * SEQUENCES:
+        one.grow()
+    one.commit()
+    one.grow()
 
 
 def test_a_draft_deeper_than_there_are_sequences(drafter: LlamaDrafter, torch_drafter: Vlm) -> None:
-    both, depth = both_of(drafter, torch_drafter, seed=6), SEQUENCES + 20
-    while len(both.parents) < depth:
-        both.add([len(both.parents)], [len(both.parents) - 1])
+    one, depth = driven(drafter, torch_drafter), SEQUENCES + 20
+    while len(one.nodes) < depth:
+        one.add([len(one.nodes)], [len(one.nodes) - 1])
     read(drafter, prompt_of(drafter, 2))  # another session has the memory meanwhile
     for parents in ([depth - 1, depth - 1, depth], [depth - 2, 3, -1]):
-        both.add([1, 2, 3], parents)
+        one.add([1, 2, 3], parents)
     with pytest.raises(UserError, match="take a preset of smaller drafts"):
-        both.ours.grow([1] * SEQUENCES, [-1] * SEQUENCES)
-    both.commit()
-    both.grow()
-    assert both.worst < F16
+        one.session.grow([1] * SEQUENCES, [-1] * SEQUENCES)
+    one.commit()
+    one.grow()
 
 
 def test_sessions_that_take_turns_and_pictures_that_come_again(
     drafter: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    pairs = [both_of(drafter, torch_drafter, number, number) for number in (1, 2, 1, 3)]
+    some = [driven(drafter, torch_drafter, number) for number in (1, 2, 1, 3)]
     random = Random(0)
     for _ in range(60):
-        random.choice(pairs).step()
-    assert max(pair.worst for pair in pairs) < F16
+        random.choice(some).turn()
 
 
 class Stop(Exception):
@@ -270,17 +211,16 @@ def test_a_pass_that_is_not_wanted_any_more_changes_nothing(
                 break
         except Stop:
             pass
-    both = Both(prefill.session, torch_drafter.open(prompt_of(torch_drafter, 7)), random)
+    one = driven(prefill.session, torch_drafter, 7)
     for _ in range(40):
         with suppress(Stop):
-            both.ours.grow([1, 2, 3], [-1, -1, 0] if random.random() < 0.5 else [-1, 0, 1], stop)
+            one.session.grow([1, 2, 3], [-1, -1, 0] if random.random() < 0.5 else [-1, 0, 1], stop)
             pytest.fail("it was to be stopped")
-        both.step()
+        one.turn()
     for _ in range(SEQUENCES):
         with suppress(Stop):
-            both.ours.grow([1], [-1], stop)
-    both.grow()
-    assert both.worst < F16
+            one.session.grow([1], [-1], stop)
+    one.grow()
 
 
 # What becomes of the process
@@ -290,6 +230,19 @@ def pid(model: LlamaDrafter) -> int:
     child = model.memory.process._child
     assert child is not None
     return child.pid
+
+
+def strike(patch: pytest.MonkeyPatch, sign: signal.Signals, kind: str, nth: int = 1) -> None:
+    """A process gets this signal at the nth request of a kind."""
+    send, seen = LlamaProcess._send, count(1)
+
+    def struck(process: LlamaProcess, request: Any) -> None:
+        if request[0] == kind and next(seen) == nth:
+            assert process._child is not None
+            os.kill(process._child.pid, sign)
+        send(process, request)
+
+    patch.setattr(LlamaProcess, "_send", struck)
 
 
 @pytest.fixture
@@ -303,18 +256,8 @@ def other(gguf_of: Callable[[str], Path]) -> LlamaDrafter:
 def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
     other: LlamaDrafter, monkeypatch: pytest.MonkeyPatch, kind: str, nth: int
 ) -> None:
-    expected, sent = read(other, prompt_of(other, 2)).logits_after(-1), 0
-    send = LlamaProcess._send
-
-    def kill_first(process: LlamaProcess, request: Any) -> None:
-        nonlocal sent
-        sent += request[0] == kind
-        if sent == nth and request[0] == kind:
-            assert process._child is not None
-            os.kill(process._child.pid, signal.SIGKILL)
-        send(process, request)
-
-    monkeypatch.setattr(LlamaProcess, "_send", kill_first)
+    expected = read(other, prompt_of(other, 2)).logits_after(-1)
+    strike(monkeypatch, signal.SIGKILL, kind, nth)
     failures = []
     for number in (*range(3, 10), 2):
         if kind in ("load", "begin"):  # which nobody asks for while it runs
@@ -333,15 +276,14 @@ def test_killed_at_any_request_it_is_one_sentence_and_then_works_again(
 def test_a_pass_that_llama_cpp_breaks_off_leaves_nothing_behind(
     other: LlamaDrafter, torch_drafter: Vlm
 ) -> None:
-    both = both_of(other, torch_drafter, seed=4)
-    both.grow()
+    one = driven(other, torch_drafter)
+    one.grow()
     with pytest.raises(UserError, match="invalid token"):
-        other.memory.decode(np.asarray([10**6]), np.asarray([both.ours._next]), [[0]], 1, None)
+        other.memory.decode(np.asarray([10**6]), np.asarray([one.session._next]), [[0]], 1, None)
     assert other.memory._life == -1, "what it holds is not known: the next pass begins anew"
-    both.grow()
-    both.commit()
-    both.grow()
-    assert both.worst < F16
+    one.grow()
+    one.commit()
+    one.grow()
 
 
 def test_what_asserts_in_c_ends_the_process_alone(other: LlamaDrafter) -> None:
@@ -362,16 +304,8 @@ def test_a_process_that_hangs_is_ended(
     monkeypatch.setattr(llama, "LOAD_S", 3.0)
     process = other.memory.process
     process._lost("ended by the test")
-    send = LlamaProcess._send
-
-    def stop_first(process: LlamaProcess, request: Any) -> None:
-        if request[0] == kind:
-            assert process._child is not None
-            os.kill(process._child.pid, signal.SIGSTOP)
-        send(process, request)
-
     with monkeypatch.context() as patch:
-        patch.setattr(LlamaProcess, "_send", stop_first)
+        strike(patch, signal.SIGSTOP, kind)
         with pytest.raises(UserError, match="does not answer"):
             read(other, prompt_of(other))
     assert read(other, prompt_of(other)).length == 0
@@ -492,11 +426,8 @@ def test_killed_in_a_decode_over_grpc_the_answer_is_the_targets_own(
             robot.runner.on_pass = kill if number % 2 else None
             process._ended.clear()
             outcome = robot.decode(request, DecodeSettings(load_preset(preset)))
-            session, own = target.open(target.prompt(request, spec)), list[int]()
-            while len(own) < spec.max_tokens and not set(own[-1:]) & set(spec.end_ids):
-                own.append(int(session.logits_after(-1).argmax()))
-                session.extend(own[-1:])
-            assert outcome.completed and list(outcome.tokens) == own
+            assert outcome.completed
+            assert outcome.tokens == own_tokens(target, request, spec, GREEDY)
             if preset == "dsd":
                 assert ("was killed" in outcome.stats.failure) == (number % 2 == 1)
 

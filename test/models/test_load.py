@@ -1,9 +1,10 @@
-"""Loading: the three families, quantized drafters, and what a broken directory gets."""
+"""Loading: the three families, quantized and GGUF drafters, what a broken directory gets, and the
+memory that is needed."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,25 +16,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from helpers.checkpoints import FAMILIES, LAYERS, checkpoint, prompt_of, reference, vlm
 from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edge_cloud_spec.cloud.command import ServeSettings
-from edge_cloud_spec.edge.command import add_decode_arguments
+from edge_cloud_spec.cli import main
+from edge_cloud_spec.doctor.machine import check_model
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.health import Level
+from edge_cloud_spec.instruction import known_instructions
 from edge_cloud_spec.lab.bench.models import crop_alike
+from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import choose, identity, load
-from edge_cloud_spec.models.load_drafter import DraftModelSettings
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
+from edge_cloud_spec.models.memory import footprint
 from edge_cloud_spec.models.passes.attention import PassItem
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
-from edge_cloud_spec.share import share
 
 
 @pytest.fixture
@@ -235,16 +238,6 @@ def test_auto_is_cuda_in_bfloat16_where_it_is_and_a_cpu_in_float32(
     assert choose(*asked) == chosen
 
 
-def test_robot_cloud_and_decode_choose_device_and_dtype_unless_told() -> None:
-    decode = argparse.ArgumentParser()
-    add_decode_arguments(decode)
-    file = yaml.safe_load((share() / "config/go2_nav.yaml").read_text())
-    in_file = file["/**/drafter"]["ros__parameters"]["model"]
-    settings = vars(DraftModelSettings()), vars(ServeSettings().models), in_file
-    for each in (*settings, vars(decode.parse_args(["picture.jpg", "find it"]))):
-        assert (each["device"], each["dtype"], each["quantize"]) == ("auto", "auto", "none")
-
-
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
 def test_the_layout_of_published_checkpoints_loads_the_same(family: str, tmp_path: Path) -> None:
     """Flat config, older tensor names, the template in chat_template.json, several shards."""
@@ -308,3 +301,111 @@ def test_padding_rows_are_cropped_and_another_tokenizer_is_refused(
     monkeypatch.setattr(draft, "tokenizer_digest", digests.pop())
     with pytest.raises(UserError, match="different tokenizers: choose two models of one family"):
         crop_alike(draft, target)
+
+
+# A drafter in a GGUF file, as far as this process looks at it; llama.cpp need not be there
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(EMBEDDED / "drafter", folder)
+    (folder / "model.safetensors").unlink()
+    for name in ("x.gguf", "mmproj-x.gguf"):
+        (folder / name).write_bytes(b"GGUF")
+    return folder / "x.gguf"
+
+
+def test_a_library_that_is_missing_is_one_sentence(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llama_cpp.py").write_text("raise ImportError('not here')")
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    with pytest.raises(UserError, match=r"there is no llama-cpp-python\): pip install '[^']*'.*$"):
+        load_drafter(DraftModelSettings(path=str(file)))
+
+
+def test_a_file_is_known_by_what_lies_beside_it(file: Path) -> None:
+    here, there = known_instructions(file), known_instructions(EMBEDDED / "drafter")
+    assert here is not None and there is not None and here.pattern == there.pattern
+    assert check_model("drafter", str(file)).level == Level.OK
+    (file.parent / "mmproj-x.gguf").unlink()
+    finding = check_model("drafter", str(file))
+    assert finding.level == Level.ERROR and "mmproj-x.gguf is missing" in finding.message
+    (file.parent / "tokenizer.json").unlink()
+    assert "lacks tokenizer.json" in check_model("drafter", str(file)).message
+    assert check_model("drafter", str(file.with_name("y.gguf"))).level == Level.ERROR
+
+
+# The memory that a checkpoint needs, from its configuration alone
+
+
+def real_weights(directory: Path) -> dict[str, int]:
+    """Numbers of the weights in the files, by what they belong to."""
+    counts = {"text": 0, "embeddings": 0, "vision": 0}
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        kind = "vision" if "visual" in name else "text" if ".layers." in name else "embeddings"
+        counts[kind] += tensor.size
+    return counts
+
+
+@pytest.mark.parametrize("directory", [EMBEDDED / "target", EMBEDDED / "drafter", *FAMILIES])
+def test_weights_are_those_of_the_files(directory: Path | str) -> None:
+    path = directory if isinstance(directory, Path) else checkpoint(directory)
+    found = footprint(path)
+    real = real_weights(path)
+    assert (found.text, found.embeddings, found.vision) == tuple(real.values())
+    assert found.weight_bytes(16) == 2 * sum(real.values())
+    assert found.weight_bytes(4) < found.weight_bytes(8) < found.weight_bytes(16)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_keys_and_values_are_those_of_a_session(family: str) -> None:
+    row = vlm(family).transformer.cache_layout
+    assert footprint(checkpoint(family)).kv_bytes == row.row_bytes * 2 // row.dtype.itemsize
+
+
+def test_a_published_configuration_gives_its_models_size(tmp_path: Path, capsys) -> None:
+    """Qwen2.5-VL-3B as it was published, of transformers before 5: 3.75 billion weights, of which
+    the head is the embedding."""
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16}
+    config = {
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "vocab_size": 151936,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "vision_config": {**vision, "out_hidden_size": 2048, "patch_size": 14, "window_size": 112},
+    }
+    path, figures = tmp_path / "published.json", tmp_path / "figures.json"
+    path.write_text(json.dumps(config))
+    assert main(["memory", str(path), "--json", str(figures)]) == 0
+    row = json.loads(figures.read_text())
+    assert row["mb_at_16_bits"] == pytest.approx(7509, abs=1)  # 3.754 billion of two bytes
+    assert row["kv_mb_per_1000_tokens"] == pytest.approx(36.864)
+    assert "3,433.8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"model_type": "llama"}', "'llama' model"),
+        ("no JSON", "fetch it again"),
+        ('{"model_type": "qwen3_vl", "text_config": {"num_hidden_layers": "x"}}', "fetch it again"),
+    ],
+)
+def test_a_file_that_describes_no_such_model_is_one_sentence(
+    tmp_path: Path, capsys, content: str, words: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert main(["memory", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+    (tmp_path / "a.gguf").write_bytes(b"GGUF\xff")
+    for other in ("nothing", "a.gguf"):
+        assert main(["memory", str(tmp_path / other)]) == 2
+        assert f"{other} is neither a model directory nor a config" in capsys.readouterr().err

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-
 import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import (
     CLOSE,
     FAMILIES,
-    checkpoint,
     difference,
-    jpeg,
+    fresh,
     prompt_of,
     reference,
     vlm,
@@ -22,9 +17,7 @@ from helpers.checkpoints import (
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import PictureLimits
-from edge_cloud_spec.models.kv_memory import KvMemory
-from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Prompt, Request
+from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.vlm import Vlm, diverse_tokens
 
 TOKENS = [5, 90, 33]
@@ -33,20 +26,11 @@ BOTH = PictureLimits(4096, 3)
 WHOLE = PictureLimits()
 
 
-@lru_cache
-def drafter(family: str = "qwen3_vl") -> Vlm:
-    """One whose limits the tests change."""
-    return load(checkpoint(family))
-
-
-@contextmanager
-def looking(model: Vlm, limits: PictureLimits, seed: int = 0) -> Iterator[Prompt]:
-    """A prompt of the model as it looks so closely."""
+def looking(limits: PictureLimits, family: str = "qwen3_vl", seed: int = 0) -> tuple[Vlm, Prompt]:
+    """A model that looks so closely and keeps nothing yet, and a prompt of it."""
+    model = fresh(family)
     model.limit_picture(limits)
-    try:
-        yield prompt_of(model, seed)
-    finally:
-        model.limit_picture(WHOLE)
+    return model, prompt_of(model, seed)
 
 
 def image_tokens(model: Vlm, prompt: Prompt) -> int:
@@ -54,86 +38,73 @@ def image_tokens(model: Vlm, prompt: Prompt) -> int:
     return int(np.count_nonzero(prompt.input_ids == token))
 
 
-def fresh_rows(model: Vlm, prompt: Prompt) -> np.ndarray:
-    model.use_memory(KvMemory())
-    return model.open(prompt).forward(TOKENS)
-
-
 @pytest.mark.parametrize("limits", [RESIZED, PRUNED, BOTH], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_smaller_picture_has_fewer_tokens_and_the_digest_of_the_whole(
     family: str, limits: PictureLimits
 ) -> None:
-    model, whole = drafter(family), prompt_of(vlm(family))
-    with looking(model, limits) as prompt:
-        assert prompt.digest == whole.digest
-        assert 0 < image_tokens(model, prompt) < image_tokens(model, whole)
-        dropped = image_tokens(model, whole) - image_tokens(model, prompt)
-        assert len(prompt.input_ids) == len(whole.input_ids) - dropped
-        said = model.tokenizer.decode(prompt.input_ids, skip_special_tokens=True)
-        assert said == model.tokenizer.decode(whole.input_ids, skip_special_tokens=True)
-        other = model.prompt(
-            Request("find the silver bottle", jpeg(9)), vlm(family).spec("You guide a robot.", 64)
-        )
-        assert other.digest != whole.digest
+    (model, prompt), whole = looking(limits, family), prompt_of(vlm(family))
+    assert prompt.digest == whole.digest
+    assert 0 < image_tokens(model, prompt) < image_tokens(model, whole)
+    dropped = image_tokens(model, whole) - image_tokens(model, prompt)
+    assert len(prompt.input_ids) == len(whole.input_ids) - dropped
+    said = model.tokenizer.decode(prompt.input_ids, skip_special_tokens=True)
+    assert said == model.tokenizer.decode(whole.input_ids, skip_special_tokens=True)
+    assert prompt_of(model, seed=9).digest != whole.digest
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_resized_picture_is_what_transformers_sees_in_it(family: str) -> None:
-    model = drafter(family)
-    with looking(model, RESIZED) as prompt:
-        assert difference(fresh_rows(model, prompt), family, prompt, TOKENS) < CLOSE
+    model, prompt = looking(RESIZED, family)
+    assert difference(model.open(prompt).forward(TOKENS), family, prompt, TOKENS) < CLOSE
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pruned_tokens_are_as_if_nobody_saw_them(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, whole = drafter(family), prompt_of(vlm(family), seed=5)
+    whole = prompt_of(vlm(family), seed=5)
     image = np.flatnonzero(whole.input_ids == reference(family).config.image_token_id)
     kept = np.array([1, 4, 5, 9, len(image) - 1])
     monkeypatch.setattr("edge_cloud_spec.models.vlm.diverse_tokens", lambda *_: kept)
-    with looking(model, PRUNED, seed=5) as prompt:
-        rows = fresh_rows(model, prompt)
+    model, prompt = looking(PRUNED, family, seed=5)
+    rows = model.open(prompt).forward(TOKENS)
     assert difference(rows, family, whole, TOKENS, np.delete(image, kept)) < CLOSE
     others = difference(rows, family, whole, TOKENS, np.delete(image, kept - 1))
     assert others > 2 * CLOSE, "the check sees no difference"
 
 
 def test_each_size_has_its_own_name_prefixes_and_rows_also_after_an_eviction() -> None:
-    model, expected, names = drafter(), {}, set()
+    model, expected, names = fresh(), {}, set()
     for limits in (WHOLE, RESIZED, PRUNED, BOTH):
-        with looking(model, limits) as prompt:
-            expected[limits] = fresh_rows(model, prompt)
-            names.add(model.identity)
-    assert len(names) == 4 and model.identity == vlm().identity
-    model.use_memory(KvMemory())  # one for all of them, twice
-    for limits in (WHOLE, RESIZED, PRUNED, BOTH) * 2:
-        with looking(model, limits) as prompt:
-            session = model.open(prompt)
+        alone, prompt = looking(limits)
+        expected[limits] = alone.open(prompt).forward(TOKENS)
+        names.add(alone.identity)
+    assert len(names) == 4 and model.identity in names
+    for limits in (WHOLE, RESIZED, PRUNED, BOTH) * 2:  # one model looks in all ways
+        model.limit_picture(limits)
+        session = model.open(prompt_of(model))
+        model.limit_picture(WHOLE)
         for _ in range(2):
             assert np.abs(session.forward(TOKENS) - expected[limits]).max() < CLOSE
             assert session.evict()
-    assert model.memory.prefix_hits >= 4
+    assert model.memory.prefix_hits >= 4 and model.identity == vlm().identity
 
 
 def test_more_than_the_whole_picture_changes_nothing() -> None:
-    model, whole = drafter(), prompt_of(vlm())
-    with looking(model, PictureLimits(10**9, 10**9)) as prompt:
-        assert np.array_equal(prompt.input_ids, whole.input_ids)
-        assert prompt.images[0].grid == whole.images[0].grid
+    (_, prompt), whole = looking(PictureLimits(10**9, 10**9)), prompt_of(vlm())
+    assert np.array_equal(prompt.input_ids, whole.input_ids)
+    assert prompt.images[0].grid == whole.images[0].grid
 
 
 def test_what_is_no_limit_says_what_to_give() -> None:
     for name, value in (("max_pixels", -1), ("max_image_tokens", -7)):
         with pytest.raises(UserError, match=f"{name} is {value}: give 1 or more, or 0"):
             PictureLimits(**{name: value})
-    model = drafter()
-    least = model.preprocessing.spec.token_pixels
+    least = vlm().preprocessing.spec.token_pixels
     with pytest.raises(UserError, match=f"stands for {least} pixels; give as many or more"):
-        model.limit_picture(PictureLimits(max_pixels=least - 1))
-    with looking(model, PictureLimits(max_pixels=least)) as prompt:
-        assert image_tokens(model, prompt) == 1
+        looking(PictureLimits(max_pixels=least - 1))
+    assert image_tokens(*looking(PictureLimits(max_pixels=least))) == 1
 
 
 def test_of_equal_tokens_one_stays() -> None:

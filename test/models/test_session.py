@@ -3,10 +3,11 @@ kind of pass and company, whether or not it loses its cache; what one does costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import cycle
+from functools import partial
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.checkpoints import CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
+from helpers.driven_session import DrivenSession
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from edge_cloud_spec.errors import MemoryFull
@@ -25,7 +29,8 @@ from edge_cloud_spec.models.passes import attention as attention_module
 from edge_cloud_spec.models.passes.attention import PaddedAttention, PassItem
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.passes.transformer import OnLayer
-from edge_cloud_spec.models.session import PassRequest, Session
+from edge_cloud_spec.models.prompt import Prompt
+from edge_cloud_spec.models.session import ALL_ROWS, PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
@@ -69,120 +74,69 @@ def passes(kind: str) -> Iterator[None]:
         yield
 
 
-class Course:
-    """Sessions that are driven at random; their rows are compared with transformers' own."""
+class Torch(DrivenSession):
+    """One that is interrupted, and loses its cache."""
 
-    def __init__(self, family: str, kind: str, seed: int = 1) -> None:
-        self.family, self.dice = family, np.random.default_rng(seed)
-        self.model = bounded(family, 1.5)
-        if kind != "bounded":
-            self.model = fresh(family)
-        self.prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
-        self.sessions = [self.model.open(prompt) for prompt in self.prompts]
-        self.nodes: list[list[tuple[int, int]]] = [[] for _ in TEXTS]  # token and parent
-        self.most = 1 if kind == "bounded" else len(TEXTS)  # sessions of a pass
-        self.rows = torch.Tensor if kind == "on a device" else np.ndarray
-
-    def path(self, at: int, node: int) -> list[int]:
-        path: list[int] = []
-        while node >= 0:
-            path.insert(0, node)
-            node = self.nodes[at][node][1]
-        return path
-
-    def check(self, at: int, node: int, row: Any) -> None:
-        """The row after a node of a session, or after its prefix (-1)."""
-        drafted = [self.nodes[at][each][0] for each in self.path(at, node)]
-        tokens = [*self.sessions[at].tokens, *drafted]
-        assert difference(row[None], self.family, self.prompts[at], tokens) < CLOSE
-
-    def tokens(self, least: int, most: int) -> list[int]:
-        return self.dice.integers(0, 251, self.dice.integers(least, most + 1)).tolist()
-
-    def node(self, nodes: int) -> int:
-        """One of so many, or -1."""
-        return int(self.dice.integers(-1, nodes))
-
-    def drafted(self, before: int, least: int = 0) -> tuple[list[int], list[int]]:
-        tokens = self.tokens(least, 5)
-        return tokens, [self.node(place) for place in range(before, before + len(tokens))]
-
-    def forward(self, _: int) -> None:
-        """Any sessions together; some are stopped by an exit."""
-        size = self.dice.integers(1, self.most + 1)
-        chosen = self.dice.choice(len(TEXTS), size, replace=False).tolist()
-        requests = []
-        for at in chosen:
-            on_layer = stop_at(1) if self.dice.random() < 0.25 else None
-            requests.append(PassRequest(self.sessions[at], *self.drafted(0), on_layer))
-        results = self.model.forward_together(requests)
-        for at, request, rows in zip(chosen, requests, results, strict=True):
-            self.nodes[at] = []
-            if isinstance(rows, Exception):
-                assert isinstance(rows, Stopped) and request.on_layer is not None
-                continue
-            self.nodes[at] = list(zip(request.tokens, request.parents or (), strict=True))
-            assert len(rows) == 1 + len(request.tokens)
-            assert isinstance(rows, self.rows) or not request.tokens  # which may need no pass
-            node = self.node(len(request.tokens))
-            self.check(at, node, rows[node + 1])
-
-    def grow(self, at: int) -> None:
-        session, (tokens, parents) = self.sessions[at], self.drafted(len(self.nodes[at]), 1)
+    def add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         if self.dice.random() < 0.5:
             with pytest.raises(Stopped):
-                session.grow(tokens, parents, stop_at(int(self.dice.integers(3))))
-        rows = session.grow(tokens, parents)
-        assert len(rows) == len(tokens)
-        self.nodes[at] += zip(tokens, parents, strict=True)
-        self.check(at, len(self.nodes[at]) - 1, rows[-1])
+                self.session.grow(tokens, parents, stop_at(int(self.dice.integers(3))))
+        super().add(tokens, parents)
 
-    def commit(self, at: int) -> None:
-        nodes = self.nodes[at]
-        path = self.path(at, self.node(len(nodes)))
-        place = {path[-1] if path else -1: -1}
-        for node, (_, parent) in enumerate(nodes):
-            if parent in place and node not in path and self.dice.random() < 0.5:
-                place[node] = len(place) - 1
-        keep = list(place)[1:]
-        tokens = self.sessions[at].tokens + tuple(nodes[node][0] for node in path)
-        self.sessions[at].commit(path, keep)
-        assert self.sessions[at].tokens == tokens
-        self.nodes[at] = [(nodes[node][0], place[nodes[node][1]]) for node in keep]
-
-    def extend(self, at: int) -> None:
-        self.sessions[at].extend(self.tokens(0, 3))
-        self.nodes[at] = []
-
-    def truncate(self, at: int) -> None:
-        """A little, mostly."""
-        length = self.sessions[at].length
-        left = 0 if self.dice.random() < 0.1 else length - int(self.dice.integers(1, 3))
-        self.sessions[at].truncate(max(0, left))
-        self.nodes[at] = []
-
-    def look(self, at: int) -> None:
-        node = self.node(len(self.nodes[at]))
-        self.check(at, node, self.sessions[at].logits_after(node))
-
-    def lose(self, at: int) -> None:
+    def lose(self) -> None:
         """Between the steps after which it has its cache again it may change."""
-        session = self.sessions[at]
+        session = self.session
         session.evict()
         assert not session.resident
         if self.dice.random() < 0.5:
             steps, turn = session.restore(), cycle([3, 40, 7])
             while not steps.step(next(turn)):
-                self.act([self.commit, self.extend, self.truncate, self.truncate], at)
+                self.act([self.commit, self.extend, self.truncate, self.truncate])
             assert session.resident
 
-    def act(self, acts: list[Callable[[int], None]], at: int) -> None:
-        acts[self.dice.integers(len(acts))](at)
+
+def check(family: str, prompt: Prompt, tokens: Sequence[int], row: Any) -> None:
+    assert difference(row[None], family, prompt, list(tokens)) < CLOSE
+
+
+class Course:
+    """Sessions that are driven at random; their rows are compared with transformers' own."""
+
+    def __init__(self, family: str, kind: str) -> None:
+        self.dice = np.random.default_rng(1)
+        self.model = bounded(family, 1.5) if kind == "bounded" else fresh(family)
+        self.most = 1 if kind == "bounded" else len(TEXTS)  # sessions of a pass
+        self.rows = torch.Tensor if kind == "on a device" else np.ndarray
+        prompts = [prompt_of(self.model, *each) for each in enumerate(TEXTS)]
+        self.driven = [
+            Torch(self.model.open(prompt), partial(check, family, prompt), self.dice)
+            for prompt in prompts
+        ]
+
+    def forward(self) -> None:
+        """Any sessions together; some are stopped by an exit."""
+        size = self.dice.integers(1, self.most + 1)
+        places = self.dice.choice(len(TEXTS), size, replace=False)
+        chosen, requests = [self.driven[at] for at in places], []
+        for one in chosen:
+            on_layer = stop_at(1) if self.dice.random() < 0.25 else None
+            requests.append(PassRequest(one.session, *one.drafted(0), on_layer))
+        results = self.model.forward_together(requests)
+        for one, request, rows in zip(chosen, requests, results, strict=True):
+            one.nodes = []
+            if isinstance(rows, Exception):
+                assert isinstance(rows, Stopped) and request.on_layer is not None
+                continue
+            one.nodes = list(zip(request.tokens, request.parents or (), strict=True))
+            assert len(rows) == 1 + len(request.tokens)
+            assert isinstance(rows, self.rows) or not request.tokens  # which may need no pass
+            node = one.node(len(request.tokens))
+            one.check_at(node, rows[node + 1])
 
     def turn(self) -> None:
-        often, seldom = [self.forward, self.grow, self.commit], [self.look, self.lose]
-        acts = [*often, *often, *seldom, self.extend, self.truncate, self.truncate]
-        self.act(acts, int(self.dice.integers(len(TEXTS))))
+        one = self.driven[self.dice.integers(len(TEXTS))]
+        often = [self.forward, one.grow, one.commit]
+        one.act([*often, *often, one.look, one.lose, one.extend, one.truncate, one.truncate])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,9 +150,9 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
         for _ in range(100):
             course.turn()
             assert memory.in_use <= memory.reserved <= (memory.limit or memory.reserved)
-        for at, session in enumerate(course.sessions):
-            course.nodes[at] = [(9, -1)]
-            course.check(at, 0, session.forward([9])[1])
+        for one in course.driven:
+            one.nodes = [(9, -1)]
+            one.check_at(0, one.session.forward([9])[1])
         assert memory.restored_rows > 0 and (kind != "bounded" or memory.evictions > 9)
 
 
@@ -402,3 +356,166 @@ def test_a_cache_that_cannot_grow_beside_itself_is_restored_larger() -> None:
         session.forward(long)
     assert session.evict()
     assert difference(session.forward(long), FAMILIES[0], prompt, long) < CLOSE
+
+
+# A prompt's pass in steps, and a draft scored with it
+
+TOKENS = [5, 90, 33]
+ALIKE = ("find the silver bottle", "find the silver bottle now", "find the red chair")
+
+
+def error(family: str, session: Session, seed: int, text: str = ALIKE[0]) -> float:
+    """How far the logits after the prompt and some tokens are from transformers' own."""
+    return difference(session.forward(TOKENS), family, prompt_of(vlm(family), seed, text), TOKENS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=6)
+@given(
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=8),
+    asked=st.lists(st.tuples(st.integers(1, 2), st.sampled_from(ALIKE)), min_size=2, max_size=5),
+)
+def test_however_prompts_are_cut_in_turns_the_rows_are_the_same(
+    family: str, cuts: list[int], asked: list[tuple[int, str]]
+) -> None:
+    """What they share is taken over at any cut, and a session computes between their steps."""
+    model = fresh(family)
+    between = model.open(prompt_of(model, *asked[0]))
+    for first, second in pairwise(asked):
+        prefills = [model.prefill(prompt_of(model, *each)) for each in (first, second)]
+        steps, turn = [False, False], 0
+        while not all(steps):
+            steps = [prefill.step(cuts[turn % len(cuts)]) for prefill in prefills]
+            turn += 1
+            between.forward([3, 4], [-1, -1])
+        for prefill, each in zip(prefills, (first, second), strict=True):
+            assert error(family, prefill.session, *each) < CLOSE
+    assert error(family, between, *asked[0]) < CLOSE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_vision_part_is_a_step_of_its_own_and_others_have_their_rows_at_most(
+    family: str,
+) -> None:
+    model = fresh(family)
+    prefill = model.prefill(prompt_of(model))
+    left = prefill.rows_left
+    assert not prefill.step(ALL_ROWS)
+    assert prefill.rows_left == left
+    with pytest.raises(ValueError, match="not computed yet"):
+        _ = prefill.session
+    while not prefill.step(16):
+        assert left - prefill.rows_left == 16
+        left = prefill.rows_left
+    assert prefill.rows_left == 0
+    assert prefill.step(16)  # nothing changes after the last
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_is_asked_again_needs_no_pass_and_another_does(family: str) -> None:
+    model = fresh(family)
+    first = model.open(prompt_of(model, 1)).logits_after(-1)
+    prefill = model.prefill(prompt_of(model, 1))
+    assert prefill.rows_left == 0
+    prefill.draft(TOKENS)  # there is no pass to score it in
+    assert prefill.step(1)
+    assert np.array_equal(prefill.session.logits_after(-1), first)
+    assert error(family, prefill.session, 1) < CLOSE
+    assert model.prefill(prompt_of(model, 1, ALIKE[1])).rows_left > 0
+
+
+def test_known_logits_have_the_vocabulary_that_is_asked_for() -> None:
+    model = fresh()
+    whole = model.vocabulary
+    first = model.open(prompt_of(model, 1)).logits_after(-1)
+    model.crop(whole - 7)
+    assert len(model.open(prompt_of(model, 1)).logits_after(-1)) == whole - 7
+    model.crop(whole)
+    assert np.abs(model.open(prompt_of(model, 1)).logits_after(-1) - first).max() < CLOSE
+
+
+def test_an_evicted_session_comes_back_from_the_prompt_that_is_kept() -> None:
+    model = fresh()
+    asked, answered = (model.open(prompt_of(model, 1)) for _ in range(2))
+    answered.extend(TOKENS)
+    expected = answered.logits_after(-1)
+    assert asked.evict() and answered.evict()
+    assert asked.restore().step(1)  # no row is left
+    assert not answered.restore().step(len(TOKENS) - 1)  # the answer's are
+    assert np.abs(answered.logits_after(-1) - expected).max() < CLOSE
+    assert np.array_equal(asked.logits_after(-1), model.open(prompt_of(model, 1)).logits_after(-1))
+
+
+def test_a_picture_that_is_known_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = vlm()
+    prompts = [prompt_of(model, seed) for seed in range(40, 44)]
+    with monkeypatch.context() as patch:
+        patch.setattr("edge_cloud_spec.models.processor.decode_image", None)
+        again = prompt_of(model, 40)
+        assert again.digest == prompts[0].digest
+        with pytest.raises(TypeError):
+            prompt_of(model, 44)  # a new one is
+    assert np.array_equal(again.images[0].pixels(), prompts[0].images[0].pixels())
+
+
+DRAFT = [5, 90, 33, 7, 12]
+PARENTS = {"chain": None, "tree": [-1, 0, 0, -1, 3], "siblings": [-1, -1, -1, -1, -1]}
+
+
+def opened(model: Vlm, tokens: Any = (), parents: Any = None, step: int = ALL_ROWS) -> Session:
+    """A session after a prompt of which nothing is kept; this draft is scored with it."""
+    model.use_memory(KvMemory())
+    prefill = model.prefill(prompt_of(model))
+    while not prefill.step(step):
+        prefill.draft(tokens, parents)
+    return prefill.session
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "scored, shape, step, passes",
+    [
+        *((DRAFT, shape, step, 0) for shape in PARENTS for step in (ALL_ROWS, 7)),
+        ([5, 91], "chain", ALL_ROWS, 1),
+        (DRAFT, "tree", ALL_ROWS, 1),  # as a chain
+        (DRAFT[:2], "chain", ALL_ROWS, 1),
+        ([*DRAFT, 1], "chain", ALL_ROWS, 1),
+        ([2**31], "chain", ALL_ROWS, 1),  # a token that there is not ends nothing
+    ],
+)
+def test_a_draft_scored_with_the_prompt_needs_no_pass_and_another_has_its_own(
+    family: str,
+    scored: Sequence[int],
+    shape: str,
+    step: int,
+    passes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, parents = vlm(family), PARENTS[shape]
+    expected = opened(model).forward(DRAFT, parents)
+    session = opened(model, scored, None if passes else parents, step)
+    made: list[int] = []
+    forward = model.transformer.forward
+
+    def counted(hidden: Any, *given: Any, **options: Any) -> Any:
+        made.append(len(hidden))
+        return forward(hidden, *given, **options)
+
+    monkeypatch.setattr(model.transformer, "forward", counted)
+    assert np.abs(session.forward(DRAFT, parents) - expected).max() < CLOSE
+    assert len(made) == passes
+
+
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_committed_of_it_is_as_if_it_were_said_token_by_token(
+    family: str, loses: bool
+) -> None:
+    model = vlm(family)
+    session = opened(model, DRAFT, PARENTS["tree"])
+    assert not loses or session.evict()
+    session.forward(DRAFT, PARENTS["tree"])
+    session.commit([0, 2])
+    session.extend([8])
+    rows = session.forward([4])
+    assert difference(rows, family, prompt_of(model), [DRAFT[0], DRAFT[2], 8, 4]) < CLOSE

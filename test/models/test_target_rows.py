@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.enumeration import outcomes
 
-from edge_cloud_spec.decoding import target_rows as numpy_rows
 from edge_cloud_spec.decoding.accept import accept
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.grammar import allowed_after
@@ -102,38 +100,6 @@ def test_rejection_decides_as_over_numpys_rows() -> None:
             assert takes[0].rejected.at(3) == pytest.approx(takes[1].rejected.at(3), abs=1e-6)
             same += 1
     assert same > 5
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize("replacement", [True, False])
-def test_candidates_with_and_without_replacement_emit_p_by_enumeration(
-    monkeypatch: pytest.MonkeyPatch, kind: str, replacement: bool
-) -> None:
-    """Every outcome with its probability, of a draft of three siblings."""
-    monkeypatch.setattr(numpy_rows, "SMALL", 0)
-    random, policy = np.random.default_rng(4), SamplingPolicy(1.0)
-    logits = random.standard_normal((4, 5)).astype(np.float32)
-    q = distribution_of(2 * random.standard_normal(5).astype(np.float32), policy)
-    rows = rows_over(kind, logits)
-    emitted = np.zeros(5)
-    for drafted in np.ndindex(5, 5, 5):
-        if not replacement and len(set(drafted)) < 3:
-            continue
-        chance, drawn = 1.0, q
-        for token in drafted:
-            chance *= drawn.at(token)
-            drawn = drawn if replacement else drawn.without(token)
-        draft = Draft(drafted, (-1, -1, -1), rows=(q,))
-        for taken, probability in outcomes(
-            lambda source, draft=draft: accept(
-                "rejection", draft, rows, policy, 0, source, replacement=replacement
-            )
-        ):
-            token = drafted[taken.path[0]] if taken.path else taken.token
-            emitted[token] += chance * probability
-    p = rows.row(-1, policy).dense().shares
-    assert np.abs(emitted - p).max() < 1e-12
-    assert np.abs(p - distribution_of(logits[0], policy).shares).max() < 1e-6
 
 
 @pytest.mark.parametrize("size", [50, 9000])

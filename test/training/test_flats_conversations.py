@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing.dummy
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.training.flats import episodes
 from edge_cloud_spec.lab.training.flats.command import DRAFTER_SHARE
 from edge_cloud_spec.lab.training.flats.conversations import (
     ConversationBatch,
@@ -27,6 +30,7 @@ from edge_cloud_spec.lab.training.flats.episodes import (
     read_episodes,
     write_episodes,
 )
+from edge_cloud_spec.lab.training.tiny import data
 from edge_cloud_spec.lab.training.tiny.architecture import (
     DRAFTER,
     SHAPES,
@@ -90,8 +94,14 @@ def test_its_logits_are_those_of_transformers(tmp_path: Path) -> None:
     assert not torch.allclose(ours, theirs.roll(1, 0), atol=0.02)
 
 
-def test_a_tuned_pair_loads_and_a_second_run_goes_on(tmp_path: Path) -> None:
-    few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--threads", "1")
+def test_a_tuned_pair_loads_and_a_second_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This process renders: others would import torch first.
+    here = SimpleNamespace(get_context=lambda _: multiprocessing.dummy)
+    monkeypatch.setattr(data, "multiprocessing", here)
+    few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "1")
+    few += ("--threads", "1", "--seed", "2")  # whose missions are short
     steps, minutes = dict.fromkeys(SHAPES, 0), 0.001
     for _ in range(2):
         command = ("train", "flats", "--minutes", str(minutes), "--out", str(tmp_path), *few)
@@ -176,15 +186,18 @@ def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_w
     assert answers, "the model answered some of them"
 
 
-def test_the_pair_of_flats_decides_by_what_it_remembers(tmp_path: Path) -> None:
-    """Where the expert's ways through six flats begin, with eight earlier frames and with none."""
-    write_episodes(tmp_path / "some.npz", 99, 6, "rays")
+def test_the_pair_of_flats_decides_by_what_it_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the expert's ways through four flats begin, with eight earlier frames and with none."""
+    monkeypatch.setattr(episodes, "MOST_FRAMES", 20)
+    write_episodes(tmp_path / "some.npz", 99, 4, "rays")
     model = load(FLATS / "target", threads=1)
     right: dict[int, list[bool]] = {FRAMES: [], 0: []}
     for episode in read_episodes(tmp_path / "some.npz"):
         for frames, found in right.items():
             player = ModelPlayer(model, episode.instruction, ORDERS[0], frames)
-            for turn, jpeg in list(zip(episode.turns, episode.jpegs, strict=True))[:20]:
+            for turn, jpeg in zip(episode.turns, episode.jpegs, strict=True):
                 found.append(str(action_of(player.answer(jpeg)) or "") == turn.action)
                 said = "".join(piece.text for piece in turn.pieces(ORDERS[0]))
                 player.remember(jpeg, said)

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from ....models.prompt import ORDERS
 from ...sim.thing import VisibleThing
 from .architecture import VISUAL
-from .language import NAMES, PHRASES, VISIBLE_PIXELS, alike, askable, pieces
+from .language import NAMES, PHRASES, VISIBLE_PIXELS, absent, askable, deceptive, pieces, visible
 from .packed import block_order
 
 SHARD = 2000
@@ -154,11 +154,8 @@ def draw_instruction(name: str, rng: np.random.Generator) -> str:
 
 def draw_names(things: Sequence[VisibleThing], count: int, rng: np.random.Generator) -> list[str]:
     """Names to ask for: of things in view, of absent things with a look-alike in view, or any."""
-    allowed = askable(things)
-    present = [t.name for t in things if t.pixels >= VISIBLE_PIXELS]
-    absent = [name for name in allowed if name not in {t.name for t in things}]
-    deceptive = [name for name in absent if any(alike(name, other) for other in present)]
-    wishes: list[Sequence[str]] = [present, deceptive or absent, present, allowed]
+    present, allowed = list(visible(things)), askable(things)
+    wishes = [present, deceptive(things) or absent(things), present, allowed]
     drawn: list[str] = []
     for index in range(count):
         pool = wishes[index % len(wishes)] or allowed

@@ -24,12 +24,12 @@ from ....models.vlm import Vlm
 from ...rows import Row
 from .data import Views, draw_instruction
 from .language import (
-    VISIBLE_PIXELS,
     Statement,
-    alike,
+    absent,
     answer,
-    askable,
+    deceptive,
     read,
+    visible,
 )
 
 MAX_ANSWER = 32  # tokens
@@ -85,15 +85,6 @@ class Probe:
     skills: tuple[str, ...]
 
 
-def _visible(views: Views, index: int) -> list[str]:
-    return [t.name for t in views.things(index) if t.pixels >= VISIBLE_PIXELS]
-
-
-def _absent(views: Views, index: int) -> list[str]:
-    things = views.things(index)
-    return [name for name in askable(things) if name not in {t.name for t in things}]
-
-
 def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
     """For each view, a question about something visible and one about something absent.
 
@@ -103,18 +94,17 @@ def right_probes(views: Views, rng: np.random.Generator) -> list[Probe]:
     probes: list[Probe] = []
     asked: Counter[str] = Counter()
     for index in range(len(views)):
-        things, present = views.things(index), _visible(views, index)
+        things = views.things(index)
         truths = {}
-        for name in present:
+        for name in visible(things):
             order = ORDERS[rng.integers(2)]
             truths[name, order] = read(answer(things, name, order))
         if truths:
             name, order = min(truths, key=lambda key: asked[_place(truths[key])])
             asked[_place(truths[name, order])] += 1
             probes.append(Probe(index, name, order, truths[name, order], SKILLS))
-        absent = _absent(views, index)
-        deceptive = [name for name in absent if any(alike(name, other) for other in present)]
-        pool = deceptive if deceptive and index % 2 else absent
+        pool = deceptive(things) if index % 2 else []
+        pool = pool or absent(things)
         if pool:
             name, order = pool[rng.integers(len(pool))], ORDERS[rng.integers(2)]
             truth = read(answer(things, name, order))
@@ -131,7 +121,8 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
     showing: dict[str, list[int]] = {probe.name: [] for probe in probes}
     lacking: dict[str, list[int]] = {name: [] for name in showing}
     for index in range(len(views)):
-        for names, lists in ((_visible(views, index), showing), (_absent(views, index), lacking)):
+        things = views.things(index)
+        for names, lists in ((visible(things), showing), (absent(things), lacking)):
             for name in names:
                 if name in lists:
                     lists[name].append(index)

@@ -125,6 +125,17 @@ def alike(first: str, second: str) -> bool:
     return first != second and bool(set(first.split()) & set(second.split()))
 
 
+def absent(things: Sequence[VisibleThing]) -> list[str]:
+    """The names of things that are clearly not in the view."""
+    there = {thing.name for thing in things}
+    return [name for name in NAMES if name not in there]
+
+
+def deceptive(things: Sequence[VisibleThing]) -> list[str]:
+    """The absent names that are like one of something in view."""
+    return [name for name in absent(things) if any(alike(name, other) for other in visible(things))]
+
+
 def relation(thing: VisibleThing, other: VisibleThing) -> str:
     """Where ``thing`` appears relative to ``other``."""
     between = thing.bearing - other.bearing

@@ -1,4 +1,5 @@
-"""The tiny pair: its tokenizer, its training, and what the shipped one sees before it answers."""
+"""The tiny pair: its tokenizer, its training, what the shipped one sees before it answers, and its
+language."""
 
 from __future__ import annotations
 
@@ -16,13 +17,10 @@ from safetensors import safe_open
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import instruction_pattern
-from edge_cloud_spec.lab.sim.view import pack, sample_views
+from edge_cloud_spec.lab.sim.thing import VisibleThing
 from edge_cloud_spec.lab.training.loop import FLOOR
-from edge_cloud_spec.lab.training.tiny import command
-from edge_cloud_spec.lab.training.tiny.architecture import (
-    SHAPES,
-    build_model,
-)
+from edge_cloud_spec.lab.training.tiny import command, language
+from edge_cloud_spec.lab.training.tiny.architecture import SHAPES, build_model
 from edge_cloud_spec.lab.training.tiny.command import (
     QUESTIONS,
     SLOT,
@@ -36,6 +34,7 @@ from edge_cloud_spec.lab.training.tiny.data import (
     Views,
     draw_batch,
     draw_names,
+    make_views,
     pixels_of,
 )
 from edge_cloud_spec.lab.training.tiny.evaluation import evaluate
@@ -47,11 +46,15 @@ from edge_cloud_spec.lab.training.tiny.language import (
     PHRASES,
     ROOM_INSTRUCTION,
     answer,
+    askable,
+    best_action,
+    read,
 )
 from edge_cloud_spec.lab.training.tiny.packed import PREFIX, PackedForward
 from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
+from edge_cloud_spec.nav.answer import parse_action, read_answer
 
 TOKENIZER = build_tokenizer()
 ENCODER = QuestionEncoder(TOKENIZER)
@@ -237,12 +240,8 @@ def test_the_pair_of_flats_understands_what_is_asked_for_in_flats(name):
     assert text == (FLATS / "target" / "tokenizer.json").read_text()
 
 
-@pytest.fixture(scope="module")
-def held_out() -> Views:
-    return Views(**pack(sample_views(4_000_001, 30, "rays"), 30))
-
-
-def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(held_out):
+def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(tmp_path: Path):
+    held_out = make_views(tmp_path, 4_000, 30, "rays", 1)  # of a seed that no training has
     models = {name: load(EMBEDDED / name, threads=1) for name in SHAPES}
     rows = {(row["model"], row["skill"]): row for row in evaluate(models, held_out, seed=1)}
     for skill, least in (("visible", 0.85), ("side", 0.8), ("distance", 0.75)):
@@ -255,3 +254,84 @@ def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(held_
 def test_a_folder_without_weights_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"target/model\.safetensors"):
         measure(tmp_path, seed=1, count=10, threads=1)
+
+
+# The language: one right answer for every view, and it is always parsed
+
+BOTTLE = VisibleThing("silver bottle", 200, 15.0, 3.0)
+CHAIR = VisibleThing("red chair", 900, 20.0, 2.0)
+CAN = VisibleThing("silver can", 90, -12.0, 2.0)
+
+some_things = st.lists(
+    st.builds(
+        VisibleThing,
+        st.sampled_from(NAMES),
+        st.integers(1, 9000),
+        st.floats(-30, 30),
+        st.floats(0.2, 6.0),
+    ),
+    max_size=8,
+    unique_by=lambda thing: thing.name,
+)
+
+
+@given(some_things, st.sampled_from(ORDERS))
+def test_every_answer_is_an_action_and_a_reason_that_agree(things, order):
+    for name in askable(things):
+        text = answer(things, name, order)
+        assert "reason: " in text
+        claim = read(text)
+        assert claim.action == str(read_answer(text))
+        assert claim.visible == (name in {thing.name for thing in things})
+        assert (claim.action == "search") == (not claim.visible)
+        assert text.startswith(f"{order.split()[0]}:")
+        other = answer(things, name, ORDERS[order == ORDERS[0]])
+        assert sorted(text.split()) == sorted(other.split()), "the order changes the order only"
+
+
+def test_a_visible_thing_is_placed_beside_the_nearest_other_and_told_from_its_look_alike():
+    assert answer([BOTTLE, CHAIR, CAN], "silver bottle", "action first") == (
+        "action: turn left small; "
+        "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
+    )
+
+
+def test_an_absent_thing_is_searched_for_and_its_look_alike_named_first():
+    assert answer([CHAIR, CAN], "silver bottle", "reason first") == (
+        "reason: no silver bottle, silver can midway 2.0 right 12, red chair midway 2.0 left 20; "
+        "action: search;"
+    )
+
+
+def test_a_doubtful_glimpse_is_neither_asked_for_nor_spoken_of():
+    glimpse = VisibleThing("silver bottle", 23, 0.0, 4.0)
+    assert "silver bottle" not in askable([glimpse, CHAIR])
+    assert "silver bottle" not in answer([glimpse, CHAIR], "red chair", "action first")
+    with pytest.raises(ValueError, match="cannot be asked"):
+        answer([glimpse], "silver bottle", "action first")
+
+
+@pytest.mark.parametrize(
+    ("bearing", "distance", "action"),
+    [
+        (18.1, 1.0, "turn left medium"),
+        (-18.0, 1.0, "turn right small"),
+        (6.0, 0.79, "stop"),
+        (-6.0, 0.8, "move forward small"),
+        (0.0, 1.3, "move forward medium"),
+        (0.0, 2.4, "move forward large"),
+    ],
+)
+def test_the_policy_changes_at_the_stated_limits(bearing, distance, action):
+    assert best_action(VisibleThing("red box", 400, bearing, distance)) == action
+    assert parse_action(action) is not None
+
+
+@pytest.mark.parametrize("phrase", language.PHRASES)
+def test_every_phrasing_is_understood_and_other_words_are_not(phrase):
+    asked = phrase.format("silver bottle")
+    assert language.INSTRUCTION.fullmatch(asked)
+    assert language.INSTRUCTION.fullmatch(asked.capitalize() + ".")
+    assert not language.INSTRUCTION.fullmatch(phrase.format("golden bottle"))
+    assert not language.INSTRUCTION.fullmatch("finde die silberne Flasche")
+    assert not language.INSTRUCTION.fullmatch(f"do not {asked}")
