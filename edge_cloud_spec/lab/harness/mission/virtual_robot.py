@@ -282,7 +282,7 @@ class VirtualRobot:
                 self._decide(seen, decide)
             else:
                 timeline.step(math.inf)
-        while not base.resting:
+        while not base.world.resting:
             timeline.step(math.inf)
         base.close()
         record.ended = max([record.ended, *(end for _, end in base.moves)])
