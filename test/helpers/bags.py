@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,7 @@ _PATH = Path(__file__).resolve().parents[2] / "examples/make_bag.py"
 
 def make_bag(folder: Path, **options: Any) -> Path:
     """``write_bag`` of the example; its path."""
-    spec = importlib.util.spec_from_file_location("make_bag", _PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.write_bag(folder, **options)
+    runpy.run_path(str(_PATH))["write_bag"](folder, **options)
     return folder
 
 

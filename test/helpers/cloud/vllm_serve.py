@@ -142,14 +142,8 @@ class VllmServe(AbstractContextManager["VllmServe"]):
 
     def kill_engine(self) -> None:
         """As where its device's memory ends: the engine is gone, the front is there."""
-        assert self._process is not None
-        group = subprocess.run(
-            ["pgrep", "-g", str(self._process.pid), "-f", "EngineCore"],
-            capture_output=True,
-            check=True,
-        )
-        for pid in group.stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+        group = str(self._process.pid)
+        subprocess.run(["pkill", "-KILL", "-g", group, "-f", "EngineCore"], check=True)
 
     def kill(self) -> None:
         """As the kernel does where memory ends."""

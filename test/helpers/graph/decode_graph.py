@@ -101,7 +101,6 @@ class Cloud:
     def __init__(self, target: Path) -> None:
         self._target = target
         self.address = "127.0.0.1:0"
-        self.process: subprocess.Popen[str] | None = None
         self.start()
 
     def start(self) -> None:
@@ -111,7 +110,6 @@ class Cloud:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if match := re.match(r"serving on (\S+)", line):
                 self.address = match[1]
@@ -119,10 +117,8 @@ class Cloud:
         raise AssertionError("the verifier did not start")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
         self.process.send_signal(number)
         status = self.process.wait(timeout=120)
-        assert self.process.stdout is not None
         self.process.stdout.close()
         return status
 
