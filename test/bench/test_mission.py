@@ -114,7 +114,6 @@ def record(
 ) -> MissionRecord:
     decided = [DecisionRecord(0.0, tokens=(1,), action="stop")]
     return MissionRecord(
-        0,
         0.0,
         seconds,
         success=success,

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.suites import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.cost_model import Costs
+from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.lab.bench.formulas import promised
 from edge_cloud_spec.lab.bench.pipelines import formula_speedup
 from edge_cloud_spec.lab.harness.cost_profiles import CostProfile, load_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.scripted.model import ModelPass
-from edge_cloud_spec.lab.harness.virtual import (
-    DecodedAnswer,
-    VirtualHarness,
-    with_cost_profile_length,
-)
-from edge_cloud_spec.lab.harness.virtual_time import Hop, Trace
+from edge_cloud_spec.lab.harness.virtual import VirtualHarness, with_cost_profile_length
+from edge_cloud_spec.lab.harness.virtual_time import Arrival, ProfileImpairments
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.wire.messages import DraftMessage, Verdict
+from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Verdict
 
 DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pass without a draft
 
@@ -37,14 +34,25 @@ def speedup(cost_profile: CostProfile, preset: str) -> float:
     return len(outcome.tokens) / outcome.seconds * cost_profile.ar_ms / 1e3
 
 
-def traced(
-    cost_profile: CostProfile, preset: str, tokens: int, seed: int, **link: float
-) -> tuple[DecodedAnswer, list[ModelPass], list[Hop]]:
-    """An answer in virtual time, and the passes and messages that it took."""
-    trace = Trace()
-    profile = LinkProfile(cost_profile.one_way_ms, **link)
-    there = VirtualHarness(cost_profile, profile, seed, trace=trace)
-    return there.robot.decode(load_preset(preset), tokens, seed), there.passes, trace.hops
+class WatchedLink(ProfileImpairments):
+    """When the first draft of each place came, and when its verdict was said; s."""
+
+    def __init__(self, profile: LinkProfile, seed: int) -> None:
+        super().__init__(profile, seed)
+        self.came: dict[PrefixDigest, float] = {}
+        self.said: dict[PrefixDigest, float] = {}
+
+    def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
+        (arrival,) = super().up(message, size, now)
+        if isinstance(message, DraftMessage):
+            self.came.setdefault(message.base, arrival.time)
+        return [arrival]
+
+    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+        message = decode_server(data)
+        if isinstance(message, Verdict):
+            self.said.setdefault(message.base, now)
+        return super().down(data, now)
 
 
 @settings(max_examples=15, deadline=None)
@@ -58,33 +66,19 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
     preset: str, name: str, rtt: float, seed: int
 ) -> None:
     cost_profile = load_cost_profile(name).with_rtt(rtt)
-    _, passes, hops = traced(cost_profile, preset, 60, seed)
-    came: dict[object, float] = {}
-    for hop in hops:
-        if isinstance(hop.message, DraftMessage):
-            came[hop.message.base] = min(hop.arrived, came.get(hop.message.base, np.inf))
-    by_end = {each.end: each for each in passes}
-    free, said = 0.0, set()
-    for hop in hops:
-        if not isinstance(hop.message, Verdict) or hop.message.base in said:
-            continue  # a verdict may be said again
-        said.add(hop.message.base)
-        if hop.left in by_end:
-            each = by_end.pop(hop.left)
+    profile = LinkProfile(cost_profile.one_way_ms)
+    there = VirtualHarness(cost_profile, profile, seed)
+    there.link.impairments = link = WatchedLink(profile, seed)
+    there.robot.decode(load_preset(preset), 60, seed)
+    by_end = {each.end: each for each in there.passes}
+    free = 0.0
+    for base, said in link.said.items():
+        if said in by_end:
+            each = by_end.pop(said)
             if each.drafted:
-                due = max(free, came.get(hop.message.base, np.inf))
-                assert each.start == pytest.approx(due)
+                assert each.start == pytest.approx(max(free, link.came[base]))
             free = each.end
     assert not by_end or min(by_end) >= free  # what the end of the answer came before
-
-
-def test_what_an_outage_swallows_never_arrives() -> None:
-    cost_profile = load_cost_profile("fsd-go2")
-    answer, _, hops = traced(cost_profile, "picospec", 100, 1, outage_every_s=5.0, outage_s=2.0)
-    assert answer.equal and answer.outcome.stats.resumed
-    out = [(5.0 * n, 5.0 * n + 2.0) for n in range(1, 9)]
-    assert not any(hop.left < begin < hop.arrived for hop in hops for begin, _ in out)
-    assert not any(begin < hop.left < end for hop in hops for begin, end in out)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, WorkerLimits
@@ -31,7 +28,7 @@ from edge_cloud_spec.lab.harness.cost_profiles import (
     custom_cost_profile,
     load_cost_profile,
 )
-from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile, read_trace
+from edge_cloud_spec.lab.harness.emulated_link import LinkProfile, read_trace
 from edge_cloud_spec.lab.harness.proxy import Proxy
 from edge_cloud_spec.lab.harness.scripted.model import scripted_worker
 from edge_cloud_spec.lab.harness.server import InProcessServer
@@ -46,7 +43,6 @@ from edge_cloud_spec.presets import load_preset, preset_names
 
 CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
 SLOW = custom_cost_profile(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
-COUPLED = SamplingPolicy(0.8, seed=3)
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
 
@@ -71,27 +67,6 @@ def robot_over_grpc(
         yield ScriptedRobot(cost_profile, client.connect, clock, time.sleep, reply_timeout)
 
 
-# The link
-
-
-@given(
-    sent=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 10**5)), max_size=30),
-    jitter=st.floats(0, 500),
-    rate=st.sampled_from([0.0, 0.1, 100.0]),
-)
-def test_a_direction_keeps_the_order_and_is_never_early(
-    sent: list[tuple[float, int]], jitter: float, rate: float
-) -> None:
-    way = Direction(LinkProfile(20.0, jitter, rate), seed=1)
-    now = last = 0.0
-    for pause, size in sent:
-        now += pause
-        arrival = way.arrival(now, size)
-        carried = size / (rate * 125_000) if rate else 0.0
-        assert arrival >= max(last, now + carried + 0.02)
-        last = arrival
-
-
 # Both harnesses
 
 
@@ -109,11 +84,10 @@ def test_both_harnesses_make_the_same_rounds() -> None:
 @pytest.mark.parametrize(
     "preset", ["cloud_ar", "cloud_sd", "cloud_lookup", "dsd", "picospec", "auto"]
 )
-@pytest.mark.parametrize("every", [0.35, 1.7, 5.0])
-def test_outages_are_resumed_from(preset: str, every: float) -> None:
-    profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=every, outage_s=0.3)
+def test_outages_are_resumed_from_where_the_link_is_hardly_up(preset: str) -> None:
+    profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=0.35, outage_s=0.3)
     there = VirtualHarness(SLOW, profile, cloud_drafts=True)
-    resumed(there.robot.decode(load_preset(preset), 500, seed=1))
+    resumed(there.robot.decode(load_preset(preset), 200, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -195,11 +169,9 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
     held = Drafts(VerifiedAnswer(), "ids", load_preset("dsd"), Measures())
     assert decode_objects() == before + 1, "what is held on to is counted"
     del held
-    for seed, preset in enumerate([*VERIFIED, *VERIFIED, *VERIFIED]):
-        coupled = seed // len(VERIFIED) == 1
-        decode(
-            preset, 40 + 13 * seed % 80, seed, replace(COUPLED, seed=seed) if coupled else GREEDY
-        )
+    for seed, preset in enumerate([*VERIFIED, *VERIFIED]):
+        policy = GREEDY if seed < len(VERIFIED) else SamplingPolicy(0.8, seed=seed)
+        decode(preset, 40 + 13 * seed % 80, seed, policy)
     for _ in range(5):  # sessions whose Close was lost end at the next Open
         there.timeline.sleep(8.0)
         decode("dsd", 9, seed=0)

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench import links
-from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import Direction, LinkProfile, LinkTrace, read_trace
-from edge_cloud_spec.lab.harness.virtual import VirtualHarness
-from edge_cloud_spec.presets import load_preset
-
-CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7)
 
 
 @pytest.fixture
@@ -99,16 +94,17 @@ def test_every_suite_says_what_it_cannot_use(
 
 @given(
     sent=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 10**5)), max_size=30),
-    rows=st.lists(st.tuples(st.floats(0, 900), st.floats(0.1, 50)), min_size=2, max_size=9),
+    rows=st.lists(st.tuples(st.floats(0, 900), st.floats(0.1, 50)), min_size=1, max_size=9),
     period=st.sampled_from([0.1, 0.3, 1.0]),
+    jitter=st.sampled_from([0.0, 50.0, 500.0]),
 )
 def test_messages_keep_their_order_and_are_neither_early_nor_above_the_rate(
-    sent: list[tuple[float, int]], rows: list[tuple[float, float]], period: float
+    sent: list[tuple[float, int]], rows: list[tuple[float, float]], period: float, jitter: float
 ) -> None:
     rtts, rates = zip(*rows, strict=True)
     begins = tuple(period * number for number in range(len(rows)))
     trace = LinkTrace("t", begins, rtts, rates, period * len(rows))
-    varied = Direction(LinkProfile(trace=trace), seed=1)
+    varied = Direction(LinkProfile(jitter_ms=jitter, trace=trace), seed=1)
     least = Direction(LinkProfile(min(rtts) / 2, rate_mbit=max(rates)), seed=1)
     most = Direction(LinkProfile(max(rtts) / 2, rate_mbit=min(rates)), seed=1)
     now = last = 0.0
@@ -116,7 +112,8 @@ def test_messages_keep_their_order_and_are_neither_early_nor_above_the_rate(
         now += pause
         arrival = varied.arrival(now, size)
         assert arrival >= last
-        assert least.arrival(now, size) - 1e-6 <= arrival <= most.arrival(now, size) + 1e-6
+        assert least.arrival(now, size) - 1e-6 <= arrival
+        assert arrival <= most.arrival(now, size) + jitter / 1e3 + 1e-6
         last = arrival
 
 
@@ -126,16 +123,6 @@ def test_a_message_over_several_rows_is_sent_at_their_rates(file: Path) -> None:
     assert way.arrival(1.5, 5_500_000) == pytest.approx(2.5 + 0.05)
     way.clear()
     assert way.arrival(1.5, 1_000_000) == pytest.approx(1.6), "what an outage lost is in no way"
-
-
-def test_a_decode_in_virtual_time_goes_on_after_each_outage_of_a_trace(file: Path) -> None:
-    seconds = {}
-    for name, rows in (("out", "0,4\n.2,4\n.4,\n.6,4"), ("up", "0,4\n.2,4\n.4,4\n.6,4")):
-        there = VirtualHarness(CHEAP, traced(file, rows))
-        done = there.robot.decode(load_preset("cloud_ar"), 400, seed=1)
-        assert done.equal and (done.outcome.stats.resumed > 1) == (name == "out")
-        seconds[name] = done.outcome.seconds
-    assert seconds["out"] > seconds["up"] + 0.2
 
 
 def test_pipelines_take_a_trace(file: Path, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import grpc
 import pytest
+from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 
 from edge_cloud_spec.lab.harness.proxy import MessageFaults, MessageProxy
-from edge_cloud_spec.wire.channel import METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
+from edge_cloud_spec.wire.channel import METHOD
 
 SENT = [bytes([n]) * 8 for n in range(40)]
 
@@ -18,20 +18,14 @@ SENT = [bytes([n]) * 8 for n in range(40)]
 @pytest.fixture
 def echo() -> Iterator[str]:
     """A server that sends every message back; it wants a token."""
-    from concurrent.futures import ThreadPoolExecutor
 
-    def decode(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        if dict(context.invocation_metadata()).get("authorization") != "Bearer t":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is it?")
-        yield from requests
+    def script(robot: RobotSide) -> Iterator[bytes]:
+        if dict(robot.context.invocation_metadata()).get("authorization") != "Bearer t":
+            robot.context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is it?")
+        yield from robot.requests
 
-    method = grpc.stream_stream_rpc_method_handler(decode)
-    handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
-    server = grpc.server(ThreadPoolExecutor(4), handlers=(handler,), options=SERVER_OPTIONS)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(0).wait()
+    with ScriptedCloud(script) as cloud:
+        yield cloud.address
 
 
 def received(

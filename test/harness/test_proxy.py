@@ -38,6 +38,14 @@ def proxy() -> Iterator[Proxy]:
         yield made
 
 
+@pytest.fixture
+def end(proxy: Proxy) -> Iterator[socket.socket]:
+    """A connection that has had an answer."""
+    with connect(proxy) as made:
+        assert answer(made) == b"first"
+        yield made
+
+
 def connect(proxy: Proxy) -> socket.socket:
     host, _, port = proxy.address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=30)
@@ -52,44 +60,43 @@ def answer(end: socket.socket) -> bytes:
         return b""
 
 
-def test_an_outage_breaks_every_connection_and_takes_none_until_it_is_over(proxy: Proxy) -> None:
-    with connect(proxy) as end:
-        assert answer(end) == b"first"
-        proxy.set_out(True)
-        assert end.recv(100) == b"" or answer(end) == b""
-    with connect(proxy) as end:
-        assert answer(end) == b""
+def test_an_outage_breaks_every_connection_and_takes_none_until_it_is_over(
+    proxy: Proxy, end: socket.socket
+) -> None:
+    proxy.set_out(True)
+    assert end.recv(100) == b"" or answer(end) == b""
+    with connect(proxy) as other:
+        assert answer(other) == b""
     proxy.set_out(False)
-    with connect(proxy) as end:
-        assert answer(end) == b"first"
+    with connect(proxy) as other:
+        assert answer(other) == b"first"
 
 
-def test_a_silent_link_stays_open_and_is_broken_when_it_is_heard_again(proxy: Proxy) -> None:
-    with connect(proxy) as end:
-        assert answer(end) == b"first"
-        proxy.set_silent(True)
-        end.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            answer(end)
-        end.settimeout(30)
-        proxy.set_silent(False)
-        assert end.recv(100) == b""
-    with connect(proxy) as end:
-        assert answer(end) == b"first"
+def test_a_silent_link_stays_open_and_is_broken_when_it_is_heard_again(
+    proxy: Proxy, end: socket.socket
+) -> None:
+    proxy.set_silent(True)
+    end.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        answer(end)
+    end.settimeout(30)
+    proxy.set_silent(False)
+    assert end.recv(100) == b""
+    with connect(proxy) as other:
+        assert answer(other) == b"first"
 
 
-def test_a_delay_counts_from_when_it_is_set(proxy: Proxy) -> None:
-    with connect(proxy) as end:
-        assert answer(end) == b"first"
-        proxy.set_delay(200.0)
-        began = time.monotonic()
-        assert answer(end) == b"first"
-        assert time.monotonic() - began >= 0.4  # there and back
+def test_a_delay_counts_from_when_it_is_set(proxy: Proxy, end: socket.socket) -> None:
+    proxy.set_delay(200.0)
+    began = time.monotonic()
+    assert answer(end) == b"first"
+    assert time.monotonic() - began >= 0.4  # there and back
 
 
-def test_another_way_is_taken_by_new_connections_and_breaks_the_old(proxy: Proxy) -> None:
-    with answering(b"second") as address, connect(proxy) as end:
-        assert answer(end) == b"first"
+def test_another_way_is_taken_by_new_connections_and_breaks_the_old(
+    proxy: Proxy, end: socket.socket
+) -> None:
+    with answering(b"second") as address:
         proxy.redirect(address)
         assert proxy.leads_to == address
         assert end.recv(100) == b""

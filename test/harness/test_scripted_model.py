@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.cloud.worker_robot import Costly
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_cost_profile
@@ -18,21 +19,13 @@ from edge_cloud_spec.lab.harness.scripted.model import (
 from edge_cloud_spec.lab.harness.toy import ToyVlm
 
 
-class Slow(ToyVlm):
-    """A prompt of 100 rows takes a second, a pass 0.1 s and 0.01 s for each row."""
+class Slow(Costly):
+    """A prompt of 100 rows takes a second."""
 
     prompt_rows = 100
 
-    def __init__(self) -> None:
-        super().__init__(3)
-        self.seconds, self.passes = 0.0, 0
-
     def read(self, share: float) -> None:
-        self.seconds += share
-
-    def spend(self, rows: int) -> None:
-        self.seconds += 0.1 + 0.01 * rows
-        self.passes += 1
+        self.now += share
 
 
 COSTS = custom_cost_profile(0.0, draft_ms=1.0, verify_ms=10.0, ar_ms=8.0, alpha=0.5)
@@ -52,20 +45,20 @@ def test_misuse_is_refused() -> None:
 
 
 def test_a_prompt_in_steps_costs_what_it_costs_at_once_and_gives_the_same_rows() -> None:
-    model = Slow()
+    model = Slow(3)
     prefill = model.prefill(None)
     with pytest.raises(ValueError, match="not computed yet"):
         _ = prefill.session
     spent = []
     while not prefill.step(30):
-        spent.append(model.seconds)
+        spent.append(model.now)
     assert spent == pytest.approx([0.3, 0.6, 0.9])
-    assert model.seconds == pytest.approx(1.0)
+    assert model.now == pytest.approx(1.0)
     assert np.array_equal(prefill.session.forward([1]), model.open(None).forward([1]))
 
 
 def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own_only() -> None:
-    model = Slow()
+    model = Slow(3)
     alone, together = ([model.open(None) for _ in range(3)] for _ in range(2))
     alone[0].extend([1])
     together[0].extend([1])
@@ -73,11 +66,11 @@ def test_a_pass_over_several_sessions_costs_once_and_a_bad_request_costs_its_own
     expected = [s.forward(*each) for s, each in zip(alone, drafts, strict=True)]
     requests = [asked(s, *each) for s, each in zip(together, drafts, strict=True)]
     bad = asked(model.open(None), [1], [4])
-    model.seconds, model.passes = 0.0, 0
+    model.now = 0.0
     *found, error, again = model.forward_together([*requests, bad, requests[0]])
     assert all(map(np.array_equal, expected, found))
     assert isinstance(error, ValueError) and isinstance(again, ValueError)
-    assert model.seconds == pytest.approx(0.1 + 6 * 0.01) and model.passes == 1
+    assert model.now == 1.0 + 6
     together[2].commit([1])
     assert together[2].tokens == (5,)
 

@@ -5,7 +5,7 @@ Most bags turn alike in the same rooms: each picture is rendered once in a proce
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,6 @@ _RENDERED: dict[tuple[int, Eye], np.ndarray] = {}  # by the room's seed
 
 def make_bag(folder: Path, **options: Any) -> Path:
     """``write_bag`` of the example; its path."""
-    spec = importlib.util.spec_from_file_location("make_bag", _PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
     def render(camera: Camera, eye: Eye) -> np.ndarray:
         view = options.get("seed", 0), eye
@@ -37,7 +33,7 @@ def make_bag(folder: Path, **options: Any) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Camera, "render", render)
-        module.write_bag(folder, **options)
+        runpy.run_path(str(_PATH))["write_bag"](folder, **options)
     return folder
 
 

@@ -207,14 +207,8 @@ class Link:
 
     text: str
     target: str
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("#")[0]
-
-    @property
-    def anchor(self) -> str:
-        return self.target.partition("#")[2]
+    path: str
+    anchor: str
 
 
 @dataclass(frozen=True)
@@ -242,8 +236,11 @@ class Page:
     @property
     def links(self) -> list[Link]:
         """All links but those to other hosts."""
-        found = [Link(*pair) for pair in _LINK.findall(self.prose)]
-        return [link for link in found if not re.match(r"\w+:", link.target)]
+        return [
+            Link(text, target, *target.partition("#")[::2])
+            for text, target in _LINK.findall(self.prose)
+            if not re.match(r"\w+:", target)
+        ]
 
     @property
     def spans(self) -> list[str]:

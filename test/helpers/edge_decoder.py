@@ -72,7 +72,7 @@ def waiting(preset: str = "dsd", prompt: PromptReady = PROMPT) -> Robot:
     return robot
 
 
-def play(robot: EdgeDecoder, *steps: tuple[Any, ...]) -> list[Effect]:
+def play(robot: Robot, *steps: tuple[Any, ...]) -> list[Effect]:
     """Tell the robot each event at its time, s; what it does is as each step says. Returns the last
     effects.
 
@@ -83,7 +83,6 @@ def play(robot: EdgeDecoder, *steps: tuple[Any, ...]) -> list[Effect]:
     effects: list[Effect] = []
     for now, event, *follows in steps:
         if isinstance(event, tuple):
-            assert isinstance(robot, Robot)
             effects = drafts(robot, event, now)
         else:
             effects = robot.handle(event, now)

@@ -17,7 +17,7 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import distribution_of
 from edge_cloud_spec.lab.harness.loopback import LoopbackPair, Wire
-from edge_cloud_spec.lab.harness.scripted.model import FakeVlm
+from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
 
 Joint = dict[tuple[int, ...], float]
@@ -25,26 +25,19 @@ Message = ClientMessage | ServerMessage
 ONE = SamplingPolicy(1.0)
 
 
-class Model(FakeVlm):
-    """Logits [V] that depend on the whole prefix; ``spread`` 0 makes all tokens equal."""
+class Model(ToyVlm):
+    """A toy model; ``spread`` 0 makes all tokens equal."""
 
     def __init__(self, seed: int, vocabulary: int, spread: float) -> None:
-        self.seed, self.vocabulary, self.spread = seed, vocabulary, spread
-        self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        super().__init__(seed, vocabulary=vocabulary)
+        self.spread = np.float32(spread)
 
     def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        if prefix not in self._rows:
-            random = np.random.default_rng((self.seed, *prefix, 7))
-            row = self.spread * random.standard_normal(self.vocabulary)
-            self._rows[prefix] = row.astype(np.float32)
-        return self._rows[prefix]
+        return self.spread * super().logits(prefix)
 
     def along(self, tokens: tuple[int, ...]) -> NDArray[np.float32]:
         """Logits [1 + n, V] along a chain."""
         return np.stack([self.logits(tokens[:i]) for i in range(len(tokens) + 1)])
-
-    def row(self, state: tuple[int, ...]) -> NDArray[np.float32]:
-        return self.logits(state)
 
     def probabilities(self, prefix: tuple[int, ...], policy: SamplingPolicy) -> NDArray[np.float64]:
         return probabilities(self.logits(prefix), policy)

@@ -61,13 +61,20 @@ class Bench(Peer):
 
         ``measured``: what the drafter took that to be.
         """
-        message = VerifiedTokens(request_id=request, text=text, answer=text, verified=verified)
-        message.tokens = [1, 2]
         stamp = self.get_clock().now() + Duration(seconds=ahead)
+        message = VerifiedTokens(
+            request_id=request,
+            goal_id=instruction,
+            text=text,
+            answer=text,
+            tokens=[1, 2],
+            verified=verified,
+            stops=self.state.stops if stops is None else stops,
+            camera_clock_offset=measured,
+            finished=True,
+            finish_reason=finish,
+        )
         message.header.stamp = stamp.to_msg()
-        message.goal_id, message.camera_clock_offset = instruction, measured
-        message.stops = self.state.stops if stops is None else stops
-        message.finished, message.finish_reason = True, finish
         self.words.publish(message)
 
     def publish(self, text: str) -> None:

@@ -63,7 +63,6 @@ class Step:
 
     def covered(self, settings: Settings) -> tuple[float, float, float]:
         """(size of the step, covered of it since its frame, covered when it began): m or rad."""
-        assert self.end is not None
         goal = goal_of(self.action, settings.steps)
         covered, before = (self._along(pose, goal) for pose in (self.end, self.begin))
         return abs(goal.distance or goal.angle), covered, before
@@ -187,7 +186,6 @@ class Rover:
         request = f"r{len(self.requests)}"
         decide = self.loop.take(request, self.now) if self.deciding is None else None
         if decide is not None:
-            assert isinstance(decide.frame, Seen)
             self.frames[request] = decide.frame
             self.deciding = self.now + self.takes(len(self.requests)), decide
             self.requests.append(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from helpers.graph.topic_messages import INSTRUCTION, draft, message, settled, verdict
-from PIL import Image
 from rosbags.interfaces import Nodetype
 from rosbags.typesys.store import Typestore
 
+from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.observe.bag import types
 from edge_cloud_spec.observe.bag_writer import BagWriter
 
@@ -41,9 +40,7 @@ Said = tuple[float, str, dict[str, Any] | SimpleNamespace]
 
 
 def jpeg() -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (32, 24), (200, 60, 30)).save(data, "JPEG")
-    return data.getvalue()
+    return encode_jpeg(np.full((24, 32, 3), (200, 60, 30), np.uint8))
 
 
 def status(level: int, message: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Its processor wants torchvision for videos, which need not be there: this one ha
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import threading
@@ -28,14 +27,17 @@ CONTINUES = (
 
 @contextmanager
 def running(model: str, hold: Path, *options: str) -> Iterator[SimpleNamespace]:
-    """This file as a process, once it serves: its url, the lines of its log, and its ``hold``."""
+    """This file as a process, once it serves: its url, the lines of its log, and its ``hold``.
+
+    hold: a file; while it is there an answer stops early on. ``--continues`` leaves an assistant's
+    last message open.
+    """
     from .cloud.grpc_cloud import free_port, until
 
     port = free_port()
     command = [sys.executable, __file__, model, str(port), str(hold), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
-        assert process.stderr is not None
         threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
         until(lambda: process.poll() is not None or any("running on" in line for line in lines))
         assert process.poll() is None, lines
@@ -45,16 +47,7 @@ def running(model: str, hold: Path, *options: str) -> Iterator[SimpleNamespace]:
 
 def main() -> None:
     """Serve until somebody ends the process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("port", type=int)
-    parser.add_argument(
-        "hold", type=Path, help="a file: while it is there an answer stops early on"
-    )
-    parser.add_argument(
-        "--continues", action="store_true", help="leave an assistant's last message open"
-    )
-    args = parser.parse_args()
+    model, port, hold, *options = sys.argv[1:]
     import transformers
     from transformers import AutoTokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
     from transformers.cli.serve import Serve
@@ -71,7 +64,7 @@ def main() -> None:
 
     def from_pretrained(name, **_):
         tokenizer = AutoTokenizer.from_pretrained(name)
-        if args.continues:
+        if "--continues" in options:
             FALLBACKS.clear()  # they know no beginning of an answer
             tokenizer.chat_template = CONTINUES
             pictures = Qwen2VLImageProcessorPil.from_pretrained(name)
@@ -86,7 +79,7 @@ def main() -> None:
     put = DirectStreamer.put
 
     def held(self, value):
-        while args.hold.exists() and self.total_tokens > 3 and not self._cancelled.is_set():
+        while Path(hold).exists() and self.total_tokens > 3 and not self._cancelled.is_set():
             time.sleep(0.01)
         try:
             put(self, value)
@@ -96,7 +89,7 @@ def main() -> None:
 
     DirectStreamer.put = held
     transformers.AutoProcessor.from_pretrained = from_pretrained
-    Serve(args.model, device="cpu", dtype="float32", host="127.0.0.1", port=args.port)
+    Serve(model, device="cpu", dtype="float32", host="127.0.0.1", port=int(port))
 
 
 if __name__ == "__main__":

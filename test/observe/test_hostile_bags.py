@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
+import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -17,23 +21,224 @@ import pytest
 pytest.importorskip("rosbags")
 import lz4.frame
 from backports import zstd
-from helpers.hostile_bags import (
-    CDR,
-    ENDLESS,
-    HOSTILE_MCAP,
-    HOSTILE_METADATA,
-    HOSTILE_SQL,
-    MB,
-    block,
-    database,
-    defined,
-    folder,
-    mcap,
-    message,
-)
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
+from edge_cloud_spec.observe import bag_check
 from edge_cloud_spec.observe.bag import types
+
+MB = 1 << 20
+BOMB = 1280 * MB  # of zeros: more than a reader may hold
+CDR = b"\0\1\0\0" + struct.pack("<I", 4) + b"cup\0"
+
+
+def text(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def record(kind: int, content: bytes) -> bytes:
+    return struct.pack("<BQ", kind, len(content)) + content
+
+
+def message(data: bytes, stamp: int = 1) -> bytes:
+    return record(5, struct.pack("<HIQQ", 1, 0, stamp, stamp) + data)
+
+
+def block(stored: bytes, size: int, compression: bytes = b"", stamp: int = 1) -> bytes:
+    head = struct.pack("<QQQI", stamp, stamp, size, 0) + text(compression)
+    return record(6, head + struct.pack("<Q", len(stored)) + stored)
+
+
+def defined(kind: str = "string data\n") -> bytes:
+    """The schema and the channel of /instruction, whose type is ``kind``."""
+    schema = text(b"std_msgs/msg/String") + text(b"ros2msg") + text(kind.encode())
+    channel = struct.pack("<HH", 1, 1) + text(b"/instruction") + text(b"cdr") + text(b"")
+    return record(3, struct.pack("<H", 1) + schema) + record(4, channel)
+
+
+def mcap(path: Path, content: bytes, index: bytes = b"", start: int | None = None) -> Path:
+    magic = b"\x89MCAP0\r\n"
+    head = magic + record(1, text(b"ros2") + text(b"")) + content + record(15, bytes(4))
+    start = (len(head) if index else 0) if start is None else start
+    path.write_bytes(head + index + record(2, struct.pack("<QQI", start, 0, 0)) + magic)
+    return path
+
+
+@lru_cache
+def zstd_zeros(count: int) -> bytes:
+    compressor = zstd.ZstdCompressor(level=1)
+    made = [compressor.compress(bytes(16 * MB)) for _ in range(count // 16 // MB)]
+    return b"".join([*made, compressor.flush()])
+
+
+def lz4_zeros(count: int) -> bytes:
+    compressor = lz4.frame.LZ4FrameCompressor()
+    begun = compressor.begin()
+    made = [compressor.compress(bytes(16 * MB)) for _ in range(count // 16 // MB)]
+    return b"".join([begun, *made, compressor.flush()])
+
+
+def hidden_index(path: Path) -> Path:
+    """An index within a message, where the footer points: of other bytes, compressed otherwise."""
+    at = 8 + len(record(1, text(b"ros2") + text(b""))) + len(defined())
+    bomb = zstd_zeros(BOMB)
+    raw = message(bomb)
+    honest = indexed(at, 49 + len(raw), b"", len(raw), len(raw))
+    bytes_before = 49 + len(raw) - len(bomb)  # rosbags looks 53 bytes after where a block begins
+    lying = indexed(at + bytes_before - 53, 53 + len(bomb), b"zstd", len(bomb), 16)
+    content = defined() + block(raw, len(raw)) + message(defined() + lying + record(2, bytes(20)))
+    start = at + 49 + len(raw) + 31
+    return mcap(path, content, honest, start)
+
+
+def indexed(at: int, length: int, compression: bytes, stored: int, size: int) -> bytes:
+    named = struct.pack("<QQQQ", 1, 1, at, length) + text(struct.pack("<HQ", 1, at))
+    named += struct.pack("<Q", 64) + text(compression) + struct.pack("<QQ", stored, size)
+    return record(8, named)
+
+
+def small_parts(path: Path) -> Path:
+    """An object of some hundred bytes for each of its bytes."""
+    kind = f"Part[] data\n{'=' * 80}\nMSG: std_msgs/msg/Part\nbool one\n"
+    raw = message(b"\0\1\0\0" + struct.pack("<I", 48 * MB) + bytes(48 * MB))
+    return mcap(path, defined(kind) + block(zstd.compress(raw), len(raw), b"zstd"))
+
+
+HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
+    "says_16": lambda p: mcap(p, block(zstd_zeros(BOMB), 16, b"zstd")),
+    "says_16_lz4": lambda p: mcap(p, block(lz4_zeros(BOMB), 16, b"lz4")),
+    "says_so": lambda p: mcap(p, block(zstd_zeros(BOMB), BOMB, b"zstd")),
+    "too_many": lambda p: mcap(
+        p, defined() + b"".join(large_block(stamp) for stamp in range(1, 11))
+    ),
+    "of_one_time": lambda p: mcap(p, defined() + large_block(1) * 5),
+    "long_record": lambda p: mcap(p, record(9, bytes(bag_check.MAX_BLOCK + 1))),
+    "lying_record": lambda p: mcap(p, struct.pack("<BQ", 12, 1 << 62)),
+    "many_topics": lambda p: mcap(
+        p,
+        b"".join(
+            record(4, struct.pack("<HH", n, 0) + text(b"/%d" % n) + text(b"cdr") + text(b""))
+            for n in range(9000)
+        ),
+    ),
+    "long_types": lambda p: mcap(p, defined("#" * (bag_check.MAX_DEFINITIONS + 1) + "\n")),
+    "same_type_again": lambda p: mcap(
+        p,
+        defined("# " + "x" * 100_000 + "\nstring data\n")
+        + b"".join(
+            record(4, struct.pack("<HH", n, 1) + text(b"/%d" % n) + text(b"cdr") + text(b""))
+            for n in range(2, 4000)
+        ),
+    ),
+    "long_array": lambda p: mcap(p, defined("string[2000000000] data\n") + message(CDR)),
+    "empty_parts": lambda p: mcap(
+        p,
+        defined(f"Part[] data\n{'=' * 80}\nMSG: std_msgs/msg/Part\nuint8[0] none\n")
+        + message(b"\0\1\0\0" + struct.pack("<I", 0)),
+    ),
+    "small_parts": small_parts,
+    "hidden_index": hidden_index,
+}
+
+
+@lru_cache
+def large_message() -> tuple[bytes, int]:
+    """A message of almost ``MAX_BLOCK`` bytes, compressed, and its size."""
+    raw = message(CDR + bytes(bag_check.MAX_BLOCK - 1000))
+    return zstd.compress(raw, level=1), len(raw)
+
+
+def large_block(stamp: int) -> bytes:
+    return block(*large_message(), b"zstd", stamp)
+
+
+TABLES = {
+    "topics": "create table topics(id integer primary key, name text, type text, "
+    "serialization_format text, offered_qos_profiles text)",
+    "messages": "create table messages(id integer primary key, topic_id integer, "
+    "timestamp integer, data blob)",
+}
+ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c)"
+HOSTILE_SQL: dict[str, tuple[str, ...]] = {
+    "endless_view": (
+        "insert into topics values (1, '/instruction', 'std_msgs/msg/String', 'cdr', '')",
+        "drop table messages",
+        f"create view messages as {ENDLESS} select x as id, 1 as topic_id, x as timestamp, "
+        "zeroblob(1) as data from c",
+    ),
+    "endless_topics": (
+        "drop table topics",
+        f"create view topics as {ENDLESS} select x as id, 'a' as name, 'b' as type, "
+        "'cdr' as serialization_format, '' as offered_qos_profiles from c",
+    ),
+    "generated_column": (
+        "drop table messages",
+        "create table messages(id integer primary key, topic_id integer, timestamp integer, "
+        "data blob as (zeroblob(999999999)))",
+        "insert into messages(topic_id, timestamp) values (1, 1)",
+    ),
+    "check": (
+        "create table more(x check (length(hex(zeroblob(400000000))) > 0))",
+        "pragma ignore_check_constraints = on",
+        "insert into more values (1)",
+    ),
+    "expression_index": ("create index more on messages(abs(topic_id) + 1)",),
+    "trigger": ("create trigger t after delete on messages begin select 1; end",),
+    "default": ("create table more(a, b default 1)",),
+    "virtual_table": ("create virtual table more using fts5(a)",),
+    "same_topic_again": (
+        "drop table topics",
+        "create table topics(id integer, name text, type text, serialization_format text, "
+        "offered_qos_profiles text)",
+        f"insert into topics {ENDLESS} select 1, 'a' || x, 'std_msgs/msg/String', 'cdr', '' "
+        "from c limit 100000",
+        f"insert into messages {ENDLESS} select x, 1, x, zeroblob(8) from c limit 100000",
+    ),
+    "nameless": ("insert into topics values (2, zeroblob(9), 'a/msg/B', 'cdr', '')",),
+    "timeless": ("insert into messages values (1, 1, 'noon', zeroblob(8))",),
+}
+
+
+def database(path: Path, statements: Iterable[str] = ()) -> Path:
+    with sqlite3.connect(path) as connection:
+        for statement in (*TABLES.values(), *statements):
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+ALIASES = "a0: &a0 [x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 40)
+)
+TOPIC = (
+    "{topic_metadata: {name: /instruction, type: std_msgs/msg/String, serialization_format: cdr, "
+    "offered_qos_profiles: %s}, message_count: 0}"
+)
+NAMED = "{topic_metadata: {name: a}, message_count: 0}"
+HOSTILE_METADATA = {
+    "aliases": ALIASES + "rosbag2_bagfile_information: {custom_data: {a: *a39}}\n",
+    "aliases_within": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
+    f"  topics_with_message_count: [{TOPIC % repr('a: [&a x, *a]')}]\n",
+    "nested": "[" * 100_000,
+    "nested_blocks": "- " * 100_000,
+    "long": "x: " + "y" * (bag_check.MAX_METADATA + 1),
+    "file_again": "rosbag2_bagfile_information:\n  topics_with_message_count: []\n"
+    f"  relative_file_paths: [{', '.join(['x.mcap'] * 5_000)}]\n",
+    "many_topics": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
+    f"  topics_with_message_count: [{', '.join([NAMED] * 5000)}]\n",
+    "compressed": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap.zstd]\n"
+    "  compression_mode: FILE\n  compression_format: zstd\n  topics_with_message_count: []\n",
+    "messages_compressed": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
+    "  compression_mode: MESSAGE\n  compression_format: zstd\n  topics_with_message_count: []\n",
+}
+
+
+def folder(path: Path, metadata: str) -> Path:
+    path.mkdir()
+    mcap(path / "x.mcap", defined())
+    (path / "x.mcap.zstd").write_bytes(zstd_zeros(BOMB))
+    (path / "metadata.yaml").write_text(metadata)
+    return path
+
 
 ROOM_MB = 1200  # of address space beyond what the imports take
 READ = """

@@ -87,7 +87,7 @@ def walk(flat: Flat, say: Say) -> FlatResult:
         )
         base.on(words)
         decisions += 1
-        while not (base.resting and base.navigator.status.state == "idle"):
+        while not (base.world.resting and base.navigator.status.state == "idle"):
             timeline.step(math.inf)
     base.close()
     camera.close()

@@ -13,13 +13,12 @@ import numpy as np
 
 from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
-from ...decoding.grammar import Allowed, masked
+from ...decoding.grammar import Allowed
 from ...decoding.policy import SamplingPolicy
-from ...decoding.propose import coupled_token
 from ...history import history_digest
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
-from .scripted.model import FakeVlm, OnLayer, ScriptedSession
+from .scripted.model import FakeVlm, OnLayer, ScriptedSession, answer_alone
 
 VOCABULARY = 7
 END = 0
@@ -149,13 +148,6 @@ def toy_worker(limits: WorkerLimits | None = None) -> Worker:
 
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
     """The target's answer under greedy or coupled, and why it ends."""
-    tokens: list[int] = []
     grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
-    while len(tokens) < longest:
-        logits = model.logits(tuple(tokens))
-        if grammar is not None:
-            logits = masked(logits, grammar.allowed(tokens))
-        tokens.append(coupled_token(logits, policy, len(tokens)))
-        if tokens[-1] == END:
-            return tokens, "end"
-    return tokens, "length"
+    tokens = answer_alone(model, None, policy, longest, end=END, grammar=grammar)
+    return list(tokens), "end" if tokens[-1:] == (END,) else "length"

@@ -32,7 +32,6 @@ from .scripted.model import (
 from .virtual_time import (
     ProfileImpairments,
     Timeline,
-    Trace,
     VirtualCloud,
     VirtualInbox,
     VirtualLink,
@@ -114,11 +113,10 @@ class VirtualHarness:
         profile: LinkProfile,
         seed: int = 0,
         limits: WorkerLimits | None = None,
-        trace: Trace | None = None,
         cloud_drafts: bool = False,
         pair: ScriptedPair = CALIBRATED,
     ) -> None:
-        """trace: records messages. cloud_drafts: the cloud has a draft model, too."""
+        """cloud_drafts: the cloud has a draft model, too."""
         self.timeline = timeline = Timeline()
         self.passes: list[ModelPass] = []  # of the target
         make_worker = partial(
@@ -131,9 +129,15 @@ class VirtualHarness:
         )
         cloud = VirtualCloud(timeline, make_worker)
         self.worker, self.cloud_busy = cloud.worker, cloud.busy
-        link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed), trace)
+        self.link = VirtualLink(timeline, cloud, ProfileImpairments(profile, seed))
         inbox: Any = partial(VirtualInbox, timeline)
         reply_timeout = REPLY_TIMEOUT + profile.longest_outage_s
         self.robot = ScriptedRobot(
-            cost_profile, link.connect, timeline.clock, timeline.sleep, reply_timeout, inbox, pair
+            cost_profile,
+            self.link.connect,
+            timeline.clock,
+            timeline.sleep,
+            reply_timeout,
+            inbox,
+            pair,
         )

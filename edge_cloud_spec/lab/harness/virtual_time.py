@@ -1,4 +1,4 @@
-"""Virtual time: a timeline of jobs, a verifier and links that run on it, and a record of messages.
+"""Virtual time: a timeline of jobs, and a verifier and links that run on it.
 
 Reading a queue advances time instead of waiting. A link has one stream per decode, which is opened
 again after a cut.
@@ -17,31 +17,10 @@ from typing import Protocol
 from ...cloud.model_thread.sessions import RobotStream, SendBytes
 from ...cloud.model_thread.worker import Worker
 from ...edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive
-from ...wire.codec import decode_server, encode_client
-from ...wire.messages import ClientMessage, ServerMessage
+from ...wire.codec import encode_client
+from ...wire.messages import ClientMessage
 from .emulated_link import Direction, LinkProfile
 from .scripted.model import BusyTime, Sleep
-
-
-@dataclass(frozen=True)
-class Hop:
-    """A message's way over the link; ``size`` in bytes."""
-
-    left: float
-    arrived: float
-    size: int
-    message: ClientMessage | ServerMessage
-
-
-class Trace:
-    """Messages in the order in which they left."""
-
-    def __init__(self) -> None:
-        self.hops: list[Hop] = []
-
-    def cut(self, now: float) -> None:
-        """Drop the messages that are in flight when the link is lost."""
-        self.hops = [hop for hop in self.hops if hop.arrived <= now]
 
 
 class Hung(Exception):
@@ -278,11 +257,10 @@ class VirtualLink:
         timeline: Timeline,
         cloud: VirtualCloud,
         impairments: Impairments,
-        trace: Trace | None = None,
         other: VirtualCloud | None = None,
     ) -> None:
         """other: a second verifier, for ``restore``."""
-        self.timeline, self.cloud, self.trace = timeline, cloud, trace
+        self.timeline, self.cloud = timeline, cloud
         self._other = other
         self.impairments = impairments
         self.is_up = True
@@ -309,8 +287,6 @@ class VirtualLink:
         self.impairments.clear()
         if self._stream:
             self._stream.cut()
-        if self.trace is not None:
-            self.trace.cut(self.timeline.now)
 
     def restore(self, *, moved: bool = False) -> None:
         """Restore the link; the stream opens again after ``Impairments.stream_s``.
@@ -360,9 +336,8 @@ class VirtualStream:
         """Send a message; returns its size in bytes."""
         data, link, far = encode_client(message), self._link, self._far
         if far is not None:
-            now = link.timeline.now
-            arrivals = link.impairments.up(message, len(data), now)
-            self._travel(now, arrivals, far, data, message, self._reach)
+            arrivals = link.impairments.up(message, len(data), link.timeline.now)
+            self._travel(arrivals, far, data, self._reach)
         return len(data)
 
     def close(self) -> None:
@@ -378,26 +353,19 @@ class VirtualStream:
     def _answer(self, far: RobotStream, data: bytes | None) -> None:
         """Deliver a cloud's message."""
         if data is not None and self._far is far:
-            left = self._cloud.clock()
-            arrivals = self._link.impairments.down(data, left)
-            self._travel(left, arrivals, far, data, None, self._arrive)
+            arrivals = self._link.impairments.down(data, self._cloud.clock())
+            self._travel(arrivals, far, data, self._arrive)
 
     def _travel(
         self,
-        left: float,
         arrivals: Iterable[Arrival],
         far: RobotStream,
         data: bytes,
-        message: ClientMessage | None,
         arrive: Callable[[VirtualCloud, RobotStream | None, bytes], None],
     ) -> None:
-        link, cloud = self._link, self._cloud
         for arrival in arrivals:
-            if link.trace is not None:
-                hop = Hop(left, arrival.time, len(data), message or decode_server(data))
-                link.trace.hops.append(hop)
             stream = None if arrival.on_any_stream else far
-            link.timeline.at(arrival.time, partial(arrive, cloud, stream, data))
+            self._link.timeline.at(arrival.time, partial(arrive, self._cloud, stream, data))
 
     def _reach(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
         """A message arrives in this cloud; ``far``: on this stream only."""

@@ -15,7 +15,7 @@ from edge_cloud_spec.lab.bench.fleet.server_only import run_server_only
 from edge_cloud_spec.lab.harness.cost_profiles import custom_cost_profile, load_server_cost_profile
 from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec.lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
-from edge_cloud_spec.lab.harness.fleet.virtual_fleet import VirtualFleet
+from edge_cloud_spec.lab.harness.fleet.virtual_fleet import run_fleet
 from edge_cloud_spec.lab.harness.scripted import model
 from edge_cloud_spec.lab.harness.scripted.model import CalibratedVlm, TargetVlm
 from edge_cloud_spec.lab.harness.virtual import VirtualHarness
@@ -47,8 +47,7 @@ def test_a_row_counts_the_rounds_of_its_time() -> None:
 
 def test_a_fleet_of_one_decodes_in_the_times_of_the_harness_for_one() -> None:
     load = FleetLoad(tokens=60, seconds=0.2)
-    fleet = VirtualFleet(CHEAP, 1, DSD, load)
-    (activity,) = fleet.run()
+    (activity,) = run_fleet(CHEAP, 1, DSD, load)
     harness = VirtualHarness(CHEAP, load.link(CHEAP, 0))
     alone = harness.robot.decode(DSD, 60, load.answer_seed(0, 0))
     times = [one.settled - one.start for one in alone.outcome.stats.rounds]
@@ -66,7 +65,7 @@ class _Wrong(CalibratedVlm):
 
 def test_a_wrong_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "TargetVlm", lambda *given: TargetVlm(*given[:2], _Wrong()))
-    row = figures(VirtualFleet(CHEAP, 2, DSD, LOAD).run(), 0.0, 1.0)
+    row = figures(run_fleet(CHEAP, 2, DSD, LOAD), 0.0, 1.0)
     assert row["equal"] is False and row["wrong"] > 0
 
 

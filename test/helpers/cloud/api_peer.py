@@ -6,7 +6,7 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -76,25 +76,18 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
-class HttpPeer:
-    """An HTTP server of a test in this process; ``url``: http://HOST:PORT."""
+class HttpPeer(AbstractContextManager[Any]):
+    """An HTTP server of a test in this process; ``url``: http://HOST:PORT.
+
+    Its ``on_get(path)`` gives status, headers and body of the reply; its ``on_post(handler, body)``
+    replies by ``handler.reply``, or writes to it.
+    """
 
     def __init__(self, port: int = 0) -> None:
         self._server = _Listener(("127.0.0.1", port), _Handler)
         self._server.peer = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def on_get(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the reply."""
-        raise NotImplementedError
-
-    def on_post(self, handler: Any, body: Any) -> None:
-        """Reply by ``handler.reply``, or write to it."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
@@ -124,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Listener(ThreadingHTTPServer):
-    peer: HttpPeer
+    peer: Any
     daemon_threads = True
     request_queue_size = 128  # a draft's nodes come at once
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any
 
@@ -47,28 +48,24 @@ def decode_at(
 
     on_item: of all that its link receives, before the robot has it. client: of the link.
     """
-    link = VerifierClient(ClientSettings(address, **client))
-
-    def connect(on_receive: Callable[[Any], None]) -> Any:
-        def tee(item: Any) -> None:
-            on_item(item)
-            on_receive(item)
-
-        return link.connect(tee)
-
     chosen = settings(how, "coupled") if isinstance(how, str) else how
-    try:
-        return toy_robot().run(
-            REQUEST, replace(chosen, reply_timeout=reply_timeout), nonce, connect, on_emit
-        )
-    finally:
-        link.close()
+    chosen = replace(chosen, reply_timeout=reply_timeout)
+    with closing(VerifierClient(ClientSettings(address, **client))) as link:
+
+        def connect(on_receive: Callable[[Any], None]) -> Any:
+            def tee(item: Any) -> None:
+                on_item(item)
+                on_receive(item)
+
+            return link.connect(tee)
+
+        return toy_robot().run(REQUEST, chosen, nonce, connect, on_emit)
 
 
 OWN = tuple(own_answer(ToyVlm(1), POLICIES["coupled"], 60)[0])
 
 
-class Talk:
+class Talk(AbstractContextManager["Talk"]):
     """A robot that says what a test wants.
 
     Like any robot it says again what was lost where the first connection was late, which a loaded
@@ -106,13 +103,10 @@ class Talk:
         self.say(message)
         return self.hear()
 
-    def __enter__(self) -> Talk:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.link.close()
 
 
-def opening(rule: str = "coupled", **changes: Any) -> Open:
-    message = Open(1, "find", b"jpeg", "action first", POLICIES[rule], rule)
+def opening(nonce: int = 1, **changes: Any) -> Open:
+    message = Open(nonce, "find", b"jpeg", "action first", POLICIES["coupled"], "coupled")
     return replace(message, tokenizer_digest=ToyVlm.tokenizer_digest, **changes)

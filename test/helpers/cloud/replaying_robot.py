@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
+from helpers.cloud.worker_robot import Robot
+
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
-    ClientMessage,
     Close,
     DraftMessage,
     Fault,
@@ -20,6 +19,7 @@ from edge_cloud_spec.wire.messages import (
     Opened,
     Prediction,
     Resume,
+    ServerMessage,
     Verdict,
 )
 
@@ -27,7 +27,7 @@ LONGEST = 5  # nodes of a chain; trees have a side branch more
 WRONG = 0.5  # share of the drafts that have a wrong token
 
 
-class ReplayingRobot:
+class ReplayingRobot(Robot):
     """Sends chains and trees, and often the draft after the one under way; or the cloud
     generates."""
 
@@ -41,7 +41,8 @@ class ReplayingRobot:
         generates: bool = False,
     ) -> None:
         """random: draws the drafts."""
-        self.worker, self.opening, self.answer = worker, opening, answer
+        super().__init__(worker)
+        self.opening, self.answer = opening, answer
         self.random, self.generates = random, generates
         self.tokens: list[int] = []
         self.verdicts: list[Verdict] = []
@@ -51,25 +52,17 @@ class ReplayingRobot:
         self.sent: dict[PrefixDigest, Draft] = {}
         self.pushed: set[PrefixDigest] = set()  # places of drafts that were sent ahead
         self._opened: Opened | None = None
-        self._connect()
         self.say(opening)
-
-    def _connect(self) -> None:
-        stream = RobotStream(lambda data: self._hear(stream, data))
-        self.stream = stream
-
-    def say(self, message: ClientMessage) -> None:
-        self.worker.receive(self.stream, encode_client(message))
 
     def lose_the_link(self) -> None:
         """The stream is cut, and another one asked to go on."""
         if self._opened is not None and not self.finished:
-            self.worker.leave(self.stream)
-            self._connect()
+            self.leave()
+            self.connect()
             self.say(Resume(self._opened.session, self._here(), self.opening.secret))
 
     def vanish(self) -> None:
-        self.worker.leave(self.stream)
+        self.leave()
         self.finished = "gone"
 
     def close(self) -> None:
@@ -77,13 +70,12 @@ class ReplayingRobot:
         self.finished = "gone"
 
     def _here(self, after: Sequence[int] = ()) -> PrefixDigest:
-        assert self._opened is not None
         return self._opened.base.extend((*self.tokens, *after))
 
-    def _hear(self, stream: RobotStream, data: bytes | None) -> None:
-        if data is None or stream is not self.stream or self.finished == "gone":
+    def hear(self, message: ServerMessage) -> None:
+        if self.finished == "gone":
             return
-        match decode_server(data):
+        match message:
             case Opened() as opened:
                 self.pushed.clear()  # they may be lost
                 self._opened = self._opened or opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -16,14 +17,14 @@ class RobotSide:
     """One stream as the cloud has it: what the robot sent, and what is answered."""
 
     def __init__(self, requests: Iterator[bytes], context: Any) -> None:
-        self._requests, self.context = requests, context
+        self.requests, self.context = requests, context
 
     def hear(self) -> bytes:
         """The robot's next message; empty: it has closed its side."""
-        return next(self._requests, b"")
+        return next(self.requests, b"")
 
 
-class ScriptedCloud:
+class ScriptedCloud(AbstractContextManager["ScriptedCloud"]):
     """Runs ``script`` for each stream: a generator of what is sent; it ends with the script."""
 
     def __init__(self, script: Callable[[RobotSide], Iterator[bytes]]) -> None:
@@ -41,9 +42,6 @@ class ScriptedCloud:
         with self._lock:
             self.streams += 1
         yield from self._script(RobotSide(requests, context))
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._server.stop(0).wait(60)

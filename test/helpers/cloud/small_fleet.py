@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -70,7 +71,7 @@ def _serve(name: str, key: bytes, test: Connection) -> None:
         os._exit(0)
 
 
-class SmallFleet:
+class SmallFleet(AbstractContextManager["SmallFleet"]):
     """``names`` of replicas, each a process that can be killed."""
 
     def __init__(self, names: str = "ab", **access: Any) -> None:
@@ -101,9 +102,6 @@ class SmallFleet:
         address = self.processes[name].address
         self.registry.reported(name, address, ReplicaLoad())
         return address
-
-    def __enter__(self) -> SmallFleet:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():

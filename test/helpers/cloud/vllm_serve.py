@@ -16,6 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from helpers.cloud.grpc_cloud import free_port
@@ -93,7 +94,7 @@ def _fails(venv: Path, package: str) -> bool:
     return subprocess.run(tried, capture_output=True).returncode != 0
 
 
-class VllmServe:
+class VllmServe(AbstractContextManager["VllmServe"]):
     """The server's processes, a group of their own; ``url`` stays the same when they are started
     again."""
 
@@ -141,14 +142,8 @@ class VllmServe:
 
     def kill_engine(self) -> None:
         """As where its device's memory ends: the engine is gone, the front is there."""
-        assert self._process is not None
-        group = subprocess.run(
-            ["pgrep", "-g", str(self._process.pid), "-f", "EngineCore"],
-            capture_output=True,
-            check=True,
-        )
-        for pid in group.stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+        group = str(self._process.pid)
+        subprocess.run(["pkill", "-KILL", "-g", group, "-f", "EngineCore"], check=True)
 
     def kill(self) -> None:
         """As the kernel does where memory ends."""
@@ -161,9 +156,6 @@ class VllmServe:
         """Send all its processes this signal."""
         if self._process is not None:
             os.killpg(self._process.pid, number)
-
-    def __enter__(self) -> VllmServe:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from helpers.cloud.grpc_robot import OWN, opening
 
 from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.policy import SamplingPolicy
-from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
+from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Open, Opened, Verdict
-
-POLICY = SamplingPolicy(0.8, seed=5)
-OWN = tuple(own_answer(ToyVlm(1), POLICY, 60)[0])
+from edge_cloud_spec.wire.messages import (
+    ClientMessage,
+    DraftMessage,
+    Opened,
+    ServerMessage,
+    Verdict,
+)
 
 
 class Costly(ToyVlm):
@@ -49,15 +52,23 @@ class Robot:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.heard, self.ended = worker, [], False  # type: ignore[var-annotated]
-        self.stream = RobotStream(self._hear)
+        self.connect()
         self.base = PrefixDigest(0, 0)
         self.at = 0  # tokens of the answer that were sent as drafts
 
-    def _hear(self, data: bytes | None) -> None:
-        if data is None:
-            self.ended = True
-        else:
-            self.heard.append(decode_server(data))
+    def connect(self) -> None:
+        """From now on only this new stream is heard."""
+
+        def receive(data: bytes | None) -> None:
+            if data is None:
+                self.ended = True
+            elif stream is self.stream:
+                self.hear(decode_server(data))
+
+        self.stream = stream = RobotStream(receive)
+
+    def hear(self, message: ServerMessage) -> None:
+        self.heard.append(message)
 
     def say(self, message: ClientMessage | bytes) -> None:
         data = message if isinstance(message, bytes) else encode_client(message)
@@ -101,8 +112,3 @@ class Robot:
 
     def count(self, kind: type) -> int:
         return sum(isinstance(message, kind) for message in self.heard)
-
-
-def opening(nonce: int = 1, **changes: Any) -> Open:
-    message = Open(nonce, "find", b"jpeg", "action first", POLICY, "coupled")
-    return replace(message, tokenizer_digest=ToyVlm.tokenizer_digest, **changes)

@@ -13,7 +13,7 @@ from ....decoding.preset import Preset
 from ....presets import load_preset
 from ...harness.cost_profiles import ServerCostProfile, load_server_cost_profile
 from ...harness.fleet.load import FleetLoad
-from ...harness.fleet.virtual_fleet import VirtualFleet
+from ...harness.fleet.virtual_fleet import run_fleet
 from ..command import Row
 from .figures import figures, row_of
 from .server_only import run_server_only
@@ -74,5 +74,5 @@ def _run(
     if name == "server_only":
         activities = run_server_only(server, robots, load)
     else:
-        activities = VirtualFleet(server.cost_profile, robots, preset, load, LIMITS[name]).run()
+        activities = run_fleet(server.cost_profile, robots, preset, load, LIMITS[name])
     return figures(activities, WARM_UP * args.seconds, args.seconds)

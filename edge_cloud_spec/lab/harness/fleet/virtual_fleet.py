@@ -91,51 +91,43 @@ class ThreadInbox(Inbox):
         return self.get_nowait()
 
 
-class VirtualFleet:
-    """Robots that decode under one preset; ``run`` returns their activities."""
+def run_fleet(
+    cost_profile: CostProfile,
+    robots: int,
+    preset: Preset,
+    load: FleetLoad,
+    limits: WorkerLimits | None = None,
+) -> list[RobotActivity]:
+    """Let robots decode under one preset, until each has finished the answer that it was decoding
+    at the end of the time."""
+    timeline = Timeline()
+    threads = VirtualThreads(timeline)
+    limits = limits or WorkerLimits()
+    limits = replace(limits, sessions=max(limits.sessions, 2 * robots))
+    drafts = preset.drafter == "cloud"
+    cloud = VirtualCloud(
+        timeline, partial(scripted_worker, cost_profile, limits=limits, drafts=drafts)
+    )
 
-    def __init__(
-        self,
-        cost_profile: CostProfile,
-        robots: int,
-        preset: Preset,
-        load: FleetLoad,
-        limits: WorkerLimits | None = None,
-    ) -> None:
-        self._cost_profile, self._preset = cost_profile, preset
-        self._robots, self._load = robots, load
-        self._timeline = Timeline()
-        self._threads = VirtualThreads(self._timeline)
-        limits = limits or WorkerLimits()
-        limits = replace(limits, sessions=max(limits.sessions, 2 * robots))
-        drafts = preset.drafter == "cloud"
-        make_worker = partial(scripted_worker, cost_profile, limits=limits, drafts=drafts)
-        self._cloud = VirtualCloud(self._timeline, make_worker)
-
-    def run(self) -> list[RobotActivity]:
-        """Run until each robot has finished the answer that it was decoding at the end of the
-        time."""
-        activities = [RobotActivity() for _ in range(self._robots)]
-        for number, activity in enumerate(activities):
-            self._threads.start(partial(self._decode, number, activity))
-        self._threads.run()
-        return activities
-
-    def _decode(self, number: int, activity: RobotActivity) -> None:
-        load, threads, timeline = self._load, self._threads, self._timeline
-        link, random = load.link(self._cost_profile, number), load.random(number)
+    def decode(number: int, activity: RobotActivity) -> None:
+        link, random = load.link(cost_profile, number), load.random(number)
         impairments = ProfileImpairments(link, load.seed * 1_009 + number)
         robot = ScriptedRobot(
-            self._cost_profile,
-            VirtualLink(timeline, self._cloud, impairments).connect,
+            cost_profile,
+            VirtualLink(timeline, cloud, impairments).connect,
             timeline.clock,
             threads.sleep,
             inbox=partial(ThreadInbox, threads),
         )
         threads.sleep(random.random() * 0.2)  # not all at once
         while timeline.now < load.seconds:
-            seed = load.answer_seed(number, activity.answers)
-            decoded = robot.decode(self._preset, load.tokens, seed)
+            decoded = robot.decode(preset, load.tokens, load.answer_seed(number, activity.answers))
             activity.add(decoded.outcome, decoded.own)
             if load.think_s:
                 threads.sleep(load.pause(random))
+
+    activities = [RobotActivity() for _ in range(robots)]
+    for number, activity in enumerate(activities):
+        threads.start(partial(decode, number, activity))
+    threads.run()
+    return activities

@@ -43,11 +43,6 @@ class VirtualBase:
         self._begin_cycle(self._stepped)
 
     @property
-    def resting(self) -> bool:
-        """Whether the base stands."""
-        return self.world.resting
-
-    @property
     def first_motion(self) -> float | None:
         """When the base first moved, s; None: never."""
         return self.moves[0][0] if self.moves else self._moving_since

@@ -144,16 +144,13 @@ class DecisionRecord:
 class MissionRecord:
     """One room: how its mission ended, and what the models on both sides spent.
 
-    ``stopped_at``: the thing at which the robot finally stood. Bytes are those of messages.
-    ``speeds``: the base's in each cycle: time, m/s over ground, rad/s.
+    ``success``: the robot stopped at what it was sent to. Bytes are those of messages. ``speeds``:
+    the base's in each cycle: time, m/s over ground, rad/s.
     """
 
-    room: int
     begun: float
     ended: float = 0.0
-    state: str = ""
     success: bool = False
-    stopped_at: str = ""
     first_motion: float | None = None
     moves: list[tuple[float, float]] = field(default_factory=list)
     speeds: list[tuple[float, float, float]] = field(default_factory=list)
@@ -243,7 +240,7 @@ class VirtualRobot:
         """Run the mission of one room to its end."""
         timeline = self.timeline
         timeline.sleep(REST_S)
-        self._record = record = MissionRecord(seen.number, timeline.now)
+        self._record = record = MissionRecord(timeline.now)
         self._pilot = pilot = Pilot(
             self.variant.pilot(seen.number % 2**32),
             lambda _, on_receive: self._harness.robot.connect(on_receive),
@@ -282,13 +279,12 @@ class VirtualRobot:
                 self._decide(seen, decide)
             else:
                 timeline.step(math.inf)
-        while not base.resting:
+        while not base.world.resting:
             timeline.step(math.inf)
         base.close()
         record.ended = max([record.ended, *(end for _, end in base.moves)])
-        record.state = self._end.state
-        record.stopped_at = thing_in_front(seen.room, base.world.pose)
-        record.success = record.state == "done" and record.stopped_at == seen.room.target
+        stopped_at = thing_in_front(seen.room, base.world.pose)
+        record.success = self._end.state == "done" and stopped_at == seen.room.target
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]

@@ -23,7 +23,7 @@ from ....cloud.model_thread.worker import Worker
 from ....cloud.session.events import Predicted
 from ....decoding.accept import accept
 from ....decoding.draft import Draft
-from ....decoding.grammar import AllowedAfter, Grammar
+from ....decoding.grammar import AllowedAfter, Grammar, masked
 from ....decoding.policy import SamplingPolicy
 from ....decoding.propose import coupled_token
 from ....decoding.random_source import SeededRandomSource
@@ -442,13 +442,29 @@ def request_of(seed: int) -> Request:
 
 @lru_cache
 def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
-    """The calibrated target's answer, token by token."""
-    target, own = CalibratedVlm(), []
-    state = target.start(target.prompt(request_of(seed), SPEC))
-    for position in range(tokens):
-        own.append(coupled_token(target.row(state), policy, position))
-        state = target.after(state, own[-1])
-    return tuple(own)
+    """The calibrated target's answer."""
+    target = CalibratedVlm()
+    return answer_alone(target, target.prompt(request_of(seed), SPEC), policy, tokens)
+
+
+def answer_alone(
+    target: FakeVlm,
+    prompt: Any,
+    policy: SamplingPolicy,
+    longest: int,
+    *,
+    end: int | None = None,
+    grammar: Grammar | None = None,
+) -> tuple[int, ...]:
+    """The target's answer under greedy or coupled, token by token; ``end``: its last token."""
+    state, tokens = target.start(prompt), list[int]()
+    while len(tokens) < longest and tokens[-1:] != [end]:
+        logits = target.row(state)
+        if grammar is not None:
+            logits = masked(logits, grammar.allowed(tokens))
+        tokens.append(coupled_token(logits, policy, len(tokens)))
+        state = target.after(state, tokens[-1])
+    return tuple(tokens)
 
 
 LAYERS = 28  # Qwen2-VL-2B's and Qwen3-0.6B's
