@@ -11,16 +11,18 @@ from ..nodes.drafting.camera import TYPES, encode_frame
 from ..observe.bag import Bag, topic_of
 from ..observe.run_log import seconds_of
 from .camera import frame_of
-from .figures import SILENT, Recording, is_still
+from .figures import SILENT, TrialMeasurements, is_still
 
 ODOMETRY = ("nav_msgs/msg/Odometry",)
 COMMANDS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 SILENCE = 0.3  # s without commands, after which it is told nothing
 
 
-def recording_of(path: Path, cmd_vel: str = "", odom: str = "", camera: str = "") -> Recording:
+def recording_of(
+    path: Path, cmd_vel: str = "", odom: str = "", camera: str = ""
+) -> TrialMeasurements:
     """The recording of a drive from a bag; topics are found by their types. Raises UserError."""
-    bag, recording = Bag(path), Recording()
+    bag, recording = Bag(path), TrialMeasurements()
     topics = {
         "odom": topic_of(bag.topics, odom, ODOMETRY, "--odom"),
         "camera": topic_of(bag.topics, camera, TYPES.values(), "--camera"),

@@ -27,7 +27,7 @@ STANDS, TURNS = 0.05, 0.3  # rad/s at most, and at least
 
 
 @dataclass(frozen=True)
-class Frame:
+class PictureFeatures:
     """Features of a picture; ``taken``: its stamp, ``came``: its arrival, ROS time in s.
 
     ``columns``: the mean brightness of each of ``WIDE`` columns. ``sharpness``: horizontal over
@@ -40,7 +40,7 @@ class Frame:
     sharpness: float
 
 
-def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
+def frame_of(jpeg: bytes, taken: float, came: float) -> PictureFeatures:
     """The features of a JPEG or PNG; raises UserError."""
     try:
         grey = Image.open(io.BytesIO(jpeg)).convert("L")
@@ -49,7 +49,9 @@ def frame_of(jpeg: bytes, taken: float, came: float) -> Frame:
     columns = np.asarray(grey.resize((WIDE, WIDE)), np.float64).mean(axis=0)
     pixels = np.asarray(grey, np.float64)
     across, along = (np.square(np.diff(pixels, axis=axis)).mean() for axis in (1, 0))
-    return Frame(taken, came, columns - columns.mean(), float(np.sqrt(across / (along + 1e-9))))
+    return PictureFeatures(
+        taken, came, columns - columns.mean(), float(np.sqrt(across / (along + 1e-9)))
+    )
 
 
 class Lags(NamedTuple):
@@ -63,7 +65,7 @@ class Lags(NamedTuple):
     most: float
 
 
-def lags_of(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Lags:
+def lags_of(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) -> Lags:
     """The lag between frames and odometry; ``at``: times, s, ``yaw``: rad, unwrapped.
 
     Raises UserError if it cannot be determined.
@@ -78,7 +80,7 @@ def lags_of(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> Lags:
     return Lags(lags[0], float(fits.max()), (LAGS, fits), min(lags), max(lags))
 
 
-def _fits(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
+def _fits(frames: Sequence[PictureFeatures], at: np.ndarray, yaw: np.ndarray) -> np.ndarray:
     """The correlation of pictures with odometry at each of LAGS; raises UserError if all are too
     low."""
     if len(frames) < FEWEST or len(at) < FEWEST:
@@ -101,7 +103,7 @@ def _fits(frames: Sequence[Frame], at: np.ndarray, yaw: np.ndarray) -> np.ndarra
 
 
 def blur_of(
-    frames: Sequence[Frame], lag: float, at: np.ndarray, yaw: np.ndarray
+    frames: Sequence[PictureFeatures], lag: float, at: np.ndarray, yaw: np.ndarray
 ) -> tuple[float, float] | None:
     """Sharpness when turning over that when standing, and the turning speed, rad/s; None without
     both."""

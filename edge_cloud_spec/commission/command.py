@@ -9,9 +9,9 @@ from pathlib import Path
 from ..errors import UserError, check_installed, check_writable, exit_status
 from ..options import add_options, from_options
 from ..signals import signals_as_event
-from .figures import Recording
+from .figures import TrialMeasurements
 from .report import page_of, report_of, write_parameters, write_whole
-from .trials import Commission, Settings
+from .trials import Commission, TrialSettings
 
 
 def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="robot.yaml, and a page beside it (%(default)s)",
     )
-    add_options(parser, Settings())
+    add_options(parser, TrialSettings())
     parser.add_argument(
         "--bag", type=Path, help="no drive: the same figures as far as this bag has them"
     )
@@ -50,7 +50,7 @@ def run_commission(args: argparse.Namespace) -> int:
 
     Raises UserError if nothing could be measured.
     """
-    settings = from_options(Settings(), args)
+    settings = from_options(TrialSettings(), args)
     page = args.out.with_suffix(".html")
     check_writable(page)
     if args.bag is not None:
@@ -72,11 +72,11 @@ def run_commission(args: argparse.Namespace) -> int:
     return int(bool(report.refused))
 
 
-def _drive(args: argparse.Namespace, settings: Settings) -> tuple[Recording, str]:
+def _drive(args: argparse.Namespace, settings: TrialSettings) -> tuple[TrialMeasurements, str]:
     """Drive the trials; returns the recording, and why they ended early, if they did."""
-    from .robot import Robot
+    from .robot import RosRobot
 
-    robot = Robot(args)
+    robot = RosRobot(args)
     commission = Commission(robot, settings)
     try:
         with signals_as_event() as robot.interrupted:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .camera import Frame
+from .camera import PictureFeatures
 
 MOVE, TURN = 0, 1
 SILENT = math.nan  # as a command: nothing was sent
@@ -37,7 +37,7 @@ LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
 
 
 @dataclass
-class Recording:
+class TrialMeasurements:
     """The commands, poses and pictures of a drive; only ever appended to.
 
     ``commands``: since when (monotonic s), m/s, rad/s; SILENT while nothing was sent. ``poses``:
@@ -49,7 +49,7 @@ class Recording:
     commands: list[tuple[float, float, float]] = field(default_factory=list)
     poses: list[tuple[float, float, float, float]] = field(default_factory=list)
     stamps: list[tuple[float, float]] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[PictureFeatures] = field(default_factory=list)
     metre: tuple[float, float] | None = None
     zeroed: float = math.nan
     looks: tuple[int, int] = (0, 0)
@@ -160,7 +160,7 @@ class AxisFigures:
     stopping: tuple[tuple[float, float, float], ...] = ()
 
 
-def runs_of(recording: Recording) -> list[Run]:
+def runs_of(recording: TrialMeasurements) -> list[Run]:
     """All runs of a recording, in order."""
     groups, poses, drift = _groups(recording), np.array(recording.poses), drift_of(recording)
     found: list[Run] = []
@@ -178,7 +178,7 @@ def is_still(speed: float, turn: float) -> bool:
     return abs(speed) < NONE[MOVE] and abs(turn) < NONE[TURN]
 
 
-def _groups(recording: Recording) -> list[tuple[bool, np.ndarray]]:
+def _groups(recording: TrialMeasurements) -> list[tuple[bool, np.ndarray]]:
     """Groups of consecutive commands, each with whether it commands standing.
 
     [n, 4]: since and until when, m/s, rad/s.
@@ -223,7 +223,7 @@ def _ahead(x: np.ndarray, y: np.ndarray, yaw: np.ndarray) -> np.ndarray:
     )
 
 
-def drift_of(recording: Recording) -> tuple[float, float, float] | None:
+def drift_of(recording: TrialMeasurements) -> tuple[float, float, float] | None:
     """(m/s ahead, rad/s to the left, m/s over ground) of a base that is commanded to stand."""
     sums, (times, x, y, yaw) = np.zeros(4), np.array(recording.poses).reshape(-1, 4).T
     for stands, group in _groups(recording):
@@ -237,7 +237,7 @@ def drift_of(recording: Recording) -> tuple[float, float, float] | None:
     return (ahead, turned, ground) if sums[3] else None
 
 
-def axis_figures(recording: Recording, axis: int) -> AxisFigures:
+def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
     """The figures of one axis, as far as the recording has them."""
     runs = tuple(run for run in runs_of(recording) if run.axis == axis)
     drifts = drift_of(recording)
@@ -289,7 +289,7 @@ def slowest_of(runs: Sequence[Run], axis: int) -> float | None:
     return min(moves) if still else 0.0
 
 
-def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | None:
+def timeout_of(recording: TrialMeasurements, axes: Sequence[AxisFigures]) -> float | None:
     """After how many seconds without commands the base stops by itself; infinite: never."""
     found = []
     for run in runs_of(recording):
@@ -307,12 +307,12 @@ def timeout_of(recording: Recording, axes: Sequence[AxisFigures]) -> float | Non
     return median(found)
 
 
-def obeys_zero(recording: Recording) -> float | None:
+def obeys_zero(recording: TrialMeasurements) -> float | None:
     """Seconds until the base stood after nothing but zero commands; None: not tried."""
     return next((run.took for run in runs_of(recording) if run.end == recording.zeroed), None)
 
 
-def odometry_of(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
+def odometry_of(recording: TrialMeasurements) -> tuple[np.ndarray, np.ndarray]:
     """Odometry's times, as the navigator dates them (stamp plus least latency, s), and its yaw,
     rad."""
     stamps, came = np.array(recording.stamps).T

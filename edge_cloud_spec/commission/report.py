@@ -23,8 +23,8 @@ from .figures import (
     MOVE,
     TURN,
     AxisFigures,
-    Recording,
     Run,
+    TrialMeasurements,
     axis_figures,
     median,
     obeys_zero,
@@ -32,7 +32,7 @@ from .figures import (
     rate_of,
     timeout_of,
 )
-from .trials import Settings
+from .trials import TrialSettings
 
 DRIFTS = (0.02, 0.05)  # m/s, rad/s at most of a base that stands
 SCALE = 0.05  # of a metre that odometry may be off by
@@ -46,7 +46,7 @@ NOT_MEASURED = (
 
 
 @dataclass
-class Report:
+class CommissionReport:
     """``lines``: (what, value) to read; ``missing``: unknown figures; ``parameters`` by node.
 
     Sentences: ``refused``: what makes the robot unfit to drive, ``slower``: which speeds are
@@ -88,9 +88,9 @@ class Report:
         return "\n".join([*figures, *self.sentences, *missing])
 
 
-def report_of(recording: Recording, settings: Settings) -> Report:
+def report_of(recording: TrialMeasurements, settings: TrialSettings) -> CommissionReport:
     """The report of a recording, even of an incomplete one."""
-    report = Report((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
+    report = CommissionReport((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
     _tell_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
     _tell_base(report, recording)
@@ -99,7 +99,7 @@ def report_of(recording: Recording, settings: Settings) -> Report:
     return report
 
 
-def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> None:
+def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: float) -> None:
     """Report an axis. ``each``: how many of the unit are a metre, or a radian."""
     found = report.axes[axis]
     for what, value, text, scale in (
@@ -122,7 +122,7 @@ def _tell_axis(report: Report, axis: int, name: str, unit: str, each: float) -> 
         )
 
 
-def _tell_base(report: Report, recording: Recording) -> None:
+def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
     """Report the base's drift, its stops and its odometry."""
     stamps, came = np.array(recording.stamps).reshape(-1, 2).T
     steps = [math.dist(a[1:3], b[1:3]) for a, b in pairwise(recording.poses)]
@@ -154,7 +154,7 @@ def _tell_base(report: Report, recording: Recording) -> None:
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
 
 
-def _tell_camera(report: Report, recording: Recording) -> None:
+def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None:
     frames, (frame, pose) = recording.frames, recording.looks
     rate, lag, blur, unknown = rate_of([one.taken for one in frames]), None, None, ""
     if rate is None or not recording.stamps:
@@ -188,7 +188,7 @@ def _tell_camera(report: Report, recording: Recording) -> None:
     report.stands += [sentence for sentence, holds in sentences.items() if holds]
 
 
-def _parameters(report: Report, settings: Settings) -> dict[str, Any]:
+def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, Any]:
     """The parameters of navigator and drafter, by node; may add to ``refused``."""
     moves = report.axes[MOVE]
     move, turn = (_axis(found) for found in report.axes)
@@ -231,7 +231,7 @@ def _axis(found: AxisFigures) -> dict[str, float]:
     }
 
 
-def tried_within(moves: AxisFigures, settings: Settings) -> float:
+def tried_within(moves: AxisFigures, settings: TrialSettings) -> float:
     """The fastest tried speed, or one between, from which the base stopped within the limit."""
     if not moves.stopping:
         return settings.speed
@@ -240,7 +240,7 @@ def tried_within(moves: AxisFigures, settings: Settings) -> float:
     return float(np.interp(settings.stops_within, [0.0, *totals], [0.0, *speeds]))
 
 
-def write_parameters(report: Report, path: Path) -> Path:
+def write_parameters(report: CommissionReport, path: Path) -> Path:
     """Write ``robot.yaml`` atomically; if something is refused, under a name that says so.
 
     Raises UserError.
@@ -272,7 +272,7 @@ Curve = tuple[str, Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
 """Colour, x, y."""
 
 
-def page_of(report: Report, title: str) -> str:
+def page_of(report: CommissionReport, title: str) -> str:
     """A self-contained page: figures, refusals, curves."""
     curves = [
         chart

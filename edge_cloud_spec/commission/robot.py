@@ -38,7 +38,7 @@ MORE_S = 1.5  # s more, to find who else is there
 GRACE_S = 0.3  # s after a command that this program did not renew, until it is stopped
 
 
-class Robot:
+class RosRobot:
     """A ``trials.Robot``. Raises UserError if it must not be driven.
 
     ``interrupted`` is set when the program must end.

@@ -18,8 +18,8 @@ from ..nav.motion import PERIOD, REACTION
 from ..nav.pose import STILL, Velocity, wrap
 from ..nav.watchdog import REPEATS
 from ..options import Bounded, bounded
-from .camera import Frame
-from .figures import GAP, MOVE, SILENT, TURN, Recording, axis_figures, drift_of, runs_of
+from .camera import PictureFeatures
+from .figures import GAP, MOVE, SILENT, TURN, TrialMeasurements, axis_figures, drift_of, runs_of
 
 CIRCLE = 1.5  # m around the start, which it never leaves
 AHEAD = 0.4  # s of driving that are left to the circle's edge
@@ -49,13 +49,13 @@ LOOKS = (1.1, 0.5, 1.5, 0.8, 1.3, 0.6, 1.0, 1.4, 0.7, 1.2, 0.9, 1.6)  # s of tur
 PAUSES = (0.3, 0.9, 0.5, 1.2)  # s
 GARBAGE = 3  # answers that say nothing, after which it ends
 
-Event = Odometry | Frame | Instruction | EStop | Hold | Tick
+Event = Odometry | PictureFeatures | Instruction | EStop | Hold | Tick
 Pose = tuple[float, float, float, float]
 """As of a recording: s, m, m, rad."""
 
 
 @dataclass(frozen=True)
-class Settings(Bounded):
+class TrialSettings(Bounded):
     """Highest speeds, and the distance within which it must stop. Raises ValueError naming a
     field."""
 
@@ -91,15 +91,15 @@ class Stop(Exception):
     """Ends the trials; the text says why."""
 
 
-class Paused(Stop):
+class OdometryInterrupted(Stop):
     """Odometry was interrupted for GAP and is back; the trial must be repeated."""
 
 
 class Commission:
     """The trials of one base; ``recording`` has the measurements, even of an aborted trial."""
 
-    def __init__(self, robot: Robot, settings: Settings) -> None:
-        self.robot, self.settings, self.recording = robot, settings, Recording()
+    def __init__(self, robot: Robot, settings: TrialSettings) -> None:
+        self.robot, self.settings, self.recording = robot, settings, TrialMeasurements()
         self._now = self._came = self._sent = -math.inf
         self._stamp = 0
         self._stops = REPEATS  # messages of the stop that holds
@@ -157,7 +157,7 @@ class Commission:
                 self._agree(text)
                 trial()
                 return self._home()
-            except Paused as pause:
+            except OdometryInterrupted as pause:
                 self.robot.say(f"  {pause}: it stands, and repeats this")
         raise Stop(f"odometry is missing: it paused in each of {TRIES} tries")
 
@@ -184,7 +184,7 @@ class Commission:
             self._send_stop()
             self._hear()
         if paused:
-            raise Paused("odometry paused")
+            raise OdometryInterrupted("odometry paused")
 
     @property
     def _gap(self) -> float:
@@ -194,7 +194,7 @@ class Commission:
     def _hear(self) -> None:
         for now, event in self.robot.period():
             self._now = now
-            if isinstance(event, Frame):
+            if isinstance(event, PictureFeatures):
                 self.recording.frames.append(event)
             elif isinstance(event, Odometry):
                 self._hear_odometry(event)
@@ -258,7 +258,7 @@ class Commission:
         self._answer = None
         self.robot.ask(text)
         while self._answer is None:
-            with suppress(Paused):  # it stands
+            with suppress(OdometryInterrupted):  # it stands
                 self._halt(PERIOD)
         return self._answer.strip().lower()
 

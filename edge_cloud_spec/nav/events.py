@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .answer import Action
 from .motion import Goal
 from .pose import Pose, Velocity
-from .status import GoalStatus, Status
+from .status import GoalStatus, NavigatorStatus
 
 ENDED = "end"  # finish reason of an answer that the model ended
 
@@ -145,7 +145,7 @@ class Report:
 class Show:
     """Effect: publish this new status."""
 
-    status: Status
+    status: NavigatorStatus
 
 
 Effect = Drive | Halt | Announce | Report | Show

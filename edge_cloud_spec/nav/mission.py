@@ -14,7 +14,17 @@ from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
 from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
-from .status import DONE, FAILED, FOLLOWING, IDLE, INACTIVE, STOPPED, UNKNOWN, GoalStatus, Status
+from .status import (
+    DONE,
+    FAILED,
+    FOLLOWING,
+    IDLE,
+    INACTIVE,
+    STOPPED,
+    UNKNOWN,
+    GoalStatus,
+    NavigatorStatus,
+)
 
 ARRIVED, REFUSED = "done: ", "refused: "  # beginnings of the navigator's details
 HELD = (BLOCKED, SHORT)  # ends of the details of motions that an obstacle may have stopped
@@ -66,7 +76,7 @@ class Mission:
         self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
         self._deciding: str | None = None  # the decision without an action yet
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
-        self._running: Status | None = None  # the navigator's status while it moves
+        self._running: NavigatorStatus | None = None  # the navigator's status while it moves
         self._detail = ""  # of the last refusal, or of the last motion that did not arrive
         self._free_at = now  # begin of the current series of motions that did not arrive
         self._found = False
@@ -97,7 +107,7 @@ class Mission:
         if action.verb != "search":
             self._searched = 0
 
-    def on_status(self, status: Status) -> None:
+    def on_status(self, status: NavigatorStatus) -> None:
         """Record the navigator's status: whether a motion runs, arrived or was refused."""
         self.held = f"the robot is held: {status.detail}" if status.state == "stopped" else ""
         if not self.instruction:
@@ -121,7 +131,7 @@ class Mission:
             self._refused += 1
             self._detail = status.detail[len(REFUSED) :]
 
-    def _settle(self, status: Status) -> None:
+    def _settle(self, status: NavigatorStatus) -> None:
         """Count a motion that is over."""
         if status.request not in self._unsettled:
             return

@@ -46,7 +46,7 @@ from .motion import FAR as JUMP
 from .obstacles import Obstacles
 from .odometer import FAR, MOVED_AWAY, Odometer
 from .pose import STILL, Pose, wrap
-from .settings import CONTINUOUS, Settings
+from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP,
     FOLLOWING,
@@ -54,7 +54,7 @@ from .status import (
     NOBODY,
     TOLD_TO_STOP,
     GoalStatus,
-    Status,
+    NavigatorStatus,
     StopLatch,
     is_request,
 )
@@ -91,7 +91,7 @@ class FrameTime:
     taken: float
     ahead: float
 
-    def problem(self, settings: Settings, now: float) -> str:
+    def problem(self, settings: NavigatorSettings, now: float) -> str:
         """Why the frame must not be used at ``now``; empty if it may."""
         age = now - self.taken
         if problem := clock_problem("the camera's", self.ahead, settings.clock_offset_limit):
@@ -104,7 +104,7 @@ class FrameTime:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunningMotion:
     """A running motion. ``expiry``: until when, monotonic s.
 
     ``look_at``: when the next decision, which replaces it, may begin; infinite: at its end.
@@ -138,19 +138,19 @@ class Navigator:
     """
 
     def __init__(
-        self, settings: Settings | None = None, stops: int = 0, starting: str = ""
+        self, settings: NavigatorSettings | None = None, stops: int = 0, starting: str = ""
     ) -> None:
         """``stops``: where counting begins; different for each navigator that runs. ``starting``:
         why nothing may move yet (until ``Hold("", START)``); empty: it may."""
         self.odometer = Odometer()
-        self.settings = self.odometer.settings = settings or Settings()
+        self.settings = self.odometer.settings = settings or NavigatorSettings()
         self.stop_latch = StopLatch(stops, starting)
         state = "stopped" if starting else "idle"
-        self.status = Status(state, NOBODY, starting or "started", stops)
+        self.status = NavigatorStatus(state, NOBODY, starting or "started", stops)
         self._assembler = AnswerAssembler()
         self._shortened: set[Action] = set()  # actions whose shortening was reported
         self._refused: Counter[str] = Counter(refused=0, expired=0, not_arrived=0)
-        self._run: Run | None = None
+        self._run: RunningMotion | None = None
         self._commanded = CommandedMotion()
         self.obstacles = Obstacles(self.odometer, self._commanded)
         self.obstacles.settings = self.settings
@@ -190,7 +190,7 @@ class Navigator:
         """Parse answers in this dialect from now on."""
         self._assembler.dialect = dialect
 
-    def configure(self, settings: Settings, now: float) -> list[Effect]:
+    def configure(self, settings: NavigatorSettings, now: float) -> list[Effect]:
         """Use other settings; a motion or decision that began under the old ones ends."""
         if settings == self.settings:
             return []
@@ -272,7 +272,7 @@ class Navigator:
     def _show(self, state: str, detail: str = "") -> list[Effect]:
         if self.stop_latch.why:
             state, detail = "stopped", self.stop_latch.why
-        status = Status(state, self._latest, detail, self.stops)
+        status = NavigatorStatus(state, self._latest, detail, self.stops)
         if status == self.status:
             return []
         self.status = status
@@ -385,7 +385,7 @@ class Navigator:
             look_at = frame.taken + settings.look_period
             if len(quick) < SHARE * len(self._took):
                 look_at = max(look_at, motion.ends - LAST[bool(goal.angle)])
-        before, self._run = self._run, Run(action, motion, expiry, closed_loop, look_at)
+        before, self._run = self._run, RunningMotion(action, motion, expiry, closed_loop, look_at)
         self._in_way = ""
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
@@ -403,7 +403,7 @@ class Navigator:
         self._free_at = now - HELD_S + PERIOD / 2
         return [*effects, *self._go_on(self._run, now)]
 
-    def _drives_on(self, run: Run, now: float) -> bool:
+    def _drives_on(self, run: RunningMotion, now: float) -> bool:
         """Whether another action may replace the current one: not after the watchdog may have
         stopped the base, nor while odometry is overdue."""
         in_time = now < min(self._given.until + SOONEST, self._given.stop_by)
@@ -476,7 +476,7 @@ class Navigator:
             return [] if unseen else self._show("stopped", missing)
         return self._show("idle", "what is in the way is seen again") if unseen else []
 
-    def _go_on(self, run: Run, now: float) -> list[Effect]:
+    def _go_on(self, run: RunningMotion, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
             return self._end(f"gave up {run.action}: {self.odometer.missing(now)}")
         if run.closed_loop and self.odometer.track.falters(now):
@@ -514,7 +514,7 @@ class Navigator:
             for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
         )
 
-    def _finish(self, run: Run, problem: str, now: float) -> list[Effect]:
+    def _finish(self, run: RunningMotion, problem: str, now: float) -> list[Effect]:
         """End a motion: it has arrived, or there is a ``problem``, of which an obstacle may be the
         reason. The next decision made standing starts once the base rests."""
         detail = f"done: {run.action}"
@@ -529,7 +529,7 @@ class Navigator:
         self._run, self._resting = None, (detail, now)
         return [Halt(), Report(problem)] if problem else [Halt()]
 
-    def _count_steps(self, run: Run) -> list[Effect]:
+    def _count_steps(self, run: RunningMotion) -> list[Effect]:
         """Count an action that repeatedly replaces itself once per full step made."""
         goal, before, here = run.motion.goal, self._here, self.odometer.track.newest
         ahead = math.cos(here.yaw) * (here.x - before.x) + math.sin(here.yaw) * (here.y - before.y)

@@ -14,7 +14,7 @@ from .footprint import SOURCES, Points
 from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
-from .settings import Settings
+from .settings import NavigatorSettings
 
 NEAR = 4.0  # m; farther points do not matter
 FRESH = 0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
@@ -41,7 +41,7 @@ class Obstacles:
     """
 
     def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
-        self.settings = Settings()
+        self.settings = NavigatorSettings()
         self.why = ""
         self._odometer, self._commanded = odometer, commanded
         self._seen: dict[str, _Seen] = {}

@@ -10,7 +10,7 @@ from .clock_offset import FARTHEST_CLOCK, SourceClock, clock_problem
 from .events import Odometry
 from .motion import RATE_S
 from .pose import Pose, between, wrap
-from .settings import Settings
+from .settings import NavigatorSettings
 
 AWAY = 1.0  # m from the frame's pose: the decision is about another place
 FAR = math.radians(90)  # the same for turning
@@ -26,7 +26,7 @@ class Odometer:
     """
 
     def __init__(self) -> None:
-        self.settings = Settings()
+        self.settings = NavigatorSettings()
         self.track = Track()
         self._clock = SourceClock("odometry's")
 

@@ -37,7 +37,7 @@ class Unverified(Bounded):
 
 
 @dataclass(frozen=True)
-class Settings(Bounded):
+class NavigatorSettings(Bounded):
     """How the navigator behaves. Raises ValueError naming a field that is out of its range."""
 
     limits: Limits = field(default_factory=Limits)

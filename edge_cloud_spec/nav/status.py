@@ -18,7 +18,7 @@ def is_request(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Status:
+class NavigatorStatus:
     """The contents of a NavStatus message.
 
     ``idle``: standing still, the next decision may start. ``ready``: still moving, but the next
@@ -64,7 +64,7 @@ class Status:
         }
 
     @classmethod
-    def read(cls, message: Any) -> Status:
+    def read(cls, message: Any) -> NavigatorStatus:
         """Read a NavStatus message. Raises ValueError for an invalid one."""
         if not 1 <= message.state <= len(STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")

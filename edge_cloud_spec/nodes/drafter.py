@@ -25,7 +25,7 @@ from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
-from ..nav.status import IDLE, Status
+from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
 from ..throttle import LONGEST_S, Throttle
@@ -150,7 +150,7 @@ class DrafterNode(ManagedNode):
 
     def _on_status(self, message: NavStatus) -> None:
         try:
-            status = Status.read(message)
+            status = NavigatorStatus.read(message)
         except ValueError as error:
             self._reports.add(f"nav_status: {error}", time.monotonic())
             return

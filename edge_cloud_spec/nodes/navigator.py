@@ -50,8 +50,8 @@ from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose, yaw_of
-from ..nav.settings import Settings
-from ..nav.status import START, GoalStatus, Status
+from ..nav.settings import NavigatorSettings
+from ..nav.status import START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Throttle
@@ -80,7 +80,7 @@ TURN_ARROW = 0.5  # m
 
 
 @dataclass(frozen=True)
-class NodeSettings(Settings):
+class NodeSettings(NavigatorSettings):
     """The navigator's settings and those of its node."""
 
     output: OutputSettings = field(default_factory=OutputSettings)
@@ -369,7 +369,7 @@ def _marker(number: int, kind: int, frame: str, now: Time, scale: Vector3) -> Ma
 
 
 def navigator_health(
-    status: Status,
+    status: NavigatorStatus,
     topic: str,
     missing: str = "",
     unseen: str = "",

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..decoding.draft import Draft
 from ..edge.link.state import LinkReport
-from ..nav.status import GoalStatus, Status
+from ..nav.status import GoalStatus, NavigatorStatus
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import ClientMessage, DraftMessage, Open, Verdict, WireError
 from .decision import (
@@ -29,7 +29,7 @@ VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
 
 LATEST: dict[str, Callable[[Any], Any]] = {
-    "nav_status": Status.read,
+    "nav_status": NavigatorStatus.read,
     "instruction_status": GoalStatus.read,
     "link_state": LinkReport.read,
     "run_info": lambda message: message.data,
@@ -57,10 +57,10 @@ class RunLog:
         self.opened: list[bytes] = []  # payloads of the cloud's Opened messages
         self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
-        self.nav_status: Status | None = None
+        self.nav_status: NavigatorStatus | None = None
         self.instruction_status: GoalStatus | None = None
         self.link_state: LinkReport | None = None
-        self.statuses: list[tuple[float, Status]] = []
+        self.statuses: list[tuple[float, NavigatorStatus]] = []
         self._handlers: dict[str, Callable[[Any, float], Iterator[RunEvent] | None]] = {
             "decode_request": self._on_request,
             "draft": self._on_draft,

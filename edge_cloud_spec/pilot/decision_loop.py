@@ -25,7 +25,7 @@ from ..nav.status import (
     STOPPED,
     TOLD_TO_STOP,
     GoalStatus,
-    Status,
+    NavigatorStatus,
 )
 
 SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did not receive it
@@ -104,7 +104,7 @@ class Paused:
     state: str = INACTIVE
 
 
-Event = Frame | Answered | Ended | Paused | Status | Instruction | EStop | Tick
+Event = Frame | Answered | Ended | Paused | NavigatorStatus | Instruction | EStop | Tick
 
 # Effects
 
@@ -169,7 +169,7 @@ class DecisionLoop:
         # The frame, and the navigator's count when it was taken.
         self._frame: tuple[Frame, int] | None = None
         self._frames_from = -math.inf
-        self._status: Status | None = None
+        self._status: NavigatorStatus | None = None
         # The navigator's counts, and from when they apply.
         self._counted: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
         self._stops = 0  # the count of a frame that arrives now
@@ -208,7 +208,7 @@ class DecisionLoop:
                 return self._cut_short(now)
             case Ended():
                 return self._end(event, now)
-            case Status():
+            case NavigatorStatus():
                 return self._on_status(event, now)
             case Instruction(text):
                 return self._instruct(text, now)
@@ -279,7 +279,7 @@ class DecisionLoop:
 
     # Decisions
 
-    def _on_status(self, status: Status, now: float) -> list[Effect]:
+    def _on_status(self, status: NavigatorStatus, now: float) -> list[Effect]:
         """Handle the navigator's status; only frames taken afterwards show the robot in that state.
         If only the count changed (a repeated instruction), earlier frames still count with their
         earlier count: otherwise a robot that is instructed often, with late pictures, would have no

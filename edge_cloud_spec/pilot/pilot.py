@@ -41,7 +41,7 @@ from ..nav.events import Event as NavEvent
 from ..nav.motion import PERIOD
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
-from ..nav.settings import Settings
+from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, GoalStatus
 from ..nav.watchdog import Watchdog
 from .decision_loop import (
@@ -143,7 +143,7 @@ class OwnBase:
         self,
         drive: OnVelocity,
         on_status: Callable[[Event], object],
-        settings: Settings | None,
+        settings: NavigatorSettings | None,
         dialect: Dialect,
     ) -> None:
         self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
@@ -338,7 +338,7 @@ class Pilot:
         drive: OnVelocity,
         odometry: Callable[[], tuple[float, float, float]] | None = None,
         *,
-        settings: Settings | None = None,
+        settings: NavigatorSettings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
         """Follow an instruction on a user's base; returns how it ended, one of ``ENDS``.

@@ -17,7 +17,7 @@ from edge_cloud_spec.msg import NavStatus
 from ..bringup.graph import Value
 from ..errors import UserError
 from ..instruction import normalized
-from ..nav.status import FAILED, FOLLOWING, NOBODY, STOPPED, UNKNOWN, GoalStatus, Status
+from ..nav.status import FAILED, FOLLOWING, NOBODY, STOPPED, UNKNOWN, GoalStatus, NavigatorStatus
 from ..nodes.drafting.camera import COMPRESSED
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
@@ -187,7 +187,7 @@ class Player:
         return self._observer.read(lambda run_log: next(reversed(run_log.decisions.values())))
 
     def _publish_status(self, state: str) -> None:
-        self._status.publish(NavStatus(**Status(state, self._request, "replay").fields))
+        self._status.publish(NavStatus(**NavigatorStatus(state, self._request, "replay").fields))
 
     def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
         end = time.monotonic() + timeout

@@ -25,11 +25,11 @@ from edge_cloud_spec.lab.harness.mission.virtual_robot import (
     Variant,
     VirtualRobot,
 )
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 
 LINK = LinkProfile(20.0)
 STOPPING = Variant("cloud_ar", explain="full", drive="stop_and_go")
-SPEED = Settings().limits.speed
+SPEED = NavigatorSettings().limits.speed
 
 
 def measure(folder: Path, *options: str, seed: int = 0) -> list[dict[str, Any]]:

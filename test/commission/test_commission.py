@@ -19,11 +19,11 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.bag import recording_of
 from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
 from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
-from edge_cloud_spec.commission.trials import CIRCLE, Settings
+from edge_cloud_spec.commission.trials import CIRCLE, TrialSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.events import EStop, Hold
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import Settings as NavigatorSettings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 
 DRIFT = math.radians(3.5)
 ROOM = 4
@@ -69,7 +69,7 @@ def test_each_figure_is_within_a_tenth_and_the_base_stays_in_its_circle(name: st
     assert trial.problem == "" and trial.farthest < CIRCLE
     assert trial.now - 100.0 < 300.0 and trial.way < 12.0, "five minutes, 12 m"
     recording = trial.commission.recording
-    report = report_of(recording, Settings())
+    report = report_of(recording, TrialSettings())
     for axis in (MOVE, TURN):
         assert not wrong(vars(report.axes[axis]), truth_of(trial.base, axis)), axis
     figures = dict(report.lines)
@@ -98,7 +98,7 @@ def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(
     trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
     assert trial.problem == "Ctrl-C" and trial.halts >= 11
     assert trial.velocity == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
-    str(report_of(trial.commission.recording, Settings()))  # what there is can be told
+    str(report_of(trial.commission.recording, TrialSettings()))  # what there is can be told
 
 
 def pauses(at: float, lasts: float) -> Callable[[Pose, float], Pose | None]:
@@ -206,14 +206,16 @@ def test_what_the_tape_says_is_asked_again_and_may_be_left_out() -> None:
 
 
 def test_a_base_without_time_out_is_refused_and_a_blurred_or_late_camera_has_it_stand() -> None:
-    report = report_of(Trial(Kinematic(timeout=1e9)).run().commission.recording, Settings())
+    report = report_of(Trial(Kinematic(timeout=1e9)).run().commission.recording, TrialSettings())
     assert "when commands end" in report.refused[0]
     blurred = Trial(Kinematic(), camera=(0.15, 1.0)).run().commission.recording
-    report = report_of(blurred, Settings())
+    report = report_of(blurred, TrialSettings())
     assert "blurred" in report.stands[0] and "stop_and_go" in yaml.safe_dump(report.parameters)
-    late = report_of(Trial(Kinematic(), camera=(9.0, 0.0)).run().commission.recording, Settings())
+    late = report_of(
+        Trial(Kinematic(), camera=(9.0, 0.0)).run().commission.recording, TrialSettings()
+    )
     assert "turn left and right, slower" in late.stands[0]
-    none = report_of(Trial(Kinematic(), camera=None).run().commission.recording, Settings())
+    none = report_of(Trial(Kinematic(), camera=None).run().commission.recording, TrialSettings())
     assert "no pictures" in none.stands[0] and "/**/drafter" not in none.parameters
 
 
@@ -227,7 +229,9 @@ def names_of(values: Any, given: dict[str, Any]) -> None:
 
 
 def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path) -> None:
-    report = report_of(Trial(Kinematic(slowest=(0.1, 0.2))).run().commission.recording, Settings())
+    report = report_of(
+        Trial(Kinematic(slowest=(0.1, 0.2))).run().commission.recording, TrialSettings()
+    )
     path = write_parameters(report, tmp_path / "robot.yaml")
     given = yaml.safe_load(path.read_text())["/**/navigator"]["ros__parameters"]
     names_of(NavigatorSettings(), given)
@@ -242,7 +246,7 @@ def test_the_launch_takes_what_it_writes_over_the_parameter_file(tmp_path: Path)
 
 
 def test_what_is_refused_has_another_name_and_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
-    report = report_of(Trial(Kinematic(told=0.8)).run().commission.recording, Settings())
+    report = report_of(Trial(Kinematic(told=0.8)).run().commission.recording, TrialSettings())
     path = write_parameters(report, tmp_path / "robot.yaml")
     assert path.name == "robot.refused.yaml" and "# refused: odometry" in path.read_text()
     page = page_of(report, "a <robot>")
@@ -279,7 +283,7 @@ def test_the_lag_of_a_camera_is_measured_from_a_bag_of_turns(
     lag: float, raw: str | None, tmp_path: Path
 ) -> None:
     bag = make_bag(tmp_path / "turns", seed=ROOM, lag=lag, seconds=8.0, raw=raw)
-    lags = report_of(recording_of(bag), Settings()).lags
+    lags = report_of(recording_of(bag), TrialSettings()).lags
     assert lags and abs(lags.lag - lag) <= 0.03 and abs(lags.most - lag) <= 0.03
 
 

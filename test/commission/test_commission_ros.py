@@ -19,7 +19,7 @@ from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.commission.command import add_commission_arguments
-from edge_cloud_spec.commission.robot import GRACE_S, Robot
+from edge_cloud_spec.commission.robot import GRACE_S, RosRobot
 from edge_cloud_spec.nav.events import EStop
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
@@ -66,7 +66,7 @@ def test_its_own_watchdog_stops_a_base_but_where_its_time_out_is_tried_and_an_e_
 ) -> None:
     parser = argparse.ArgumentParser()
     add_commission_arguments(parser)
-    robot = Robot(parser.parse_args(["--yes", "--cmd-vel", "go"]))
+    robot = RosRobot(parser.parse_args(["--yes", "--cmd-vel", "go"]))
     try:
         robot.command(Velocity(0.2))
         robot.keep_silent(60.0)  # or the base's own time-out would never be seen

@@ -18,7 +18,7 @@ from edge_cloud_spec.lab.demo.run_result import (
     seconds_spent,
     spent_text,
 )
-from edge_cloud_spec.nav.status import GoalStatus, Status
+from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 
@@ -60,7 +60,7 @@ def test_only_a_stop_at_the_named_thing_counts(
     run_log = log_of(
         ("sim/outcome", outcome(**state), 1.0),
         ("instruction_status", told("following"), 1.0),
-        ("nav_status", SimpleNamespace(**Status("idle", "r", "stop").fields), 2.0),
+        ("nav_status", SimpleNamespace(**NavigatorStatus("idle", "r", "stop").fields), 2.0),
     )
     assert result_of(run_log, INSTRUCTION, 2.0, 60.0) is None  # it may only be resting
     run_log.on_message("instruction_status", told("done"), 2.0)

@@ -50,7 +50,7 @@ from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings, Unverified
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, FOLLOWING, GoalStatus
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
@@ -118,7 +118,7 @@ class Scene:
         self._past.append((self.now, stops, self._goal.goal_id))
         self._waiting, self._moving, self._velocity = waiting, moving, velocity
 
-    def events(self) -> Iterator[Event | Settings]:
+    def events(self) -> Iterator[Event | NavigatorSettings]:
         """Without end; ``Settings`` are parameters that were set."""
         random = self._random
         while True:
@@ -134,7 +134,7 @@ class Scene:
             if random.random() < (chance if self._moving else 0.8):
                 yield self._pass(random.uniform(0.0, 0.03), self._disturbance())
 
-    def _pass(self, seconds: float, event: Event | Settings) -> Event | Settings:
+    def _pass(self, seconds: float, event: Event | NavigatorSettings) -> Event | NavigatorSettings:
         self.now += seconds
         self._pose = moved(self._pose, self._velocity, seconds)
         self.truth = moved(self.truth, self._velocity, seconds)
@@ -197,7 +197,7 @@ class Scene:
         ages = [replace(told, age=odd) for odd in (math.nan, math.inf, -1e300)]
         return random.choice([*poses, *stamps, *ages])
 
-    def _disturbance(self) -> Event | Settings:
+    def _disturbance(self) -> Event | NavigatorSettings:
         random = self._random
         if self._orders and random.random() < 0.8:
             return self._orders.pop()
@@ -270,9 +270,9 @@ class Scene:
         return self._pieces.pop(0)
 
 
-def settings(random: Random) -> Settings:
+def settings(random: Random) -> NavigatorSettings:
     """Parameters within their ranges."""
-    return Settings(
+    return NavigatorSettings(
         limits=Limits(
             speed=random.choice((0.05, 0.3, 0.6, 1.5)),
             turn_speed=random.choice((0.2, 1.2, 2.5)),
@@ -344,7 +344,7 @@ class _Step:
 class Checker:
     """``saw`` every event with the effects that it had. Raises Broken."""
 
-    def __init__(self, settings: Settings, scene: Scene) -> None:
+    def __init__(self, settings: NavigatorSettings, scene: Scene) -> None:
         self.settings, self.counts = settings, Counter[str]()
         self._scene, self._decisions = scene, scene.decisions
         self._look: Look | None = None  # the newest
@@ -361,7 +361,7 @@ class Checker:
         self._given = deque[tuple[float, float, Velocity]](maxlen=200)  # from, to, what
         self._now = 0.0
 
-    def set(self, settings: Settings, effects: list[Effect], now: float) -> None:
+    def set(self, settings: NavigatorSettings, effects: list[Effect], now: float) -> None:
         """Parameters were set."""
         changed, self.settings = settings != self.settings, settings
         if changed and self._step is not None:
@@ -592,13 +592,13 @@ def episode(seed: str, events: int) -> Counter[str]:
     random = Random(seed)
     scene = Scene(random, now=random.uniform(10.0, 1000.0), calm=random.random() < 0.5)
     sees = ObstacleSettings(scan=random.choice(("", "scan")))
-    first = Settings(allow_unverified=True, obstacles=sees)
+    first = NavigatorSettings(allow_unverified=True, obstacles=sees)
     first = settings(random) if random.random() < 0.5 else first
     navigator = Navigator(first, random.getrandbits(32))
     checker = Checker(first, scene)
     scene.heard(navigator.stops, False, False, checker.velocity)
     for event in islice(scene.events(), events):
-        if isinstance(event, Settings):
+        if isinstance(event, NavigatorSettings):
             checker.set(event, navigator.configure(event, scene.now), scene.now)
         else:
             checker.saw(event, navigator.on(event, scene.now), scene.now)

@@ -20,7 +20,7 @@ from edge_cloud_spec.nav.motion import NOTHING, Budget, Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.pose import Velocity
-from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
 from edge_cloud_spec.nav.status import StopLatch
 
 
@@ -54,7 +54,7 @@ def _goes_on(instruct: Any, self: Navigator, event: Instruction, now: float) -> 
     return effects
 
 
-def _only_notes(_: Any, self: Navigator, settings: Settings, now: float) -> list[Effect]:
+def _only_notes(_: Any, self: Navigator, settings: NavigatorSettings, now: float) -> list[Effect]:
     self.settings = self.odometer.settings = self.obstacles.settings = settings
     return []
 

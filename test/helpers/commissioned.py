@@ -12,9 +12,9 @@ import numpy as np
 from helpers.graph.topic_messages import seconds
 from helpers.run_bag import Said, odometry, write_run
 
-from edge_cloud_spec.commission.camera import WIDE, Frame
-from edge_cloud_spec.commission.figures import Recording
-from edge_cloud_spec.commission.trials import Commission, Event, Settings
+from edge_cloud_spec.commission.camera import WIDE, PictureFeatures
+from edge_cloud_spec.commission.figures import TrialMeasurements
+from edge_cloud_spec.commission.trials import Commission, Event, TrialSettings
 from edge_cloud_spec.nav.events import Instruction, Odometry, Tick
 from edge_cloud_spec.nav.pose import Pose, Velocity
 
@@ -64,7 +64,7 @@ class Trial:
         seed: int = 0,
     ) -> None:
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
-        self.commission = Commission(self, Settings())
+        self.commission = Commission(self, TrialSettings())
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
@@ -148,10 +148,10 @@ class Trial:
         columns = np.interp(at, np.arange(4096), self.scene)
         sharp = 1.0 / (1.0 + blur * abs(self.base.rates[1])) + self.noise.normal() * 0.01
         came = EPOCH + self.now
-        self.pending.append(Frame(came, came, columns - columns.mean(), float(sharp)))
+        self.pending.append(PictureFeatures(came, came, columns - columns.mean(), float(sharp)))
 
 
-def write_bag(path: Path, recording: Recording, nudge: float) -> None:
+def write_bag(path: Path, recording: TrialMeasurements, nudge: float) -> None:
     """Its commands, 20 a second while they last, and its odometry as a bag.
 
     ``nudge``: m/s of every other message of a stop, as of ``output.stop_nudge``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_cloud_spec.nav.events import Drive, Effect, Event, Instruction, Report, Tick, Words
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Velocity
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
 
 FORWARD = "action: move forward large;"
@@ -27,7 +27,7 @@ def words(text: str, request: str = "r1", position: int = 0, **changes: object) 
 class Drill:
     """A navigator and its clock; ``moves`` tells whether an event made it move."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: NavigatorSettings | None = None) -> None:
         self.navigator, self.now = Navigator(settings), 50.0
         self._instruction = ""
 

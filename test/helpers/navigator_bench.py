@@ -10,7 +10,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from std_msgs.msg import Bool, Empty, String
 
 from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
-from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, Status
+from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavigatorStatus
 
 
 class Bench(Peer):
@@ -20,12 +20,12 @@ class Bench(Peer):
         super().__init__("bench")
         self.twists: list[Twist] = []
         self.commands: list[NavCommand] = []
-        self.states: list[Status] = []
+        self.states: list[NavigatorStatus] = []
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(Twist, "cmd_vel", self.twists.append, 100)
         self.create_subscription(NavCommand, "nav_command", self.commands.append, 10)
         self.create_subscription(
-            NavStatus, "nav_status", lambda m: self.states.append(Status.read(m)), latched
+            NavStatus, "nav_status", lambda m: self.states.append(NavigatorStatus.read(m)), latched
         )
         self.words = self.create_publisher(VerifiedTokens, "verified_tokens", 10)
         self.e_stop = self.create_publisher(Bool, "e_stop", 10)
@@ -38,7 +38,7 @@ class Bench(Peer):
         return self.states, len(self.twists)
 
     @property
-    def state(self) -> Status:
+    def state(self) -> NavigatorStatus:
         return self.states[-1]
 
     def said(self, state: str, request: str, detail: str = "") -> bool:

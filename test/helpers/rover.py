@@ -27,7 +27,7 @@ from edge_cloud_spec.nav.mission import MissionSettings
 from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import GoalStatus
 from edge_cloud_spec.pilot.decision_loop import Decide, DecisionLoop, Ended, Frame, LoopSettings
 
@@ -61,7 +61,7 @@ class Step:
     begun: float
     end: Pose | None = None  # where it arrived; none that was replaced, or given up, has
 
-    def covered(self, settings: Settings) -> tuple[float, float, float]:
+    def covered(self, settings: NavigatorSettings) -> tuple[float, float, float]:
         """(size of the step, covered of it since its frame, covered when it began): m or rad."""
         goal = goal_of(self.action, settings.steps)
         covered, before = (self._along(pose, goal) for pose in (self.end, self.begin))
@@ -80,7 +80,7 @@ class Rover:
 
     answer: Callable[[Seen], str]
     takes: Callable[[int], float]
-    settings: Settings = field(default_factory=Settings)
+    settings: NavigatorSettings = field(default_factory=NavigatorSettings)
     lag: float = 0.1
     late: float = 0.0  # s from a picture to its stamp
     camera_lag: float = 0.0  # s, what the drafter takes it for

@@ -27,7 +27,7 @@ from edge_cloud_spec.nav.motion import (
     goal_of,
 )
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.settings import STOP_AND_GO, Settings
+from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
 
 STEPS = [str(action) for action in every_action() if action.verb != "stop"]
 FORWARD = "move forward medium"
@@ -35,7 +35,7 @@ FORWARD = "move forward medium"
 
 def standing(limits: Limits | None = None, answer: str = "", seed: int = 0, **base: Any) -> Rover:
     """A robot that stands to decide, on this base; without an answer it says anything."""
-    random, settings = Random(seed), Settings(drive=STOP_AND_GO, limits=limits or Limits())
+    random, settings = Random(seed), NavigatorSettings(drive=STOP_AND_GO, limits=limits or Limits())
     settings = replace(settings, odometry=base.pop("odometry", "auto"))
     return Rover(lambda seen: answer or random.choice(STEPS), lambda number: 0.2, settings, **base)
 

@@ -30,9 +30,9 @@ from edge_cloud_spec.nav.motion import (
     Steps,
 )
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import Settings, Unverified
+from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
 
-KINDS: list[Any] = [Limits, Axis, Steps, ObstacleSettings, Mount, Unverified, Settings]
+KINDS: list[Any] = [Limits, Axis, Steps, ObstacleSettings, Mount, Unverified, NavigatorSettings]
 RANGES = [  # the numbers stand in docs/parameters.md
     (kind, field.name, *field.metadata["range"])
     for kind in KINDS

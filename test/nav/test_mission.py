@@ -22,7 +22,7 @@ from edge_cloud_spec.nav.mission import (
 from edge_cloud_spec.nav.motion import BLOCKED, IN_THE_WAY, SHORT, Steps
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, Status
+from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavigatorStatus
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
@@ -44,7 +44,7 @@ class Story:
         end = self.mission.end(self.settings, self.now)
         self.ends += [] if end is None else [str(end)]
 
-    def tell(self, *statuses: Status) -> None:
+    def tell(self, *statuses: NavigatorStatus) -> None:
         for status in statuses:
             self.mission.on_status(status)
             self.end()
@@ -56,7 +56,9 @@ class Story:
         self.mission.conclude(request, parse_action(answer), problem, by_link)
         self.end()
         for detail in details:
-            self.tell(Status("moving", request, answer), Status("idle", request, detail))
+            self.tell(
+                NavigatorStatus("moving", request, answer), NavigatorStatus("idle", request, detail)
+            )
         return request
 
     def fail(self, why: str = "garbage", by_link: bool = False) -> None:
@@ -97,20 +99,22 @@ def test_what_did_not_look_around_does_not_count_as_looked() -> None:
     story = Story(MissionSettings(blocked_after=1000, failed_after=1000))
     for _ in range(SEEN - 1):
         request = story.decide(SEARCH, "done: search")
-    story.tell(*[Status("idle", request, "done: search")] * 5)
+    story.tell(*[NavigatorStatus("idle", request, "done: search")] * 5)
     for _ in range(5):
         story.fail("the link is lost", by_link=True)
         story.fail()
         story.decide(NOTHING)
-        story.tell(Status("idle", story.decide(SEARCH), "refused: its frame is 12.0 s old"))
+        story.tell(
+            NavigatorStatus("idle", story.decide(SEARCH), "refused: its frame is 12.0 s old")
+        )
         story.decide(SEARCH, "search did not get where it should; is the way blocked?")
-        story.tell(Status("idle", "another", "done: search"))
+        story.tell(NavigatorStatus("idle", "another", "done: search"))
     assert not story.ends
     story.decide(FORWARD, f"done: {FORWARD}")
     for _ in range(SEEN - 1):
         story.decide(SEARCH, "done: search")
     assert not story.ends, "it looked from another place"
-    story.tell(Status("stopped", "-", "e_stop is on"))
+    story.tell(NavigatorStatus("stopped", "-", "e_stop is on"))
     for _ in range(SEEN):
         assert not story.ends, "somebody stopped it, and may have turned it"
         story.decide(SEARCH, "done: search")
@@ -123,7 +127,7 @@ def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
     given_up = [f"{FORWARD}: gave up: odometry is missing", f"{FORWARD}: {UNSEEN}"]
     for detail in (*details, *given_up, f"done: {FORWARD}", *details):
         story.decide(FORWARD, detail)
-    story.tell(Status("stopped", "r", "e_stop is on"))
+    story.tell(NavigatorStatus("stopped", "r", "e_stop is on"))
     for detail in details:
         story.decide(FORWARD, detail)
     assert not story.ends, "a robot that was stopped may stand elsewhere"
@@ -155,7 +159,7 @@ def test_decisions_in_a_row_that_come_to_nothing_are_given_up(why: str) -> None:
             story.decide(NOTHING)
         else:
             request = story.decide(FORWARD)
-            story.tell(Status("idle", request, "refused: its words are not verified"))
+            story.tell(NavigatorStatus("idle", request, "refused: its words are not verified"))
     [end] = story.ends
     assert end.startswith("given_up") and "30 decisions" in end
 
@@ -164,7 +168,9 @@ def drive_on(story: Story, *actions: str) -> str:
     """Motions, each of which is replaced by the next; the request of the last."""
     for action in actions:
         request = story.decide(action)
-        story.tell(Status("moving", request, action), Status("ready", request, action))
+        story.tell(
+            NavigatorStatus("moving", request, action), NavigatorStatus("ready", request, action)
+        )
     return request
 
 
@@ -173,7 +179,10 @@ def test_a_motion_that_is_replaced_has_neither_arrived_nor_failed_and_is_counted
     drive_on(story, *["turn left small"] * 20, *[SEARCH] * 20, *[FORWARD] * 20)
     assert story.ends == [], "three motions, the last of which goes on"
     refused = story.decide("turn right small")  # on the move: the one before goes on
-    story.tell(Status("ready", refused, FORWARD), Status("idle", refused, f"done: {FORWARD}"))
+    story.tell(
+        NavigatorStatus("ready", refused, FORWARD),
+        NavigatorStatus("idle", refused, f"done: {FORWARD}"),
+    )
     assert story.ends == []
     drive_on(story, "turn left small", FORWARD)
     assert story.ends == [f"given_up {BALL}: not reached after 4 decisions"]
@@ -184,7 +193,10 @@ def test_searches_that_replace_each_other_count_as_often_as_one_is_done() -> Non
     for _ in range(SEEN):
         assert not story.ends
         request = drive_on(story, *[SEARCH] * 3)
-        story.tell(Status("ready", request, f"done: {SEARCH}"), Status("ready", request, SEARCH))
+        story.tell(
+            NavigatorStatus("ready", request, f"done: {SEARCH}"),
+            NavigatorStatus("ready", request, SEARCH),
+        )
     assert story.ends[0].startswith("not_found")
 
 
@@ -195,7 +207,7 @@ def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
     story.mission.begin("old")
     story.mission.follow("find the red box", story.now)
     story.mission.conclude("old", Action("stop"))
-    story.tell(Status("idle", "old", "done: search"))
+    story.tell(NavigatorStatus("idle", "old", "done: search"))
     story.end(after=100.0)
     assert not story.ends and story.mission.instruction == "find the red box"
     story.mission.begin("a")
@@ -208,7 +220,7 @@ def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
 REQUESTS = st.sampled_from(["a", "b", "c"])
 DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "gave up", "", "stop"]
 ANSWERS = st.sampled_from([None, *every_action()])
-STATUSES = st.builds(Status, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
+STATUSES = st.builds(NavigatorStatus, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
 SEQUENCE = st.lists(
     st.one_of(
         st.tuples(st.just(Mission.begin), REQUESTS),

@@ -16,8 +16,8 @@ from edge_cloud_spec.nav.events import (
     Halt,
 )
 from edge_cloud_spec.nav.motion import Limits, goal_of
-from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
 
 
@@ -48,9 +48,9 @@ def test_an_old_frame_moves_nothing(age: float) -> None:
     assert not drives(Drill().on(words(FORWARD, age=age)))
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(drive="stop_and_go")])
+@pytest.mark.parametrize("settings", [NavigatorSettings(), NavigatorSettings(drive="stop_and_go")])
 def test_an_action_that_nobody_asked_for_in_motion_is_refused_and_the_motion_goes_on(
-    settings: Settings,
+    settings: NavigatorSettings,
 ) -> None:
     """Without odometry, or where it decides standing."""
     drill = Drill(settings)
@@ -63,7 +63,7 @@ def test_an_action_that_nobody_asked_for_in_motion_is_refused_and_the_motion_goe
 
 
 def test_a_command_expires() -> None:
-    drill = Drill(Settings(command_lifetime=0.5, limits=Limits(speed=0.1)))
+    drill = Drill(NavigatorSettings(command_lifetime=0.5, limits=Limits(speed=0.1)))
     drill.on(words(FORWARD))
     effects = drill.run(1.0)
     assert "expired" in reports(effects) and not drill.navigator.moving
@@ -72,11 +72,11 @@ def test_a_command_expires() -> None:
 
 
 def test_a_status_is_read_back_from_its_message() -> None:
-    stopped = Status("stopped", "r1", "e_stop is on", 2**32)
-    assert Status.read(SimpleNamespace(**stopped.fields)) == stopped
+    stopped = NavigatorStatus("stopped", "r1", "e_stop is on", 2**32)
+    assert NavigatorStatus.read(SimpleNamespace(**stopped.fields)) == stopped
     for wrong in ({"state": 0}, {"state": 5}, {"request_id": ""}, {"request_id": "two words"}):
         with pytest.raises(ValueError, match="is no"):
-            Status.read(SimpleNamespace(**{**stopped.fields, **wrong}))
+            NavigatorStatus.read(SimpleNamespace(**{**stopped.fields, **wrong}))
 
 
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
@@ -84,8 +84,8 @@ ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_turns_keep_their_angle_and_moves_their_direction(action: str) -> None:
-    drill = Drill(Settings(allow_unverified=True))
-    whole = goal_of(next(a for a in every_action() if str(a) == action), Settings().steps)
+    drill = Drill(NavigatorSettings(allow_unverified=True))
+    whole = goal_of(next(a for a in every_action() if str(a) == action), NavigatorSettings().steps)
     effects = drill.on(words(f"action: {action};", verified=False))
     (told,) = [effect.goal for effect in effects if isinstance(effect, Announce)]
     assert told.angle == whole.angle
@@ -93,13 +93,13 @@ def test_turns_keep_their_angle_and_moves_their_direction(action: str) -> None:
 
 
 def test_a_motion_ends_when_its_permission_is_withdrawn() -> None:
-    drill = Drill(Settings(allow_unverified=True))
+    drill = Drill(NavigatorSettings(allow_unverified=True))
     drill.on(words("action: move forward large;", verified=False))
     drill.run(0.2)
-    drill.navigator.configure(Settings(allow_unverified=True), drill.now)
+    drill.navigator.configure(NavigatorSettings(allow_unverified=True), drill.now)
     assert drill.navigator.moving, "nothing has changed"
     begun = drill.current(FORWARD, "begun", age=0.0)
-    drill.navigator.configure(Settings(), drill.now)
+    drill.navigator.configure(NavigatorSettings(), drill.now)
     assert not drill.navigator.moving and not drives(drill.run(0.5))
     assert "released" in reports(drill.on(begun)), "nor does a decision that began under them"
     assert drives(drill.on(drill.current(FORWARD, "new", age=0.0), 0.1))

@@ -21,7 +21,7 @@ from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD, Axis, Limits
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 
 SEES = ObstacleSettings(scan="scan", front=0.35)
 MEASURED = Limits(move=Axis(slowest=0.1), turn=Axis(slowest=0.2))  # a base that overshoots nothing
@@ -34,7 +34,7 @@ class Room:
     def __init__(
         self, *things: tuple[float, float], odometry: bool = True, settings: ObstacleSettings = SEES
     ) -> None:
-        self.drill = Drill(Settings(limits=MEASURED, obstacles=settings))
+        self.drill = Drill(NavigatorSettings(limits=MEASURED, obstacles=settings))
         self.base = Base(0.1, self.drill.now)
         self.things = [*things, FAR_OFF]
         self.odometry, self.scans, self.ticks = odometry, True, 0

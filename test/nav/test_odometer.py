@@ -17,7 +17,7 @@ from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
 from edge_cloud_spec.nav.events import Odometry, Words
 from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
 from edge_cloud_spec.nav.pose import Pose, between, wrap
-from edge_cloud_spec.nav.settings import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 
 TIMEOUT = 0.5  # s
 MS = 1_000_000  # ns
@@ -139,7 +139,7 @@ def test_odometry_that_goes_missing_stops_the_motion() -> None:
 def test_only_where_odometry_is_required_nothing_moves_before_it_was_seen(
     odometry: str, moves: bool
 ) -> None:
-    effects = Drill(Settings(odometry=odometry)).on(words(FORWARD))
+    effects = Drill(NavigatorSettings(odometry=odometry)).on(words(FORWARD))
     assert bool(drives(effects)) == moves
     assert moves or "odometry is missing" in reports(effects)
 
@@ -213,7 +213,9 @@ def test_the_cameras_clock_is_ours_or_the_bases_whichever_needs_less_latency(
 class Machine:
     """A navigator under odometry at 50 Hz whose clock is ``ahead``."""
 
-    def __init__(self, ahead: float, settings: Settings | None = None, lag: float = 0.004) -> None:
+    def __init__(
+        self, ahead: float, settings: NavigatorSettings | None = None, lag: float = 0.004
+    ) -> None:
         self.drill, self.ahead, self.lag = Drill(settings), ahead, lag
         self.pose, self.said = 0.0, ""
         self.run(4.0)
@@ -256,7 +258,7 @@ def test_odometry_beyond_the_limit_moves_nothing_and_says_why(base: float) -> No
     assert not drives(effects)
     assert "clock_offset_limit" in reports(effects) and "synchronize" in reports(effects)
     assert machine.drill.navigator.odometer.clock_offset == pytest.approx(base, abs=0.01)
-    wide = Machine(base, Settings(clock_offset_limit=1e10))
+    wide = Machine(base, NavigatorSettings(clock_offset_limit=1e10))
     assert drives(wide.drill.on(wide.frame("r1", 0.2, 0.0)))
 
 

@@ -33,7 +33,7 @@ from edge_cloud_spec.nav.motion import (
 from edge_cloud_spec.nav.navigator import PROGRESS_S, QUICK, STALL
 from edge_cloud_spec.nav.odometer import Track
 from edge_cloud_spec.nav.pose import Pose, Velocity
-from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, Settings
+from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings
 
 FORWARD, BACK = "move forward large", "move backward large"
 LEFT, RIGHT = "turn left large", "turn right large"
@@ -46,8 +46,10 @@ TURNED = Pose(yaw=math.radians(12))
 Patch = pytest.MonkeyPatch
 
 
-def steady(action: str, takes: float = 0.2, settings: Settings | None = None, **more: Any) -> Rover:
-    return Rover(lambda seen: action, lambda number: takes, settings or Settings(), **more)
+def steady(
+    action: str, takes: float = 0.2, settings: NavigatorSettings | None = None, **more: Any
+) -> Rover:
+    return Rover(lambda seen: action, lambda number: takes, settings or NavigatorSettings(), **more)
 
 
 def anything(
@@ -62,7 +64,7 @@ def anything(
     return Rover(
         lambda seen: random.choice(ACTIONS),
         lambda number: random.uniform(0.05, slowest),
-        Settings(drive=drive, odometry=odometry),
+        NavigatorSettings(drive=drive, odometry=odometry),
         lag,
     )
 
@@ -129,7 +131,9 @@ def test_a_step_that_does_not_count_from_its_frame_is_found_out(
 
 
 def test_a_robot_that_decides_on_the_move_does_not_stand() -> None:
-    waiting, driving = (steady(FORWARD, settings=Settings(drive=drive)) for drive in DRIVES[::-1])
+    waiting, driving = (
+        steady(FORWARD, settings=NavigatorSettings(drive=drive)) for drive in DRIVES[::-1]
+    )
     waiting.run(30.0)
     driving.run(2.0)
     stood = driving.stood  # before its first decision
@@ -154,7 +158,7 @@ def test_actions_that_replace_themselves_count_for_what_was_made(action: str) ->
 
 def test_a_search_of_no_degrees_counts_nothing() -> None:
     limits = Limits(speed=0.25, move=Axis(0.0, 0.0), turn=Axis(0.0, 0.0))
-    drill = moving(FORWARD, settings=Settings(limits=limits, steps=Steps(search=0.0)))
+    drill = moving(FORWARD, settings=NavigatorSettings(limits=limits, steps=Steps(search=0.0)))
     drill.on(words("action: search;", "r2", age=0.0, stamp=stamp(drill)))
     for _ in range(10):
         step(drill)
@@ -164,14 +168,16 @@ def test_a_search_of_no_degrees_counts_nothing() -> None:
 class Followed(Drill):
     """With odometry of a base that follows at once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: NavigatorSettings) -> None:
         super().__init__(settings)
         self.pose = Pose()
 
 
-def moving(first: str, verified: bool = True, settings: Settings | None = None) -> Followed:
+def moving(
+    first: str, verified: bool = True, settings: NavigatorSettings | None = None
+) -> Followed:
     """A robot with odometry that has moved for 0.4 s by this action, where it was told to be."""
-    drill = Followed(settings or Settings(allow_unverified=True))
+    drill = Followed(settings or NavigatorSettings(allow_unverified=True))
     track(drill)
     drill.on(words(f"action: {first};", verified=verified, age=0.0, stamp=stamp(drill)))
     for _ in range(8):
@@ -232,7 +238,7 @@ def test_what_cannot_begin_at_this_speed_has_the_robot_stand_first(
 def test_nothing_begins_on_a_frame_of_more_than_a_second_of_driving_ago(
     driven: float, begins: bool
 ) -> None:
-    drill = moving(FORWARD, settings=Settings(limits=Limits(speed=0.3)))
+    drill = moving(FORWARD, settings=NavigatorSettings(limits=Limits(speed=0.3)))
     taken, ticks = stamp(drill), round(driven / PERIOD)
     for _ in range(ticks):
         step(drill)

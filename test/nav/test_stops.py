@@ -25,7 +25,7 @@ from edge_cloud_spec.nav.events import (
 )
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import FOLLOWING, START, GoalStatus, Status
+from edge_cloud_spec.nav.status import FOLLOWING, START, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     SETTLE_S,
     WAS_STOPPED,
@@ -287,7 +287,7 @@ class Graph:
         self.now, self.said = 100.0, GoalStatus("idle")
         self.goals: list[GoalStatus] = []
         self.loop: DecisionLoop = DecisionLoop()
-        self.navigator, self._statuses = Navigator(stops=7), [Status("idle", stops=7)]
+        self.navigator, self._statuses = Navigator(stops=7), [NavigatorStatus("idle", stops=7)]
         self.queues: dict[tuple[str, str], list[Order]] = {}
         for channel in ("loop", "navigator"):
             self._tell(channel, BOX)

@@ -16,7 +16,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report
-from edge_cloud_spec.nav.status import GoalStatus, Status
+from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
 from edge_cloud_spec.nodes.runtime.qos import EVERY_PUBLISHER, LATCHED, RELIABLE
 
@@ -51,7 +51,7 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
     a queue of one kept the last only."""
     heard: list[object] = []
     monkeypatch.setattr(node._pilot, "hear", heard.append)
-    said = [Status("ready", "r1", detail, 7) for detail in ("done: search", "search")]
+    said = [NavigatorStatus("ready", "r1", detail, 7) for detail in ("done: search", "search")]
     with Peer() as navigator:
         publisher = navigator.create_publisher(NavStatus, "nav_status", LATCHED)
         navigator.until(publisher.get_subscription_count)
@@ -128,9 +128,9 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
     robot.until(lambda: robot.told().startswith("stopped"))
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
-    navigator.publish(NavStatus(**Status("moving", "r1", "move forward small").fields))
+    navigator.publish(NavStatus(**NavigatorStatus("moving", "r1", "move forward small").fields))
     robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
-    navigator.publish(NavStatus(**Status("idle", "r1", "done: move forward small").fields))
+    navigator.publish(NavStatus(**NavigatorStatus("idle", "r1", "done: move forward small").fields))
     robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))
     robot.picture = frame()

@@ -16,7 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.models.image import decode_image
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
     CameraTopics,
@@ -154,14 +154,14 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
     assert taken > 20
 
 
-FINE, PRESSED = Status("idle", "-", "started"), Status("stopped", "-", "e_stop")
+FINE, PRESSED = NavigatorStatus("idle", "-", "started"), NavigatorStatus("stopped", "-", "e_stop")
 
 
 @pytest.mark.parametrize(
     ("given", "level", "words"),
     [
         ({}, Level.OK, ()),
-        ({"status": Status("stopped", "-", "told to stop")}, Level.OK, ()),
+        ({"status": NavigatorStatus("stopped", "-", "told to stop")}, Level.OK, ()),
         ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
@@ -278,7 +278,7 @@ def monitored(heard: bool) -> Health:
 
 
 def test_the_nodes_own_healths_are_what_is_told() -> None:
-    status = Status("idle")
+    status = NavigatorStatus("idle")
     camera = no_picture(CameraTopics(("/image/compressed", "/image")))
     for health, *lines in (
         (drafter_health("", camera), "camera: no picture on /image/compressed"),

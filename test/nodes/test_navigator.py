@@ -23,7 +23,7 @@ from std_msgs.msg import Bool
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.motion import Velocity
-from edge_cloud_spec.nav.status import GOAL_STATES, STATES, GoalStatus, Status
+from edge_cloud_spec.nav.status import GOAL_STATES, STATES, GoalStatus, NavigatorStatus
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
@@ -32,9 +32,9 @@ from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 def test_states_have_the_numbers_of_the_message() -> None:
     assert [getattr(NavStatus, state.upper()) for state in STATES] == [1, 2, 3, 4]
     for state in STATES:
-        assert Status.read(NavStatus(**Status(state).fields)).state == state
+        assert NavigatorStatus.read(NavStatus(**NavigatorStatus(state).fields)).state == state
     with pytest.raises(ValueError, match="no state"):
-        Status.read(NavStatus())
+        NavigatorStatus.read(NavStatus())
     for number, state in enumerate(GOAL_STATES):
         assert getattr(InstructionStatus, state.upper()) == number
         said = GoalStatus(state, "find it", "why", "a-1")

@@ -10,7 +10,7 @@ from helpers.graph.topic_messages import draft, message, settled, verdict
 from PIL import Image
 
 from edge_cloud_spec.edge.link.state import LinkQuality, LinkReport
-from edge_cloud_spec.nav.status import Status
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.observe.annotated_picture import (
     BACK,
     COLOURS,
@@ -157,6 +157,8 @@ def test_a_log_that_keeps_two_decisions_forgets_the_others() -> None:
         asked = message(kind=0, seed=number, preset="dsd", payload=b"")
         asked.request_id = f"r{number}"
         run_log.on_message("decode_request", asked, float(number))
-        run_log.on_message("nav_status", SimpleNamespace(**Status("idle").fields), float(number))
+        run_log.on_message(
+            "nav_status", SimpleNamespace(**NavigatorStatus("idle").fields), float(number)
+        )
     assert [d.number for d in run_log.decisions.values()] == [9, 10]
     assert len(run_log.statuses) == 2

@@ -17,7 +17,7 @@ from helpers.parameters_page import NODES
 from helpers.sros2_policy import Policy
 
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, graph
-from edge_cloud_spec.nav.navigator import Settings
+from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec.options import field_error, flat_fields
@@ -134,5 +134,5 @@ def test_the_collision_monitor_stands_behind_our_navigator() -> None:
     assert set(values["observation_sources"]) <= values.keys()
     page = (ROOT / "docs/nav2_collision_monitor.md").read_text()
     slow = yaml.safe_load(page.split("```yaml")[1].split("```")[0])["stop_zone"]
-    fastest = Settings().limits.speed
+    fastest = NavigatorSettings().limits.speed
     assert slow["action_type"] == "slowdown" and round(fastest * slow["slowdown_ratio"], 2) == 0.0

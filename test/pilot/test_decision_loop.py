@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.status import GoalStatus, Status
+from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     FULL,
@@ -55,7 +55,7 @@ def play(loop: DecisionLoop, *steps: tuple[Any, ...]) -> None:
             assert not effects or found == effects[0], (now, event, found)
 
 
-def following(*statuses: Status, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
+def following(*statuses: NavigatorStatus, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
     """A loop that follows an instruction since 0 s, and heard these statuses then."""
     loop: DecisionLoop = DecisionLoop(LoopSettings(explain, lag=lag))
     play(loop, (0.0, Instruction(IT), [followed()]), *((0.0, status) for status in statuses))
@@ -69,7 +69,7 @@ def decision(number: int, name: str, stops: int = 7) -> Decide:
 
 def deciding(explain: str = FULL) -> DecisionLoop:
     """The decision r1 began at 1 s and is under way."""
-    loop = following(Status("idle", stops=7), explain=explain)
+    loop = following(NavigatorStatus("idle", stops=7), explain=explain)
     play(loop, (1.0, frame("first")), (1.0, decision(1, "first")))
     return loop
 
@@ -85,10 +85,10 @@ def test_a_decision_under_way_is_not_in_the_way_of_itself() -> None:
 def test_the_next_is_due_on_a_frame_from_after_the_navigator_said_ready() -> None:
     play(
         deciding(),
-        (2.0, Status("moving", "r1", stops=7)),
+        (2.0, NavigatorStatus("moving", "r1", stops=7)),
         (2.5, frame("too early")),
         (2.5, False),
-        (3.0, Status("ready", "r1", stops=7)),
+        (3.0, NavigatorStatus("ready", "r1", stops=7)),
         (3.0, False),  # no frame is from after that
         (3.1, frame("moving")),
         (3.1, True),
@@ -102,9 +102,12 @@ def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
     play(
         deciding(),
         (2.0, Ended(SEARCH)),
-        (3.0, Status("ready", "r1", "search", 7)),
+        (3.0, NavigatorStatus("ready", "r1", "search", 7)),
         (3.1, frame("moving")),
-        *((3.2, Status("ready", "r1", detail, 7)) for detail in ("done: search", "search")),
+        *(
+            (3.2, NavigatorStatus("ready", "r1", detail, 7))
+            for detail in ("done: search", "search")
+        ),
         (3.2, decision(2, "moving")),
     )
 
@@ -112,14 +115,14 @@ def test_what_is_said_of_a_motion_that_goes_on_drops_no_frame() -> None:
 def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled() -> None:
     play(
         deciding(),
-        (3.0, Status("ready", "r1", stops=7)),
+        (3.0, NavigatorStatus("ready", "r1", stops=7)),
         (3.1, frame("moving")),
         (3.2, Ended(SEARCH)),
         (3.2, decision(2, "moving")),
-        (4.0, Status("idle", "r1", "done: search", 7)),
+        (4.0, NavigatorStatus("idle", "r1", "done: search", 7)),
         (4.1, frame("at rest")),
         (4.1, False),
-        (4.2, Status("idle", "r2", "refused: its frame is too old", 7)),
+        (4.2, NavigatorStatus("idle", "r2", "refused: its frame is too old", 7)),
         (4.2, False),  # the frame is from before that
         (4.3, frame("later")),
         (4.3, True),
@@ -129,7 +132,7 @@ def test_a_decision_that_began_on_the_move_is_the_only_one_until_it_is_settled()
 def test_a_refused_decision_is_followed_by_another() -> None:
     play(
         deciding(),
-        (2.0, Status("idle", "r1", "refused: its frame is from before", 8)),
+        (2.0, NavigatorStatus("idle", "r1", "refused: its frame is from before", 8)),
         (2.0, Ended(SEARCH)),
         (2.1, frame("second")),
         (2.1, decision(2, "second", 8)),
@@ -175,14 +178,14 @@ def test_a_decision_that_an_idle_navigator_did_not_receive_is_made_anew() -> Non
 def test_a_frame_from_before_a_stop_or_a_release_is_not_decided_on(state: str) -> None:
     """It would be told with a count of stops that is newer than the frame."""
     play(
-        following(Status("idle", stops=7)),
+        following(NavigatorStatus("idle", stops=7)),
         (1.0, frame("before")),
-        (1.5, Status(state, stops=8)),
+        (1.5, NavigatorStatus(state, stops=8)),
         (1.7, frame("held")),
-        (2.0, Status("idle", "-", "released", 9)),
+        (2.0, NavigatorStatus("idle", "-", "released", 9)),
         (2.0, None),
         (3.0, frame("after")),
-        (3.1, Status("idle", "-", "another detail", 9)),  # no other count
+        (3.1, NavigatorStatus("idle", "-", "another detail", 9)),  # no other count
         (3.1, decision(1, "after", 9)),
     )
 
@@ -193,13 +196,13 @@ def test_one_that_is_told_often_decides_by_the_count_of_when_its_frame_was_taken
     period: float, lag: float
 ) -> None:
     """With pictures that come later than it is told again, too."""
-    loop = following(Status("idle", "r0", "released", 7), lag=lag)
+    loop = following(NavigatorStatus("idle", "r0", "released", 7), lag=lag)
     decided, step = [], 0.125
     for number in range(1, 80):
         now = number * step
         if now % period == 0.0:
             loop.on(Instruction(IT), now)
-            loop.on(Status("idle", "r0", "released", 7 + int(now / period)), now)
+            loop.on(NavigatorStatus("idle", "r0", "released", 7 + int(now / period)), now)
         loop.on(frame(str(now - lag)), now)
         decide = loop.take(f"r{number}", now)
         if decide is not None:
@@ -212,7 +215,7 @@ def test_one_that_is_told_often_decides_by_the_count_of_when_its_frame_was_taken
 
 def test_a_frame_that_was_on_its_way_when_the_robot_came_to_rest_is_dropped() -> None:
     play(
-        following(Status("idle", stops=7), lag=2.0),
+        following(NavigatorStatus("idle", stops=7), lag=2.0),
         (1.9, frame("on its way")),
         (1.9, None),
         (2.0, frame("at rest")),
@@ -264,7 +267,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
     loop.settings = LoopSettings(FULL)  # a decision keeps the settings of its beginning
     effects = loop.on(Answered(words), 1.5)
     if due:
-        loop.on(Status("ready", "r1", stops=7), 2.0)
+        loop.on(NavigatorStatus("ready", "r1", stops=7), 2.0)
         effects += loop.on(frame("second"), 2.5)
         assert loop.is_due(2.5)
         effects += loop.on(frame("third"), 2.6)
@@ -289,11 +292,11 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
             GoalStatus("stopped", detail="e_stop; publish the instruction again to go on"),
         ),
         (Paused("not active"), "not active", GoalStatus("inactive", detail="not active")),
-        (Status("idle", "-", "released", 8), "the robot was stopped or released", None),
+        (NavigatorStatus("idle", "-", "released", 8), "the robot was stopped or released", None),
     ],
 )
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
-    event: Instruction | EStop | Paused | Status, why: str, said: GoalStatus | None
+    event: Instruction | EStop | Paused | NavigatorStatus, why: str, said: GoalStatus | None
 ) -> None:
     effects = [Abandon(why), *([said] if said else [])]
     play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH, abandoned=True), []))
@@ -304,7 +307,7 @@ def test_the_instruction_that_is_followed_changes_nothing_when_it_is_said_again(
     play(
         loop,
         (1.1, Instruction(f" {IT}\n"), [followed()]),
-        (1.1, Status("idle", stops=8), []),  # the navigator counts it
+        (1.1, NavigatorStatus("idle", stops=8), []),  # the navigator counts it
         (1.2, Ended("action: stop;"), [GoalStatus("done", IT, goal_id="goal-1")]),
     )
     assert not loop.instruction
@@ -338,7 +341,7 @@ def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
     loop.blind = "no picture"
     lines += loop.on(Tick(), 3.0) + loop.on(Tick(), 4.0)
     loop.blind = ""
-    lines += loop.on(Status("stopped", "-", "e_stop", 7), 5.0)
+    lines += loop.on(NavigatorStatus("stopped", "-", "e_stop", 7), 5.0)
     assert [str(line) for line in lines] == [
         f"following {IT}: no decision: the cloud is gone",
         f"following {IT}: no picture",

@@ -20,8 +20,8 @@ from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.motion import Limits
-from edge_cloud_spec.nav.settings import Settings
-from edge_cloud_spec.nav.status import GoalStatus, Status
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
     FULL,
@@ -87,7 +87,7 @@ class Flight:
 
 def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() -> None:
     flight = Flight()
-    flight.pilot.hear(Status("idle", stops=7))
+    flight.pilot.hear(NavigatorStatus("idle", stops=7))
     decide = flight.take()
     assert flight.pilot.take() is None, "one at a time"
     flight.runner.go_on.set()
@@ -233,7 +233,7 @@ class Flying(Flight):
     def __enter__(self) -> Flying:
         self._thread.start()
         self.pilot.hear(Instruction(IT))
-        self.pilot.hear(Status("idle", stops=7))
+        self.pilot.hear(NavigatorStatus("idle", stops=7))
         self.see()
         assert self.runner.said.acquire(timeout=REPLY_TIMEOUT)
         return self
@@ -261,7 +261,7 @@ def test_without_explanations_a_decode_ends_at_its_action() -> None:
 @pytest.mark.parametrize("event", [Instruction("stop"), EStop(True)], ids=str)
 def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event) -> None:
     with Flying(explaining(FULL)) as flying:
-        flying.pilot.hear(Status("ready", flying.of(Words)[-1].request, stops=7))
+        flying.pilot.hear(NavigatorStatus("ready", flying.of(Words)[-1].request, stops=7))
         flying.see()
         assert not flying.runner.ends, "the explanation is wanted"
         assert flying.pilot.take() is None, "and one decision is made at a time"
@@ -284,7 +284,7 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
     monkeypatch.setattr(decision_loop, "check_instruction", check_meanwhile)
     flight.pilot.hear(Instruction(IT))
     threads[0].join()
-    flight.pilot.hear(Status("idle", stops=7))
+    flight.pilot.hear(NavigatorStatus("idle", stops=7))
     flight.see()
     assert not flight.pilot.instruction and flight.pilot.take() is None
 
@@ -395,7 +395,7 @@ def test_settings_and_odometry_are_ones_own() -> None:
         at[0] += robot.commands[-1][0] * 0.05 if robot.commands else 0.0
         return at[0], at[1], at[2]
 
-    slow = Settings(limits=Limits(speed=0.15))
+    slow = NavigatorSettings(limits=Limits(speed=0.15))
     assert robot.go(odometry=odometry, settings=slow) == f"done {IT}"
     assert robot.moved and max(vx for vx, _, _ in robot.commands) <= 0.15
     assert 0.0 < at[0] < 0.4, "a small step, or less where the stop came before its end"

@@ -46,7 +46,7 @@ from ..session.events import (
     Reply,
     Scored,
 )
-from ..session.session import Status, Trigger
+from ..session.session import SessionStatus, Trigger
 from ..session.validation import check_verified
 from .histories import Histories, UnknownHistory
 from .model_runner import ModelRunner
@@ -138,7 +138,7 @@ class Engine:
 
     def go_on(self, session: HeldSession) -> None:
         """Queue a blocked pass again, now that its input has arrived."""
-        if session in self._sessions and session.status is Status.BLOCKED:
+        if session in self._sessions and session.status is SessionStatus.BLOCKED:
             session.turn(Trigger.PASS_UNBLOCKED)
             self._queue_pass(session)
 
@@ -181,7 +181,7 @@ class Engine:
         session = stream.session
         if session is None or stream.gone or session not in self._sessions:
             return bool(stream.waiting or stream.gone)
-        scores = session.status in (Status.SCORING, Status.BLOCKED)
+        scores = session.status in (SessionStatus.SCORING, SessionStatus.BLOCKED)
         return bool(stream.waiting) and not (scores and session.due.awaited)
 
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
@@ -337,7 +337,7 @@ class Engine:
 
         If the robot comes back and drafts, the prefill continues.
         """
-        target, waits = session.target, session.status is Status.BLOCKED
+        target, waits = session.target, session.status is SessionStatus.BLOCKED
         is_heard = session.stream is not None and not session.stream.gone
         if session not in self._sessions or not (is_heard or waits):
             if not target.ready:
@@ -361,7 +361,7 @@ class Engine:
 
     def _wait_for_memory(self, session: HeldSession, error: MemoryFull) -> None:
         """Wait for memory until another session's pass or chunk is over."""
-        others, waits = self._sessions.hold_memory(session), session.status is Status.BLOCKED
+        others, waits = self._sessions.hold_memory(session), session.status is SessionStatus.BLOCKED
         if not error.retry_s or (waits and not others):
             self._fail(session, error)
         elif waits:  # without a draft it is not urgent
@@ -369,7 +369,9 @@ class Engine:
 
     def _propose(self, session: HeldSession, wanted: Propose, arrived: float) -> None:
         """Let the cloud's draft model draft, unless the robot's draft came first."""
-        is_stale = session.status is not Status.DRAFTING or len(wanted.prefix) < len(session.tokens)
+        is_stale = session.status is not SessionStatus.DRAFTING or len(wanted.prefix) < len(
+            session.tokens
+        )
         if session not in self._sessions or is_stale:
             return
         if not session.generating or (not wanted.needed and self._scheduler.has_model_work):

@@ -54,7 +54,7 @@ from .events import (
 from .validation import DraftRules
 
 
-class Status(Enum):
+class SessionStatus(Enum):
     """What a session does."""
 
     WAITING = "nothing is due before the robot's next message"
@@ -79,35 +79,35 @@ class Trigger(Enum):
 
 
 # The next status. A trigger that is not listed is refused.
-TRANSITIONS: Transitions[Status, Trigger] = {
-    Status.WAITING: {
-        Trigger.DRAFT_WANTED: Status.DRAFTING,
-        Trigger.PASS_DUE: Status.SCORING,
-        Trigger.ENDED: Status.FINISHED,
+TRANSITIONS: Transitions[SessionStatus, Trigger] = {
+    SessionStatus.WAITING: {
+        Trigger.DRAFT_WANTED: SessionStatus.DRAFTING,
+        Trigger.PASS_DUE: SessionStatus.SCORING,
+        Trigger.ENDED: SessionStatus.FINISHED,
     },
-    Status.DRAFTING: {
-        Trigger.DRAFT_RETURNED: Status.WAITING,
-        Trigger.ENDED: Status.FINISHED,
+    SessionStatus.DRAFTING: {
+        Trigger.DRAFT_RETURNED: SessionStatus.WAITING,
+        Trigger.ENDED: SessionStatus.FINISHED,
     },
-    Status.SCORING: {
-        Trigger.PASS_BLOCKED: Status.BLOCKED,
-        Trigger.JUDGED: Status.WAITING,
-        Trigger.REJECTED: Status.RESAMPLING,
-        Trigger.ENDED: Status.FINISHED,
+    SessionStatus.SCORING: {
+        Trigger.PASS_BLOCKED: SessionStatus.BLOCKED,
+        Trigger.JUDGED: SessionStatus.WAITING,
+        Trigger.REJECTED: SessionStatus.RESAMPLING,
+        Trigger.ENDED: SessionStatus.FINISHED,
     },
-    Status.BLOCKED: {
-        Trigger.PASS_UNBLOCKED: Status.SCORING,
-        Trigger.ENDED: Status.FINISHED,
+    SessionStatus.BLOCKED: {
+        Trigger.PASS_UNBLOCKED: SessionStatus.SCORING,
+        Trigger.ENDED: SessionStatus.FINISHED,
     },
-    Status.RESAMPLING: {
-        Trigger.PASS_DUE: Status.SCORING,
-        Trigger.ENDED: Status.FINISHED,
+    SessionStatus.RESAMPLING: {
+        Trigger.PASS_DUE: SessionStatus.SCORING,
+        Trigger.ENDED: SessionStatus.FINISHED,
     },
-    Status.FINISHED: {Trigger.ENDED: Status.FINISHED},
+    SessionStatus.FINISHED: {Trigger.ENDED: SessionStatus.FINISHED},
 }
 
-IDLE = (Status.WAITING, Status.RESAMPLING)  # in these a draft may be scored
-OVER = (Status.RESAMPLING, Status.FINISHED)  # in these the cloud does not generate
+IDLE = (SessionStatus.WAITING, SessionStatus.RESAMPLING)  # in these a draft may be scored
+OVER = (SessionStatus.RESAMPLING, SessionStatus.FINISHED)  # in these the cloud does not generate
 
 
 class CloudSession:
@@ -137,7 +137,7 @@ class CloudSession:
         model."""
         self.name, self.opening, self.base = name, opening, base
         self.grammar = grammar
-        self.status = Status.WAITING
+        self.status = SessionStatus.WAITING
         self.due = DuePass(EMPTY)
         self.counters = counters or Counters()
         self._answer = VerifiedAnswer()
@@ -190,7 +190,10 @@ class CloudSession:
         """Whether a robot with this verified prefix can resume: all verdicts after it are still
         known."""
         if self.opening.split is not None:  # the robot may also need P after a rejection
-            return here == self.digest and self.status in (Status.WAITING, Status.FINISHED)
+            return here == self.digest and self.status in (
+                SessionStatus.WAITING,
+                SessionStatus.FINISHED,
+            )
         return here == self.digest or here in self._history
 
     def pause(self) -> None:
@@ -209,13 +212,13 @@ class CloudSession:
         here = base == self.digest  # another verifier rejected it, or this one
         if self._rejected is not None and (here or base == self._history.last):
             return [Reply(RowMessage(base, self._rejected))]
-        if here and self.opening.split and self.status is Status.WAITING:
+        if here and self.opening.split and self.status is SessionStatus.WAITING:
             return self._score(DuePass(EMPTY, row_only=True))
         return []
 
     def _on_predicted(self, event: Predicted) -> list[Effect]:
         """Forward an early exit's prediction, restricted to the robot's nodes."""
-        if self.status is not Status.SCORING or not self.due.exits:
+        if self.status is not SessionStatus.SCORING or not self.due.exits:
             return []
         path, token = self.due.as_drafted(event.path, event.token)
         return [Reply(Prediction(self.digest, path, token, event.confidence))]
@@ -239,7 +242,7 @@ class CloudSession:
         """Handle a robot's draft; raises BadDraft."""
         base, resampled = message.base, message.resampled
         self.counters.drafts += 1
-        if self.status is Status.DRAFTING and not message.hint and base == self.digest:
+        if self.status is SessionStatus.DRAFTING and not message.hint and base == self.digest:
             # The robot takes the lead, and awaits the verdict on this draft.
             self._generation = None
             self.turn(Trigger.DRAFT_RETURNED)
@@ -254,7 +257,7 @@ class CloudSession:
             return self._repeat(self._history[base])
         after_drawn = self.digest if resampled is None else self.digest.extend((resampled,))
         if self._rejected is None:
-            idle = self.status in (Status.WAITING, Status.FINISHED)
+            idle = self.status in (SessionStatus.WAITING, SessionStatus.FINISHED)
             if resampled is not None and base == after_drawn and idle:
                 return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
             here = self.digest
@@ -264,7 +267,7 @@ class CloudSession:
                 return self._repeat(RowMessage(base, self._rejected))
             here = after_drawn
         if base != here or message.hint or self.status not in IDLE:
-            self._drafts.keep(message, late=self.status is Status.DRAFTING)
+            self._drafts.keep(message, late=self.status is SessionStatus.DRAFTING)
             return []
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
         return [*self._adopt(resampled), *self._score(self._drafts.given(message))]
@@ -299,7 +302,7 @@ class CloudSession:
 
         late: also use the rest of a draft for an earlier prefix.
         """
-        if self.status in (Status.DRAFTING, Status.SCORING, Status.BLOCKED):
+        if self.status in (SessionStatus.DRAFTING, SessionStatus.SCORING, SessionStatus.BLOCKED):
             return []
         waiting = self._next_pushed(late=late)
         if waiting or self._generation is None:

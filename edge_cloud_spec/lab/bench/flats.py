@@ -24,7 +24,7 @@ from ...models.vlm import Vlm
 from ...nav.answer import action_of
 from ...nav.events import Words
 from ...nav.pose import wrap
-from ...nav.settings import STOP_AND_GO, Settings
+from ...nav.settings import STOP_AND_GO, NavigatorSettings
 from ...presets import load_preset
 from ...share import rules_text
 from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
@@ -67,7 +67,7 @@ def walk(flat: Flat, say: Say) -> FlatResult:
     poses = [flat.room.start]
     scene = Scene(flat.room)
     world = World(scene)
-    settings = Settings(drive=STOP_AND_GO)
+    settings = NavigatorSettings(drive=STOP_AND_GO)
     base = VirtualBase(timeline, world, settings, lambda _: None, lambda: poses.append(world.pose))
     caster, camera = Camera(scene, "rays", _SEGMENTED), Camera(scene)
 

@@ -26,7 +26,7 @@ STALL_S = (0.5, 2.5)
 
 
 @dataclass(frozen=True)
-class Drive:
+class LinkFigures:
     """A drive's percentiles 50, 99, 99.9 and 100 of round trips, ms, and its stalls in five
     minutes."""
 
@@ -39,20 +39,20 @@ class Drive:
 
 # Urban: as published. Rural: p50 and the range of p99 are; the rest, and all stalls, are assumed.
 DRIVES = {
-    "urban-1": Drive(16, 27, 210, 694, 0),
-    "urban-2": Drive(18, 28, 207, 343, 1),
-    "urban-3": Drive(19, 279, 1_310, 2_480, 3),
-    "rural-1": Drive(24, 400, 900, 1_500, 1),
-    "rural-2": Drive(28, 900, 1_800, 2_500, 2),
-    "rural-3": Drive(32, 2_000, 3_500, 4_500, 3),
-    "rural-4": Drive(36, 5_000, 7_000, 8_000, 4),
-    "rural-5": Drive(41, 10_900, 12_000, 12_500, 5),
-    "rural-6": Drive(560, 2_500, 4_000, 5_000, 3),
-    "rural-7": Drive(700, 10_900, 12_000, 12_500, 5),
+    "urban-1": LinkFigures(16, 27, 210, 694, 0),
+    "urban-2": LinkFigures(18, 28, 207, 343, 1),
+    "urban-3": LinkFigures(19, 279, 1_310, 2_480, 3),
+    "rural-1": LinkFigures(24, 400, 900, 1_500, 1),
+    "rural-2": LinkFigures(28, 900, 1_800, 2_500, 2),
+    "rural-3": LinkFigures(32, 2_000, 3_500, 4_500, 3),
+    "rural-4": LinkFigures(36, 5_000, 7_000, 8_000, 4),
+    "rural-5": LinkFigures(41, 10_900, 12_000, 12_500, 5),
+    "rural-6": LinkFigures(560, 2_500, 4_000, 5_000, 3),
+    "rural-7": LinkFigures(700, 10_900, 12_000, 12_500, 5),
 }
 
 
-def round_trips(drive: Drive, count: int, random: np.random.Generator) -> np.ndarray:
+def round_trips(drive: LinkFigures, count: int, random: np.random.Generator) -> np.ndarray:
     """Round trips float64 [count], ms, one per ``PERIOD``; nan in a stall."""
     smooth = random.standard_normal(count)
     for _ in range(2):  # an order in which neighbours are alike
@@ -73,7 +73,7 @@ def round_trips(drive: Drive, count: int, random: np.random.Generator) -> np.nda
     return trips
 
 
-def write_link(path: Path, drive: Drive, seconds: float, seed: Sequence[int]) -> None:
+def write_link(path: Path, drive: LinkFigures, seconds: float, seed: Sequence[int]) -> None:
     """Write a trace of this drive; raises UserError if that is impossible."""
     trips = round_trips(drive, int(seconds / PERIOD), np.random.default_rng(seed))
     figures = np.nanpercentile(trips, [100 * share for share in SHARES])

@@ -33,7 +33,7 @@ from ...bringup.running_graph import free_address, free_domain, is_serving
 from ...edge.link.state import LinkReport
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...nav.status import UNKNOWN, GoalStatus, Status
+from ...nav.status import UNKNOWN, GoalStatus, NavigatorStatus
 from ...nodes.runtime.node_thread import NodeThread
 from ...nodes.runtime.qos import DECODE, RELIABLE
 from ...nodes.topics import TOPICS
@@ -182,7 +182,7 @@ class Watch:
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self.lines = dict.fromkeys(LINES, "")
-        self.nav_status = Status("stopped")
+        self.nav_status = NavigatorStatus("stopped")
         self.instruction_status = GoalStatus(UNKNOWN)
         self.last_motion = 0.0  # when the last velocity that moves was published
         self.last_command: Command | None = None
@@ -249,7 +249,7 @@ class Watch:
         return message
 
     def _on_nav_status(self, at: float, message: Any) -> None:
-        self.nav_status = Status.read(message)
+        self.nav_status = NavigatorStatus.read(message)
         self._line(at, "nav_status", str(self.nav_status))
 
     def _on_instruction_status(self, at: float, message: Any) -> None:

@@ -16,7 +16,7 @@ from ...bringup.running_graph import LaunchConfig, RunningGraph, free_address, l
 from ...decoding.policy import RULES, check_rule, temperature_of
 from ...errors import UserError
 from ...models.prompt import ORDERS
-from ...nav.status import Status
+from ...nav.status import NavigatorStatus
 from ...observe.console_view import ConsoleView
 from ...observe.observer import Observer
 from ...presets import load_preset, preset_names
@@ -165,7 +165,7 @@ def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: 
             return result
 
 
-def _status(observer: Observer) -> Status:
+def _status(observer: Observer) -> NavigatorStatus:
     """The navigator's status, which was received before the run began."""
     status = observer.read(lambda run_log: run_log.nav_status)
     assert status is not None

@@ -24,7 +24,7 @@ LEAST_MBIT = 0.001  # that a row of a trace can have
 GAP = 3.0  # periods without a row, of a trace: in more than these its link was out
 
 
-class LinkState(NamedTuple):
+class LinkConditions(NamedTuple):
     """The link's one-way delay and rate (0: unlimited), valid until ``until`` (s)."""
 
     delay_ms: float
@@ -46,13 +46,13 @@ class LinkTrace:
     rate_mbit: tuple[float, ...]
     seconds: float
 
-    def at(self, time: float) -> LinkState:
+    def at(self, time: float) -> LinkConditions:
         """The link's state at this time, s."""
         cycle, local = divmod(time, self.seconds)
         row = bisect_right(self.begins, local) - 1
         # a rounded sum may be no later than the time itself
         until = max(cycle * self.seconds + self._ends[row], math.nextafter(time, math.inf))
-        return LinkState((self.rtt_ms[row] or 0.0) / 2, self.rate_mbit[row], until)
+        return LinkConditions((self.rtt_ms[row] or 0.0) / 2, self.rate_mbit[row], until)
 
     def outages(self) -> Iterator[tuple[float, float]]:
         """The begin and end of each outage, s from the start; endless if there are any."""
@@ -166,11 +166,11 @@ class LinkProfile:
         ):
             raise UserError("an outage is EVERY,FOR in seconds, and over before the next: 60,2")
 
-    def at(self, time: float) -> LinkState:
+    def at(self, time: float) -> LinkConditions:
         """The link's state at this time, s from the start."""
         if self.trace is not None:
             return self.trace.at(time)
-        return LinkState(self.delay_ms, self.rate_mbit, math.inf)
+        return LinkConditions(self.delay_ms, self.rate_mbit, math.inf)
 
     def sent(self, begin: float, size: int) -> float:
         """When the last of ``size`` bytes is sent if the first is sent at ``begin``; s."""

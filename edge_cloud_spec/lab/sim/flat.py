@@ -90,7 +90,7 @@ class Doorway:
 
 
 @dataclass(frozen=True)
-class Goal:
+class Destination:
     """To stand at a thing and face it, in an area, or in the hallway with this heading (rad)."""
 
     thing: str = ""
@@ -109,7 +109,7 @@ class Flat:
     areas: tuple[Area, ...]
     doorways: tuple[Doorway, ...]
     family: str
-    goals: tuple[Goal, ...]
+    goals: tuple[Destination, ...]
 
     @cached_property
     def ways(self) -> Ways:
@@ -124,14 +124,14 @@ class Flat:
         rooms = (i for i, area in enumerate(self.areas) if i and area.contains(x, y))
         return next(rooms, HALLWAY)
 
-    def area_of(self, goal: Goal) -> int:
+    def area_of(self, goal: Destination) -> int:
         """The index of the area in which the goal is."""
         if not goal.thing:
             return goal.area
         thing = self.room.thing(goal.thing)
         return self.area_at(thing.x, thing.y)
 
-    def reached(self, goal: Goal, pose: Pose) -> bool:
+    def reached(self, goal: Destination, pose: Pose) -> bool:
         """Whether a robot that stands at ``pose`` is there: at a thing as ``thing_in_front``."""
         if goal.thing:
             thing = self.room.thing(goal.thing)
@@ -140,7 +140,7 @@ class Flat:
         inside = self.areas[goal.area].contains(pose.x, pose.y, 0.1)
         return inside and (goal.yaw is None or abs(wrap(pose.yaw - goal.yaw)) <= TURNED)
 
-    def field(self, goal: Goal) -> np.ndarray:
+    def field(self, goal: Destination) -> np.ndarray:
         """Metres from each cell of ``ways`` to the nearest place at the goal."""
         x, y = self.ways.points[..., 0], self.ways.points[..., 1]
         area, off = self.areas[self.area_of(goal)], 0.0 if goal.thing else 0.3
@@ -417,7 +417,7 @@ def _fits(thing: Thing, area: Area, door: Doorway, others: list[Thing], gap: flo
     return all(other.distance(px, py) >= gap for other in others for px, py in points)
 
 
-Task = tuple[Pose, str, tuple[Goal, ...]]
+Task = tuple[Pose, str, tuple[Destination, ...]]
 
 
 def _goals(
@@ -448,7 +448,7 @@ def _goals(
         side = "left" if rng.random() < 0.5 else "right"
         out = -doorways[home - 1].side * math.pi / 2
         yaw = wrap(out + (math.pi / 2 if side == "left" else -math.pi / 2))
-        return start, f"turn {side} at the hallway", (Goal(yaw=yaw),)
+        return start, f"turn {side} at the hallway", (Destination(yaw=yaw),)
     if family == DOOR:
         side = "left" if rng.random() < 0.5 else "right"
         north = (side == "left") == eastward
@@ -459,7 +459,7 @@ def _goals(
             return None
         number = int(rng.integers(len(doors)))
         words = f"go through the {ORDINALS[number]} door on the {side}"
-        return start, words, (Goal(area=doors[number][1]),)
+        return start, words, (Destination(area=doors[number][1]),)
     here = inside.get(home, [])
     away = [name for i, names in inside.items() if i != home for name in names]
     if family == BACK:
@@ -484,7 +484,7 @@ def _goals(
         if not pool:
             return None
         names = [str(rng.choice(pool))]
-    goals = tuple(Goal(thing=name) for name in names)
+    goals = tuple(Destination(thing=name) for name in names)
     phrase = {
         FIND: PHRASINGS[rng.integers(len(PHRASINGS))],
         THEN: "first go to the {}, then go to the {}",
@@ -519,4 +519,4 @@ def next_doorway(doorways: tuple[Doorway, ...], left: Doorway, hand: str) -> Doo
 def flat_of(room: Room) -> Flat:
     """A room without doorways, in which its target is to be found."""
     w, d = room.size[0] / 2, room.size[1] / 2
-    return Flat(room, (Area(-w, -d, w, d),), (), FIND, (Goal(thing=room.target),))
+    return Flat(room, (Area(-w, -d, w, d),), (), FIND, (Destination(thing=room.target),))

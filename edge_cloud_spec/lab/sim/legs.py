@@ -17,7 +17,7 @@ from .go2_sim import go2_sim
 from .obstacles import people_in
 from .room import Pose, Room
 from .scene import room_spec
-from .world import TIMEOUT, Odometer, OdometryReading, checked
+from .world import TIMEOUT, OdometryReading, SimulatedOdometer, checked
 
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
@@ -80,7 +80,7 @@ class Legs:
         self._ticks, self._due, self._touching = 0, 0.0, False
         self._standing, self._moves = True, 0.0
         self._stand_at(np.array([room.start.x, room.start.y, room.start.yaw]))
-        self._odometer = Odometer(drift, room.seed)
+        self._odometer = SimulatedOdometer(drift, room.seed)
 
     def _stand_at(self, start: np.ndarray) -> None:
         """Put the robot on its feet at a pose. Settling moves it, always alike, so it begins

@@ -88,7 +88,7 @@ class OdometryReading:
     roll: float = 0.0
 
 
-class Odometer:
+class SimulatedOdometer:
     """Integrates the base's motion, with errors of scale and of heading per metre.
 
     ``drift`` is their standard deviation (0: none); they are drawn once from the room's seed.
@@ -144,7 +144,7 @@ class World:
         self._reference = np.zeros(3)
         self._commanded = -math.inf
         self._touching = False
-        self._odometer = Odometer(drift, scene.room.seed)
+        self._odometer = SimulatedOdometer(drift, scene.room.seed)
         self._start_of_room = np.array([scene.room.start.x, scene.room.start.y, 0.0])
 
     def command(self, vx: float, vy: float, wz: float) -> None:

@@ -28,7 +28,7 @@ from helpers.cloud.verification import (
 
 from edge_cloud_spec.cloud.session.drafts import EMPTY, MAX_OWN_TOKENS, SERVER_TOKENS
 from edge_cloud_spec.cloud.session.events import Predicted, Propose, Proposed, Reply
-from edge_cloud_spec.cloud.session.session import CloudSession, Status
+from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.split import Split
@@ -113,7 +113,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (says(END), None, {"token": END}),
             (Generate(PrefixDigest(4, 4)), None),
         ],
-        {"generating": False, "status": Status.FINISHED},
+        {"generating": False, "status": SessionStatus.FINISHED},
     ),
     "it ends at its limit": (
         session,
@@ -414,7 +414,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
         f"no draft that waits is in the way of the one that leads, {name}": (
             owns_model,
             [*PROPOSES, *waits, (draft(4, 5, base=HERE), (4, 5))],
-            {"status": Status.SCORING},
+            {"status": SessionStatus.SCORING},
         )
         for name, waits in WAITS.items()
     },
@@ -446,7 +446,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
                 (draft(*tokens), tokens),
                 (says(*own), None, {"path": path, "token": token, "finish": finish}),
             ],
-            {"status": Status.FINISHED if finish else Status.WAITING},
+            {"status": SessionStatus.FINISHED if finish else SessionStatus.WAITING},
         )
         for tokens, own, path, token, finish in (
             ((1, END, 3), (1, END, 3, 4), (0, 1), None, "end"),
@@ -489,7 +489,7 @@ SCRIPTS: dict[str, tuple[Callable[[], CloudSession], list[tuple[Any, ...]], dict
             (says(*[1] * 7), None, {"finish": "length"}),
             (draft(1, base=after((1,) * 6)), None),
         ],
-        {"pushed": 0, "late": 1, "status": Status.FINISHED},
+        {"pushed": 0, "late": 1, "status": SessionStatus.FINISHED},
     ),
     # Its robot would wait, since the two have drifted apart: the session is given up.
     "a token drawn for a rejection that was not here changes no answer": (

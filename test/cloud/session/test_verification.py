@@ -38,7 +38,7 @@ from edge_cloud_spec.cloud.session.events import (
     Reply,
     Scored,
 )
-from edge_cloud_spec.cloud.session.session import CloudSession, Status, Trigger
+from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus, Trigger
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -154,10 +154,10 @@ def test_a_draft_goes_on_after_one_of_its_leaves(
     cloud = session()
     effects = cloud.handle(DraftMessage(BASE, draft_, 0, open_at=open_at))
     if complaint:
-        assert complaint in refusal(effects) and cloud.status is Status.WAITING
+        assert complaint in refusal(effects) and cloud.status is SessionStatus.WAITING
     else:
         due = DuePass(draft_, len(draft_), awaited=True, exits=True, open_at=open_at)
-        assert effects == [due] and cloud.status is Status.SCORING
+        assert effects == [due] and cloud.status is SessionStatus.SCORING
 
 
 class Unlucky:
@@ -253,7 +253,7 @@ def test_the_token_that_a_robot_drew_last_comes_with_its_goodbye(
     cloud, _ = rejected(Split("dense"))
     assert cloud.handle(Close(last)) == []
     assert cloud.tokens == kept
-    assert cloud.status is Status.FINISHED
+    assert cloud.status is SessionStatus.FINISHED
 
 
 def test_a_robot_that_resamples_comes_back_only_where_nothing_was_judged_or_is_being() -> None:
@@ -290,7 +290,7 @@ class Talk:
         """A draft for this place."""
         message = DraftMessage(base, draft, len(self.pushed))
         here = self.cloud.digest
-        if base.length > here.length and self.cloud.status is not Status.FINISHED:
+        if base.length > here.length and self.cloud.status is not SessionStatus.FINISHED:
             self.pushed.append(message)
         self._follow(self.cloud.handle(message))
         self.check()
@@ -305,7 +305,7 @@ class Talk:
         after = self.cloud.digest
         assert after == place(after.length) and after.length > here
         fitting = [message.draft for message in self.pushed if message.base == after]
-        first = fitting[0] if fitting and self.cloud.status is not Status.FINISHED else None
+        first = fitting[0] if fitting and self.cloud.status is not SessionStatus.FINISHED else None
         assert self.scoring is first, "it did not go on with the first draft for its place"
         self.check()
 
@@ -386,7 +386,7 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed:
 
 TABLES: dict[str, tuple[Any, type[Enum], type[Enum], Enum]] = {
     "robot": (rounds.TRANSITIONS, rounds.Mode, rounds.Trigger, rounds.Mode.READING),
-    "cloud": (cloud_session.TRANSITIONS, Status, Trigger, Status.FINISHED),
+    "cloud": (cloud_session.TRANSITIONS, SessionStatus, Trigger, SessionStatus.FINISHED),
 }
 
 
@@ -416,13 +416,13 @@ def resampling() -> CloudSession:
     return told(RowRequest(BASE), says(1), cloud=cloud)
 
 
-IN: dict[Status, Callable[[], CloudSession]] = {
-    Status.WAITING: cloud_of,
-    Status.DRAFTING: lambda: told(Generate(BASE, Generation(speculative=True))),
-    Status.SCORING: lambda: told(draft(1, 2)),
-    Status.BLOCKED: blocked,
-    Status.RESAMPLING: resampling,
-    Status.FINISHED: lambda: told(Close()),
+IN: dict[SessionStatus, Callable[[], CloudSession]] = {
+    SessionStatus.WAITING: cloud_of,
+    SessionStatus.DRAFTING: lambda: told(Generate(BASE, Generation(speculative=True))),
+    SessionStatus.SCORING: lambda: told(draft(1, 2)),
+    SessionStatus.BLOCKED: blocked,
+    SessionStatus.RESAMPLING: resampling,
+    SessionStatus.FINISHED: lambda: told(Close()),
 }
 DRAWN = Draft((3,), values=(0.9,))
 MESSAGES: dict[str, Callable[[PrefixDigest], Any]] = {
@@ -439,20 +439,20 @@ MESSAGES: dict[str, Callable[[PrefixDigest], Any]] = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-@pytest.mark.parametrize("status", Status)
-def test_status_no_message_of_a_robot_is_out_of_turn(status: Status, message: str) -> None:
+@pytest.mark.parametrize("status", SessionStatus)
+def test_status_no_message_of_a_robot_is_out_of_turn(status: SessionStatus, message: str) -> None:
     """Twice, and then all others: they are answered, kept, counted or refused with a fault."""
     cloud = IN[status]()
     assert cloud.status is status
     for kind in (message, message, *MESSAGES):
         cloud.handle(MESSAGES[kind](cloud.digest))
-    assert cloud.status is Status.FINISHED
+    assert cloud.status is SessionStatus.FINISHED
 
 
-@pytest.mark.parametrize("status", Status)
-def test_status_what_the_worker_reports_is_awaited_or_refused(status: Status) -> None:
+@pytest.mark.parametrize("status", SessionStatus)
+def test_status_what_the_worker_reports_is_awaited_or_refused(status: SessionStatus) -> None:
     rows, proposed = says(*[1] * 3), Proposed(Draft((1, 2)))
-    for event, awaited in ((rows, Status.SCORING), (proposed, Status.DRAFTING)):
+    for event, awaited in ((rows, SessionStatus.SCORING), (proposed, SessionStatus.DRAFTING)):
         cloud = IN[status]()
         if status is awaited:
             assert cloud.handle(event)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ....nav.events import Announce, Drive, Effect, Event, Halt, Odometry, Scan, Show, Tick
 from ....nav.navigator import Navigator
 from ....nav.pose import Pose
-from ....nav.settings import Settings
-from ....nav.status import Status
+from ....nav.settings import NavigatorSettings
+from ....nav.status import NavigatorStatus
 from ...sim.bases import Base, scanned_points
 from ..virtual_time import Timeline
 
@@ -28,8 +28,8 @@ class VirtualBase:
         self,
         timeline: Timeline,
         world: Base,
-        settings: Settings,
-        on_status: Callable[[Status], None],
+        settings: NavigatorSettings,
+        on_status: Callable[[NavigatorStatus], None],
         on_cycle: Callable[[], None],
     ) -> None:
         self.world = world

@@ -18,8 +18,8 @@ from ....nav.events import Instruction, Words
 from ....nav.footprint import ObstacleSettings
 from ....nav.mission import MissionSettings
 from ....nav.pose import wrap
-from ....nav.settings import DRIVES, STOP_AND_GO, Settings
-from ....nav.status import ENDS, GoalStatus, Status
+from ....nav.settings import DRIVES, STOP_AND_GO, NavigatorSettings
+from ....nav.status import ENDS, GoalStatus, NavigatorStatus
 from ....options import Bounded, bounded, chosen
 from ....pilot.decision_loop import (
     EXPLAIN,
@@ -60,7 +60,7 @@ class Variant(Bounded):
     link: LinkProfile = field(default_factory=LinkProfile)
     rule: str = chosen("greedy", RULES, "acceptance rule")
     explain: str = chosen(UNTIL_NEXT, EXPLAIN, "what is decoded after an action")
-    drive: str = chosen(Settings().drive, DRIVES, "whether it decides while it drives")
+    drive: str = chosen(NavigatorSettings().drive, DRIVES, "whether it decides while it drives")
     lookup: str = chosen("", ("", "on", "off"), "empty: what the preset says")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be")
     look: float = bounded(1.0, 0.01, 1.0, "share of a picture's tokens that the draft model keeps")
@@ -262,7 +262,7 @@ class VirtualRobot:
                 seen.with_way(self.variant.way),
                 people=int(self.variant.way == PERSON),
             ),
-            Settings(
+            NavigatorSettings(
                 drive=self.variant.drive,
                 obstacles=lidar,
                 allow_unverified=not self._preset.verified,
@@ -343,7 +343,7 @@ class VirtualRobot:
             )
             self._pilot.hear(frame)
 
-    def _on_status(self, status: Status) -> None:
+    def _on_status(self, status: NavigatorStatus) -> None:
         record, now = self._record, self.timeline.now
         current = record.decisions[-1] if record.decisions else None
         if current is not None and status.request == self._request:
