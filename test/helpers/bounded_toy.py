@@ -20,8 +20,8 @@ SESSION_BYTES = LAYOUT.row_bytes * 512  # of a prompt and an answer of some 80 t
 class BoundedSession(ScriptedSession):
     """Its rows are where a real session's are; a pass over rows that are lost is an error."""
 
-    def __init__(self, model: Any, memory: KvMemory) -> None:
-        super().__init__(model, ())
+    def __init__(self, model: Any, memory: KvMemory, state: Any) -> None:
+        super().__init__(model, state)
         self._memory = memory
         self._cache: KeyValueCache | None = None
 
@@ -71,4 +71,4 @@ class BoundedToy(ToyVlm):
         self.memory = memory
 
     def prefill(self, prompt: Any) -> Any:
-        return BoundedSession(self, self.memory).restore()
+        return BoundedSession(self, self.memory, self.start(prompt)).restore()

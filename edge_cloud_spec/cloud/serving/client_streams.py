@@ -128,7 +128,8 @@ class ClientStreams:
             self._evict(max(held, key=lambda one: (idle[one], held[one])))
         queue = SendQueue(limits.queue_bytes, give_up, bound)
         stream = stream_of(queue)
-        self.streams[stream] = self._of.setdefault(client, {})[stream] = queue
+        # Not ``client``: a stream without one is a client of its own.
+        self.streams[stream] = self._of.setdefault(stream.client, {})[stream] = queue
         return stream, queue
 
     def remove(self, stream: RobotStream) -> None:

@@ -564,6 +564,24 @@ def test_a_stream_is_not_read_while_much_waits_in_it_or_for_its_client(
     assert asyncio.run(ask()) == behind
 
 
+def test_a_stream_whose_client_has_no_name_is_a_client_of_its_own() -> None:
+    """gRPC has no name for a peer that has already left."""
+
+    async def come_and_go() -> None:
+        streams = ClientStreams(WorkerLimits(sessions_per_robot=1))
+        nameless = [
+            streams.open("", lambda queue: RobotStream(queue.put, ""), lambda: None)[0]
+            for _ in range(4)
+        ]
+        assert [*streams.streams] == nameless and not streams.evicted
+        for stream in nameless:
+            assert not streams.is_behind(stream)
+            streams.remove(stream)
+        assert not streams.streams
+
+    asyncio.run(come_and_go())
+
+
 def test_streams_without_a_session_make_room_for_others() -> None:
     with Cloud(toy_worker(WorkerLimits(sessions=3))) as toy, contextlib.ExitStack() as stack:
         robot = stack.enter_context(Talk(toy.address))
