@@ -65,7 +65,6 @@ def test_only_a_stop_at_the_named_thing_counts(
     assert result_of(run_log, INSTRUCTION, 2.0, 60.0) is None  # it may only be resting
     run_log.on_message("instruction_status", told("done"), 2.0)
     end = result_of(run_log, INSTRUCTION, 2.1, 60.0)
-    assert end is not None
     assert end.success is expected
     assert why in end.text
 

@@ -127,7 +127,6 @@ def test_no_word_beyond_the_vocabulary_is_proposed() -> None:
         them = Lookups(1000, 8, KNOWN, lambda rows: 1.0, vocabulary)
         for said, words in (((1, 8), (7, 8)), ((), (7, 99))):
             lookup = them.of("a", ASKING, words)
-            assert lookup is not None
             lookup.learn(said)
         assert lookup.draft((1,), 1).tokens == ((proposed,) if proposed == 99 else ())
 
@@ -239,7 +238,6 @@ ROBOTS = replace(ASKING, instruction="find", draft_identity="toy")
 def looked_up(runner: DecodeRunner, *tokens: int) -> tuple[int, ...]:
     """What the robot finds after these tokens, in what it has learned."""
     lookup = runner._lookup_of(ROBOTS)
-    assert lookup is not None
     return lookup.draft(tokens, 8).tokens
 
 

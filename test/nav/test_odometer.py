@@ -43,7 +43,6 @@ def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_secon
     if min(away) > SAME_TIME // MS:
         assert found is None
     else:
-        assert found is not None
         # Poses that come faster than they are kept stand for one another.
         assert away[round(found.x)] - min(away) < APART // MS
         if all(b - a >= APART // MS for a, b in itertools.pairwise(stamps)):
@@ -114,7 +113,6 @@ def test_odometry_of_any_rate_reaches_back_for_as_long_as_a_frame_may_be_old(rat
     assert track.newest == Pose((count - 1) / rate)
     for age in (0.5, 3.0, 9.0):
         then = track.at(int((track.newest.x - age) * 1e9))
-        assert then is not None
         assert abs(track.newest.x - then.x - age) < 0.1
     moved, _ = track.moved_since(int((track.newest.x - 3.0) * 1e9))
     assert moved == pytest.approx(3.0, abs=0.1)
@@ -245,7 +243,6 @@ def test_a_step_counts_from_where_its_frame_was_taken_whatever_the_clocks_say(
     goal = machine.drill.on(machine.frame("r1", 0.5, base if camera == "the base's" else 0.0))
     assert drives(goal)
     run = machine.drill.navigator._run
-    assert run is not None
     ahead = 0.45 - run.motion._way
     assert ahead == pytest.approx(0.1, abs=0.02), "what it went since the frame counts"
     assert ("odometry's stamps" in machine.said) == (abs(base) > 0.1)

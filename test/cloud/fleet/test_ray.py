@@ -69,7 +69,6 @@ def test_a_replica_killed_under_its_robot_costs_no_word_and_comes_back(loop: Loo
         again = toy_robot().run(REQUEST, settings("dsd", "coupled"), 2, link.connect)
         assert again.tokens == OWN
         link.close()
-        assert fleet.metrics is not None
         with urllib.request.urlopen(f"http://{fleet.metrics.address}/metrics") as answer:
             said = answer.read().decode()
         for name in before:
@@ -105,7 +104,6 @@ def test_a_fleet_ends_with_a_status_and_a_sentence_when_ray_has_ended() -> None:
     command = [sys.executable, "-c", SERVE]
     fleet = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert fleet.stdout is not None
         assert fleet.stdout.readline().startswith("serving on ")
         below = psutil.Process(fleet.pid).children(recursive=True)
         (raylet,) = (process for process in below if process.name() == "raylet")

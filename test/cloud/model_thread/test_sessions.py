@@ -175,6 +175,17 @@ TestListening = Listening.TestCase
 TestListening.settings = settings(max_examples=150, stateful_step_count=30)
 
 
+def test_the_client_with_the_most_sessions_makes_room_for_others() -> None:
+    held, clients = Sessions(LIMITS), ("bob", "ann", "ann", "cid")
+    sessions = [served(number, float(number)) for number in range(len(clients))]
+    for client, session in zip(clients, sessions, strict=True):
+        stream = RobotStream(Mock(), client)
+        held.attach(stream, session)
+        held.leave(stream, session.arrived)
+    assert held.admit(RobotStream(Mock(), "dan"), 4.0) is None
+    assert [session in held for session in sessions] == [True, False, True, True]
+
+
 @given(st.lists(st.floats(0, 1e6), max_size=10), st.lists(st.tuples(ages, st.floats(0, 100))))
 def test_whoever_is_refused_is_told_a_time_that_it_can_wait(
     lasted: list[float], asked: list[tuple[list[float], float]]
