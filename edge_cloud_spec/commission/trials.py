@@ -174,7 +174,8 @@ class Commission:
     def _wait(self) -> None:
         """Handle the events of one period; raises Stop if they end the trials.
 
-        If odometry pauses, the base is commanded to stand until it is back; then Paused is raised.
+        If odometry pauses, the base is commanded to stand until it is back; then
+        OdometryInterrupted is raised.
         """
         self._hear()
         paused = self._gap > GAP

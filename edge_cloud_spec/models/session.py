@@ -44,8 +44,8 @@ def run_pass(
     """Run one pass; returns for each part its logits [m, vocabulary] from ``first_logits`` on.
 
     If a part's ``on_layer`` raises, that exception takes the place of its logits, and the pass goes
-    on while other parts need it. Nothing is padded: the matrices see the tokens of all parts
-    together, and each part attends to its own cache.
+    on while other parts need it. The matrices see the tokens of all parts together, without
+    padding.
     """
     ends = np.cumsum([part.count for part in parts]).tolist()
     wanted = [

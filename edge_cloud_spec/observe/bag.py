@@ -143,7 +143,7 @@ def _reading(bag: Path) -> Iterator[AnyReader]:
     except UserError:
         raise
     except Exception as error:  # the classes differ between formats and kinds of damage
-        raise UserError(f"{bag} cannot be read as a bag: {one_line(error)}") from None
+        raise UserError(f"{bag} cannot be read as a bag: {one_line(error)}") from error
 
 
 def _check_bag(bag: Path, metadata: dict[str, Any]) -> dict[str, int]:

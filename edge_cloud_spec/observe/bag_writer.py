@@ -185,7 +185,7 @@ class BagWriter:
         self._open = False
         readable = False
         while storage := cast("RecoverableMcap | None", self._writer.storage):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: its file is closed already
                 if not storage.take_back():
                     break
                 self._writer.counts = dict(storage.channel_stats)

@@ -56,7 +56,7 @@ class LoopSettings:
     dialect: Dialect = CLAUSES
 
 
-# Events, besides Instruction, EStop, the navigator's Status and Tick (once a second)
+# Events, besides Instruction, EStop, NavigatorStatus and Tick (once a second)
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ class Pilot:
     # Events
 
     def hear(self, event: Event) -> None:
-        """Handle an Instruction, EStop, Status, Frame or Tick, and perform the loop's effects."""
+        """Handle an Instruction, EStop, NavigatorStatus, Frame or Tick: perform the effects."""
         with self._changed:
             self._loop.settings = self.settings.loop
             for effect in self._loop.on(event, self._clock()):

@@ -119,7 +119,7 @@ class Scene:
         self._waiting, self._moving, self._velocity = waiting, moving, velocity
 
     def events(self) -> Iterator[Event | NavigatorSettings]:
-        """Without end; ``Settings`` are parameters that were set."""
+        """Without end; ``NavigatorSettings`` are parameters that were set."""
         random = self._random
         while True:
             pause = rarely(random, 0.01, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))

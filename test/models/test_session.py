@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def passes(kind: str) -> Iterator[None]:
         if kind in ("apart", "padded"):
             padded = kind == "padded"
             patch.setattr(PaddedAttention, "pays", lambda each, _: padded and len(each) > 1)
+            patch.setattr(attention_module, "copied_rows", lambda rows, _: rows + 5)
         if kind == "on a device":
             patch.setattr(session_module, "on_device", lambda rows: rows)
         yield
@@ -306,7 +308,8 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
     layout = vlm().transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
     monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
-    monkeypatch.setattr(attention_module, "COPIED", 500 * layout.row_bytes)
+    gpu = SimpleNamespace(total_memory=attention_module.GPU_SHARE * 500 * layout.row_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     on_gpu = replace(layout, device=torch.device("cuda"))
     for pays, pays_on_gpu, sizes in (
         (True, True, ((90, 5), (100, 5), (70, 3))),
@@ -322,6 +325,25 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
 
 
 # Memory that is short
+
+
+def test_sessions_whose_copies_find_no_memory_are_attended_to_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, copied = vlm(), []
+    sessions = [model.open(prompt_of(model, seed)) for seed in (1, 2)]
+    requests = [PassRequest(session, [5, 6]) for session in sessions]
+    alone = [on_host(rows) for rows in model.forward_together(requests)]
+
+    def full(*arguments: Any) -> None:
+        copied.append(arguments)
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PaddedAttention, "pays", lambda *_: True)
+    monkeypatch.setattr(PaddedAttention, "__init__", full)
+    for rows, expected in zip(model.forward_together(requests), alone, strict=True):
+        assert np.abs(on_host(rows) - expected).max() < CLOSE
+    assert len(copied) == 1
 
 
 def test_the_session_that_was_used_the_longest_ago_gives_way() -> None:

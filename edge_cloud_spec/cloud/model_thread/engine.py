@@ -369,10 +369,8 @@ class Engine:
 
     def _propose(self, session: HeldSession, wanted: Propose, arrived: float) -> None:
         """Let the cloud's draft model draft, unless the robot's draft came first."""
-        is_stale = session.status is not SessionStatus.DRAFTING or len(wanted.prefix) < len(
-            session.tokens
-        )
-        if session not in self._sessions or is_stale:
+        is_late = len(wanted.prefix) < len(session.tokens)
+        if session not in self._sessions or is_late or session.status is not SessionStatus.DRAFTING:
             return
         if not session.generating or (not wanted.needed and self._scheduler.has_model_work):
             self._advance(session, Proposed(EMPTY), arrived)

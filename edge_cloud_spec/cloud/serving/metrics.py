@@ -171,11 +171,7 @@ def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metr
 
 
 def metrics_address(text: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT``, or a port, which means loopback.
-
-    Raises UserError, also if prometheus-client is missing: before any model is loaded.
-    """
-    check_installed("prometheus_client", "--metrics")
+    """Parse ``HOST:PORT``, or a port, which means loopback; raises UserError."""
     given = f"127.0.0.1:{text}" if text.isdecimal() else text
     try:
         check_address(given)
@@ -195,6 +191,7 @@ class MetricsServer:
         Raises UserError if it cannot listen, or prometheus-client is missing.
         """
         host, port = metrics_address(address)
+        check_installed("prometheus_client", "--metrics")
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()

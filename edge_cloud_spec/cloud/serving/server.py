@@ -18,7 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
-from ...errors import UserError
+from ...errors import UserError, check_installed
 from ...options import bounded, chosen, described
 from ...wire.channel import EARLIER_SERVICE, METHOD_NAME, SERVER_OPTIONS, SERVICE, host_of
 from ...wire.messages import PROTOCOL
@@ -137,7 +137,8 @@ class ServerSettings(AccessSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.metrics:
+        if self.metrics:  # before any model is loaded
+            check_installed("prometheus_client", "--metrics")
             metrics_address(self.metrics)
 
 

@@ -1,8 +1,8 @@
 """One robot's decode in the cloud: a state machine without I/O, ``event -> effects``.
 
-``Status`` is what the session does; ``TRANSITIONS`` lists all changes of it. The session owns the
-cloud's copy of the verified prefix. The worker runs the passes that it asks for and sends its
-messages.
+``SessionStatus`` is what the session does; ``TRANSITIONS`` lists all changes of it. The session
+owns the cloud's copy of the verified prefix. The worker runs the passes that it asks for and sends
+its messages.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def check_counts(args: argparse.Namespace, *names: str) -> None:
 
 @contextmanager
 def side_by_side(processes: int) -> Iterator[Callable[..., Any]]:
-    """A ``map`` over so many processes; a single one is this one, which has loaded everything."""
+    """A lazy ``map`` over so many processes. One is this process, which keeps what it loads."""
     if processes == 1:
         yield map
     else:

@@ -30,7 +30,8 @@ class PassItem:
     cache: KeyValueCache
     start: int
     tokens: Sequence[int]  # [n]
-    # Additive [group * n, start + n], see ``aligned``; None: causal, for a chain.
+    # Additive [group * n, start + n], see ``aligned``, where group is the number of query heads
+    # of a key head; None: causal, for a chain.
     mask: Tensor | None = None
     positions: Sequence[int] = ()  # rotary, [n]; a prompt's positions are passed separately
     first_logits: int = 0
@@ -90,8 +91,15 @@ def aligned(shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch
 
 
 SMALL = 2 * MB  # of a session's rows; copying more costs a CPU more than the saved calls
-COPIED = 512 * MB  # of all sessions' rows, on a GPU: of the memory that the caches leave free
+GPU_SHARE = 32  # on a GPU the copies of all sessions are at most 1 / GPU_SHARE of its memory
+GPU_ROWS = 256
 PADDED = 2  # at most this many times the rows without padding
+
+
+def copied_rows(rows: int, device: torch.device) -> int:
+    """The rows of each session's copy: on a GPU a multiple of GPU_ROWS, so that the memory of one
+    pass serves the next."""
+    return rows if device.type == "cpu" else rows + -rows % GPU_ROWS
 
 
 class PaddedAttention:
@@ -105,10 +113,11 @@ class PaddedAttention:
         """heads: the number of query heads, a multiple of the layout's KV heads."""
         self._items, self._heads = items, heads
         self._sessions = len(items)
-        self._before = before = max(item.start for item in items)
         self._count = count = max(item.count for item in items)
         self._dim, self._kv_heads = layout.size, layout.heads
         device, dtype = layout.device, layout.dtype
+        rows = copied_rows(max(item.start for item in items) + count, device)
+        self._before = before = rows - count
         shape = (layout.layers, 2, len(items), layout.heads, before + count, layout.size)
         self._copy = torch.empty(shape, dtype=dtype, device=device)
         group = heads // layout.heads
@@ -139,13 +148,16 @@ class PaddedAttention:
 
     @staticmethod
     def pays(items: Sequence[PassItem], layout: CacheLayout) -> bool:
-        """Whether it is faster than ``attend``: several small sessions of similar length; on a GPU
-        they may be large."""
+        """Whether it is faster than ``attend``: several sessions of similar length, small ones on a
+        CPU."""
         if len(items) < 2:
             return False
         starts, counts = [one.start for one in items], [one.count for one in items]
         padded = max(starts) + max(counts)
-        most = SMALL if layout.device.type == "cpu" else COPIED // len(items)
+        most = SMALL
+        if layout.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(layout.device).total_memory
+            most = memory // GPU_SHARE // len(items)
         return (
             padded * layout.row_bytes <= most
             and padded * len(items) <= PADDED * (sum(starts) + sum(counts))

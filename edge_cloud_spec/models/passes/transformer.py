@@ -4,12 +4,13 @@ transformers' forward spends most of a small model's decode step in Python (mask
 records, a rotary embedding per layer and head group); a drafter takes hundreds of such steps a
 second. This is the same computation on the same modules; tests compare the two. Several sessions
 may share one pass: matrices see the rows of all; attention runs per session over its own cache or,
-if the caches are small, in one call over copies of them.
+if that pays, in one call over copies of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -98,7 +99,8 @@ class Transformer:
         features = deepstack.features if deepstack is not None else ()
         padded: PaddedAttention | None = None
         if PaddedAttention.pays(items, self.cache_layout):
-            padded = PaddedAttention(items, self.cache_layout, self.heads)
+            with suppress(torch.cuda.OutOfMemoryError):  # then each session has calls of its own
+                padded = PaddedAttention(items, self.cache_layout, self.heads)
         attention = partial(self._attend, items) if padded is None else padded.attend
         for index, layer in enumerate(self.layers):
             # [n, heads + kv_heads, head_dim], [n, kv_heads, head_dim]
