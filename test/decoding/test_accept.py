@@ -316,3 +316,12 @@ def test_robot_and_cloud_of_other_releases_have_the_same_numbers() -> None:
     draws = uniform(5, Purpose.TAIL, 9, [0, 7], 2)
     expected = ["0x1.3ccae37c497ccp-3", "0x1.eae1dcbacd16bp-1"]
     assert [float(draw).hex() for draw in draws] == expected
+
+
+def test_each_trial_at_a_place_is_a_choice_of_its_own() -> None:
+    source = SeededRandomSource(1)
+    choices = {
+        tuple(source.accept(0.5, Purpose.ACCEPT, at, trial) for at in range(64))
+        for trial in range(4)
+    }
+    assert len(choices) == 4

@@ -119,6 +119,12 @@ def test_a_cloud_that_does_not_say_how_to_prompt_is_not_waited_for() -> None:
     play(started(spec=b""), (0.0, OPENED, "bad_opened"))
 
 
+def test_a_prompt_that_is_said_anew_after_a_verdict_ends_the_decode() -> None:
+    """Else the answer's first tokens would be of one prompt, and the others of another."""
+    anew = Received(Opened("s", b"another specification", BASE))
+    play(started(), (0.0, PROMPT), (0.1, BY_ITSELF), (0.2, anew, "bad_opened"))
+
+
 def test_an_end_is_told_to_the_cloud_and_nothing_happens_after() -> None:
     robot = waiting()
     ended = verdict(BASE, (0,), 0, finish="end")

@@ -451,6 +451,7 @@ def test_the_digest_of_turns_is_a_chain() -> None:
     named = turns(3)
     assert history_digest([]) == b""
     assert len({history_digest(named[:size]) for size in range(4)}) == 4
+    assert history_digest([replace(named[0], answer="stop;")]) != history_digest(named[:1])
     whole, known = History.named(named), history_digest(named[:2])
     shorter = History.after_last(named, known)
     assert shorter.digest == whole.digest == history_digest(named)

@@ -266,6 +266,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
     loop = deciding(explain)
     loop.settings = LoopSettings(FULL)  # a decision keeps the settings of its beginning
     effects = loop.on(Answered(words), 1.5)
+    effects += loop.on(frame("that nothing is due on"), 1.6)
     if due:
         loop.on(NavigatorStatus("ready", "r1", stops=7), 2.0)
         effects += loop.on(frame("second"), 2.5)

@@ -195,8 +195,8 @@ def test_a_pass_that_hangs_is_not_serving_and_serving_again_when_it_goes_on(held
         wait_for(held.address, SERVING)
         worker = held.cloud.worker
         until(lambda: worker.idle)  # with a session whose robot says nothing
-        watch = ModelWatch(worker, STUCK_S, iter([0.0, 1e6]).__next__)
-        assert watch.look() == "", "it is stuck however long it waits"
+        watch = ModelWatch(worker, STUCK_S, iter([0.0, 0.0, 1e6]).__next__)
+        assert watch.look() == watch.look() == "", "it is stuck however long it waits"
     assert decode_at(held.address, nonce=9).tokens == OWN
 
 
