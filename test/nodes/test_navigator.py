@@ -22,7 +22,9 @@ from std_msgs.msg import Bool
 
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.nav.events import Effect, Event, Instruction
 from edge_cloud_spec.nav.motion import Velocity
+from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.status import GOAL_STATES, STATES, GoalStatus, NavigatorStatus
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
@@ -198,13 +200,16 @@ def press(stop: Publisher, on: bool) -> None:
     stop.publish(Bool(data=on))
 
 
-def hold_and_release(bench: Bench, kind: str) -> None:
-    """An e_stop by a publisher of this kind, with an instruction before its release."""
+def hold_and_release(bench: Bench, kind: str, heard: list[Event]) -> None:
+    """An e_stop by a publisher of this kind, with an instruction that is heard before its
+    release."""
     stop = bench.create_publisher(Bool, "e_stop", PROFILES[kind])
     bench.until(stop.get_subscription_count)
     commands = len(bench.commands)
     bench.until(lambda: press(stop, True) or "e_stop is on" in bench.state.detail)
+    heard.clear()
     bench.publish(CUP)
+    bench.until(lambda: any(isinstance(event, Instruction) for event in heard))
     bench.say(TURN, f"{kind}1", instruction=CUP)
     bench.until(lambda: bench.said("stopped", f"{kind}1"))
     bench.until(lambda: press(stop, False) or "e_stop is on" not in bench.state.detail)
@@ -218,12 +223,21 @@ def hold_and_release(bench: Bench, kind: str) -> None:
 
 
 def test_an_instruction_during_e_stop_moves_nothing_at_its_release(
-    bench: Bench, start_here: Any
+    bench: Bench, start_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    heard: list[Event] = []
+    handle = Navigator.on
+
+    def on(navigator: Navigator, event: Event, now: float) -> list[Effect]:
+        effects = handle(navigator, event, now)
+        heard.append(event)
+        return effects
+
+    monkeypatch.setattr(Navigator, "on", on)
     start_here({})
     bench.until(lambda: bench.state.state == "idle")
     for kind in PROFILES:
-        hold_and_release(bench, kind)
+        hold_and_release(bench, kind, heard)
     before, stop = bench.state.stops, bench.create_publisher(Bool, "e_stop", LATCHED)
     bench.until(lambda: stop.get_subscription_count() >= 2)
     for on in (True, False) * 3:  # each press of a latched stop counts once
