@@ -296,15 +296,7 @@ class Decode:
         self.emitted += emit.tokens
 
     def _connect(self, on_receive: OnReceive) -> Transport:
-        stream = self._link.connect(on_receive)
-        send = stream.send
-
-        def reported(message: ClientMessage) -> int:
-            self.on_send(message)
-            return send(message)
-
-        stream.send = reported  # type: ignore[method-assign]
-        return stream
+        return ReportedTransport(self._link.connect(on_receive), self.on_send)
 
     def _make_worker(
         self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -317,6 +309,19 @@ class Decode:
         for stream in (stream for cloud in self._clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session
+
+
+class ReportedTransport:
+    """A transport that reports each message before sending it."""
+
+    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
+        self._transport, self._on_send = transport, on_send
+        self.close = transport.close
+
+    def send(self, message: ClientMessage) -> int:
+        """Report a message, and send it."""
+        self._on_send(message)
+        return self._transport.send(message)
 
 
 class _Runner(DecodeRunner):
