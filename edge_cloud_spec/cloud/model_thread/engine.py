@@ -46,7 +46,7 @@ from ..session.events import (
     Reply,
     Scored,
 )
-from ..session.session import SessionStatus, Trigger
+from ..session.session import SessionStatus, SessionTrigger
 from ..session.validation import check_verified
 from .histories import Histories, UnknownHistory
 from .model_runner import ModelRunner
@@ -124,7 +124,7 @@ class Engine:
         """
         session.target.pin(False)
         if isinstance(result, NotArrived):
-            session.turn(Trigger.PASS_BLOCKED)
+            session.turn(SessionTrigger.PASS_BLOCKED)
         elif not isinstance(result, Exception):
             session.passes += 1
             return result
@@ -139,7 +139,7 @@ class Engine:
     def go_on(self, session: HeldSession) -> None:
         """Queue a blocked pass again, now that its input has arrived."""
         if session in self._sessions and session.status is SessionStatus.BLOCKED:
-            session.turn(Trigger.PASS_UNBLOCKED)
+            session.turn(SessionTrigger.PASS_UNBLOCKED)
             self._queue_pass(session)
 
     def settle(self, session: HeldSession, scored: Scored, ended: float) -> None:
@@ -325,7 +325,7 @@ class Engine:
             target.pin(True)
             self._scheduler.of(session.client).passes.append(session)
         else:
-            session.turn(Trigger.PASS_BLOCKED)
+            session.turn(SessionTrigger.PASS_BLOCKED)
             self._queue_prefill(session)
 
     def _queue_prefill(self, session: HeldSession) -> None:

@@ -65,7 +65,7 @@ class SessionStatus(Enum):
     FINISHED = "the answer is over"
 
 
-class Trigger(Enum):
+class SessionTrigger(Enum):
     """What changes the status."""
 
     DRAFT_WANTED = "the cloud's draft model is asked"
@@ -79,31 +79,31 @@ class Trigger(Enum):
 
 
 # The next status. A trigger that is not listed is refused.
-TRANSITIONS: Transitions[SessionStatus, Trigger] = {
+TRANSITIONS: Transitions[SessionStatus, SessionTrigger] = {
     SessionStatus.WAITING: {
-        Trigger.DRAFT_WANTED: SessionStatus.DRAFTING,
-        Trigger.PASS_DUE: SessionStatus.SCORING,
-        Trigger.ENDED: SessionStatus.FINISHED,
+        SessionTrigger.DRAFT_WANTED: SessionStatus.DRAFTING,
+        SessionTrigger.PASS_DUE: SessionStatus.SCORING,
+        SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
     SessionStatus.DRAFTING: {
-        Trigger.DRAFT_RETURNED: SessionStatus.WAITING,
-        Trigger.ENDED: SessionStatus.FINISHED,
+        SessionTrigger.DRAFT_RETURNED: SessionStatus.WAITING,
+        SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
     SessionStatus.SCORING: {
-        Trigger.PASS_BLOCKED: SessionStatus.BLOCKED,
-        Trigger.JUDGED: SessionStatus.WAITING,
-        Trigger.REJECTED: SessionStatus.RESAMPLING,
-        Trigger.ENDED: SessionStatus.FINISHED,
+        SessionTrigger.PASS_BLOCKED: SessionStatus.BLOCKED,
+        SessionTrigger.JUDGED: SessionStatus.WAITING,
+        SessionTrigger.REJECTED: SessionStatus.RESAMPLING,
+        SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
     SessionStatus.BLOCKED: {
-        Trigger.PASS_UNBLOCKED: SessionStatus.SCORING,
-        Trigger.ENDED: SessionStatus.FINISHED,
+        SessionTrigger.PASS_UNBLOCKED: SessionStatus.SCORING,
+        SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
     SessionStatus.RESAMPLING: {
-        Trigger.PASS_DUE: SessionStatus.SCORING,
-        Trigger.ENDED: SessionStatus.FINISHED,
+        SessionTrigger.PASS_DUE: SessionStatus.SCORING,
+        SessionTrigger.ENDED: SessionStatus.FINISHED,
     },
-    SessionStatus.FINISHED: {Trigger.ENDED: SessionStatus.FINISHED},
+    SessionStatus.FINISHED: {SessionTrigger.ENDED: SessionStatus.FINISHED},
 }
 
 IDLE = (SessionStatus.WAITING, SessionStatus.RESAMPLING)  # in these a draft may be scored
@@ -173,7 +173,7 @@ class CloudSession:
         """The digest of the verified prefix."""
         return self._answer.digest
 
-    def turn(self, trigger: Trigger) -> None:
+    def turn(self, trigger: SessionTrigger) -> None:
         """Change the status by the table; raises OutOfTurn for an unlisted trigger."""
         self.status = follow_table(TRANSITIONS, self.status, trigger)
         if self.status in OVER:
@@ -224,7 +224,7 @@ class CloudSession:
         return [Reply(Prediction(self.digest, path, token, event.confidence))]
 
     def _on_proposed(self, event: Proposed) -> list[Effect]:
-        self.turn(Trigger.DRAFT_RETURNED)
+        self.turn(SessionTrigger.DRAFT_RETURNED)
         waiting = self._next_pushed(late=True)
         if waiting or self._generation is None:
             return waiting
@@ -233,7 +233,7 @@ class CloudSession:
     def _on_close(self, message: Close) -> list[Effect]:
         if self._rejected is not None and self._rules.knows(message.resampled):
             self._adopt(message.resampled)
-        self.turn(Trigger.ENDED)
+        self.turn(SessionTrigger.ENDED)
         self._rejected = None
         self._drafts.end()
         return []
@@ -245,7 +245,7 @@ class CloudSession:
         if self.status is SessionStatus.DRAFTING and not message.hint and base == self.digest:
             # The robot takes the lead, and awaits the verdict on this draft.
             self._generation = None
-            self.turn(Trigger.DRAFT_RETURNED)
+            self.turn(SessionTrigger.DRAFT_RETURNED)
         if self._generation is not None:
             # All verdicts up to the current pass's are still sent; then the robot drafts, unless
             # this is a hint.
@@ -310,7 +310,7 @@ class CloudSession:
         due = self._drafts.by_server(self._generation)
         if isinstance(due, DuePass):
             return self._score(due)
-        self.turn(Trigger.DRAFT_WANTED)
+        self.turn(SessionTrigger.DRAFT_WANTED)
         return [due]
 
     def _next_pushed(self, *, late: bool) -> list[Effect]:
@@ -322,7 +322,7 @@ class CloudSession:
         return [] if waiting is None else self._score(waiting)
 
     def _score(self, due: DuePass) -> list[Effect]:
-        self.turn(Trigger.PASS_DUE)
+        self.turn(SessionTrigger.PASS_DUE)
         self.due = due
         return [due]
 
@@ -347,7 +347,7 @@ class CloudSession:
     def _on_row(self, scored: Scored) -> list[Effect]:
         """Handle a request of P by a robot that draws the next token itself."""
         self._rejected = scored.rows.row(-1, self.opening.policy).dense()
-        self.turn(Trigger.REJECTED)
+        self.turn(SessionTrigger.REJECTED)
         return [Reply(RowMessage(self.digest, self._rejected))]
 
     def _judge(self, due: DuePass, scored: Scored) -> Verdict:
@@ -368,8 +368,8 @@ class CloudSession:
         )
         path, token, finish = self._answer.until_end(draft, taken.path, taken.token)
         self._rejected = None if finish else taken.rejected
-        rejected = Trigger.JUDGED if self._rejected is None else Trigger.REJECTED
-        self.turn(Trigger.ENDED if finish else rejected)
+        rejected = SessionTrigger.JUDGED if self._rejected is None else SessionTrigger.REJECTED
+        self.turn(SessionTrigger.ENDED if finish else rejected)
         accepted = tuple(draft.tokens[node] for node in path)
         last = () if token is None else (token,)
         position = here.length + len(path)

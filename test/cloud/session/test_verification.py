@@ -38,7 +38,7 @@ from edge_cloud_spec.cloud.session.events import (
     Reply,
     Scored,
 )
-from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus, Trigger
+from edge_cloud_spec.cloud.session.session import CloudSession, SessionStatus, SessionTrigger
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import MAX_PUSHED, Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -386,7 +386,7 @@ def test_what_is_pushed_for_a_place_where_the_robot_resamples_is_not_taken(seed:
 
 TABLES: dict[str, tuple[Any, type[Enum], type[Enum], Enum]] = {
     "robot": (rounds.TRANSITIONS, rounds.Mode, rounds.Trigger, rounds.Mode.READING),
-    "cloud": (cloud_session.TRANSITIONS, SessionStatus, Trigger, SessionStatus.FINISHED),
+    "cloud": (cloud_session.TRANSITIONS, SessionStatus, SessionTrigger, SessionStatus.FINISHED),
 }
 
 
@@ -407,7 +407,7 @@ def told(*events: Any, cloud: CloudSession | None = None) -> CloudSession:
 
 def blocked() -> CloudSession:
     cloud = told(draft(1, 2))
-    cloud.turn(Trigger.PASS_BLOCKED)
+    cloud.turn(SessionTrigger.PASS_BLOCKED)
     return cloud
 
 
