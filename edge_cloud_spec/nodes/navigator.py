@@ -388,7 +388,7 @@ def navigator_health(
     if parameters:
         said = f"nothing moves: parameter {parameters}"
         found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if "e_stop" in status.detail:
+    if "e_stop is on" in status.detail:
         advice = "release it (publish false on e_stop), then publish the instruction again"
         found.append(Health(Level.WARN, "e_stop is on", advice))
     if missing:
@@ -406,7 +406,7 @@ def navigator_health(
         advice = ""
         if "jumped" in problem:
             advice = f"check what publishes {topic}: two sources, or a base that was carried"
-        elif "is not a number" in problem or "no place" in problem:
+        elif "was dropped" in problem and "odometry" in problem:
             advice = f"check what publishes {topic}"
         found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
     return worst_of(found)
