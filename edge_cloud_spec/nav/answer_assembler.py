@@ -48,7 +48,7 @@ class AnswerAssembler:
 
     Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. Frames
     are ordered by their stamps, which no offset of the camera's clock changes. A stamp in the
-    future makes no frame old whose own is not.
+    future makes no later frame old.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """
 
@@ -67,8 +67,9 @@ class AnswerAssembler:
             if len(self._answers) > REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
             taken, latest = answer.frame_time, now + max(0.0, ahead) + FUTURE
-            if taken >= self._taken - SAME_FRAME or taken <= latest < self._taken:
-                self._newest, self._taken = words.request, taken
+            if taken >= self._taken - SAME_FRAME or self._taken > latest:
+                self._newest = words.request
+                self._taken = taken if taken <= latest else self._taken
         is_newest = words.request == self._newest
         if words.position != answer.next:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"

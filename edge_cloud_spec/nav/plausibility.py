@@ -86,7 +86,8 @@ class Plausibility:
             else:
                 explained = DOUBT * max((way / direction).real for way in reach)
                 more, least = along - max(0.0, made.real) - max(0.0, explained), 0.0
-            sums[direction] = max(least, sums[direction] + min(more, commanded))
+            more = max(-commanded, min(more, commanded))
+            sums[direction] = max(least, sums[direction] + more)
             if sums[direction] > most[axis]:
                 return what
         return ""
