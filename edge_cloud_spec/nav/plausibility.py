@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import cmath
 import math
+from itertools import pairwise
 
 from .motion import DOUBT, FAR, PROGRESS, RATE_S, REACTION, ROUNDING, CommandedMotion, Limits
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 
-FOLLOWS_S = 1.5  # s for which a base may still do what it was told before
-STANDS_S = 2.0  # s after a stop in which a base comes to rest; later it moves by itself
+STANDS_S = 2.0  # s in which a base has done what it was told, and rests after a stop
+SLOW_S = 0.5  # s, the time constant of a slow base, which still does what it was told before
 AGAINST = (0.12, math.radians(20))  # m, rad against the commands
-GAP_S = 1.0  # s between two poses beyond which nothing is known about the time between
 AHEAD, BACK, LEFT, RIGHT = 1.0, -1.0, 1j, -1j  # directions, from that of the command
 WRONG = {
     AHEAD: ("moves faster than its commands", FAR),
@@ -21,9 +21,6 @@ WRONG = {
     RIGHT: ("moves sideways when told ahead", FAR),
 }
 GOES_ON = "goes on moving though it was told to stand"
-
-Way = tuple[complex, complex]
-"""What is made or commanded: m (or m/s) ahead and to the left, and rad (or rad/s)."""
 
 
 class Plausibility:
@@ -38,81 +35,80 @@ class Plausibility:
 
     def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
         self._odometer, self._commanded = odometer, commanded
+        self._last = 0, Pose()  # the newest pose that was looked at
         self._stopped = -math.inf  # the stop after which the base was last looked at
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as with another base."""
         self._sums = [dict.fromkeys(WRONG, 0.0) for _ in AGAINST]  # of moves, of turns
-        self._last: tuple[int, Pose] | None = None
 
     def problem(self, limits: Limits, now: float) -> str:
-        """How the base has contradicted its commands, in one sentence; empty if it has not."""
+        """What the base does other than it is told; empty if nothing."""
         if not self._odometer.locates(now):
-            self._last = None
             return ""
-        newest = self._odometer.track.latest
-        (then, there), (at, here) = self._last or newest, newest
+        (then, there), (at, here) = self._last, self._odometer.track.latest
         seconds = (at - then) / 1e9
-        if self._last is not None and 0.0 <= seconds < RATE_S - ROUNDING:
+        if 0.0 <= seconds < RATE_S - ROUNDING:
             return ""
-        self._last = newest
-        if not 0.0 < seconds <= GAP_S:
-            return ""
-        recent = [*self._commanded.spans(now)]
+        self._last, recent = (at, here), [*self._commanded.spans(now)]
         told = next((v for v, begin, end in recent if begin <= now - REACTION < end), STILL)
         if told == STILL:
-            return self._after_a_stop(now) if recent else ""
-        earlier = [_way_of(v) for v, _, end in recent if end > now - FOLLOWS_S]
-        moves, turns = limits.move, limits.turn
-        for axis, least in (
-            (0, min(moves.slowest, limits.top_speed)),
-            (1, min(turns.slowest, limits.turn_speed)),
-        ):
-            speed = abs(command := _way_of(told)[axis])
-            if speed and speed >= least:
-                unit, made = command / speed, _made(there, here)[axis]
-                reach = [way[axis] / unit * seconds for way in earlier]
-                return self._add(axis, made / unit, speed * seconds, reach)
+            return self._after_a_stop(*recent[-1], now) if recent else ""
+        moves = min(limits.move.slowest, limits.top_speed)
+        turns = min(limits.turn.slowest, limits.turn_speed)
+        made = _made(there, here)
+        for axis, least in ((0, moves), (1, turns)):
+            if abs(_way_of(told)[axis]) >= max(least, ROUNDING) and 0.0 < seconds <= STANDS_S:
+                earlier = [
+                    _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION) / SLOW_S))
+                    for v, _, end in recent
+                    if end > now - STANDS_S
+                ]
+                return self._add(axis, made[axis] / seconds, _way_of(told)[axis], earlier, seconds)
         return ""
 
-    def _add(self, axis: int, made: complex, commanded: float, reach: list[complex]) -> str:
-        """Add a sample; both ways, and each of ``reach``, from the direction of the command."""
-        sums = self._sums[axis]
+    def _add(
+        self, axis: int, made: complex, told: complex, earlier: list[complex], seconds: float
+    ) -> str:
+        """Add a sample, of speeds ahead and to the left; ``earlier``: what was told before."""
+        speed, unit, sums = abs(told), told / abs(told), self._sums[axis]
         for direction, (what, most) in WRONG.items():
-            along = (made / direction).real
-            if direction == AHEAD:
-                more, least = along - DOUBT * commanded, -FAR[axis]
-            else:
-                explained = DOUBT * max((way / direction).real for way in reach)
-                more, least = along - max(0.0, made.real) - max(0.0, explained), 0.0
-            more = max(-commanded, min(more, commanded))
-            sums[direction] = max(least, sums[direction] + more)
-            if sums[direction] > most[axis]:
+            is_ahead = direction == AHEAD
+            explained = (way / unit / direction for way in ([told] if is_ahead else earlier))
+            more = (made / unit / direction).real - DOUBT * max(0.0, *(e.real for e in explained))
+            more -= 0.0 if is_ahead else max(0.0, (made / unit).real)
+            total = sums[direction] + max(-speed, min(more, speed)) * seconds
+            sums[direction] = max(-FAR[axis] if is_ahead else 0.0, total)
+            if total > most[axis]:
                 return what
         return ""
 
-    def _after_a_stop(self, now: float) -> str:
+    def _after_a_stop(self, told: Velocity, _: float, stopped: float, now: float) -> str:
         """Look once after each stop whether the base goes on as it was last commanded."""
-        told, _, stopped = list(self._commanded.spans(now))[-1]
         if stopped <= self._stopped or now - stopped < STANDS_S:
             return ""
-        self._stopped = stopped
-        at, here = self._odometer.track.latest
-        then = self._odometer.track.at(at - 10**9) or here
-        for command, made, far in zip(_way_of(told), _made(then, here), FAR, strict=True):
-            along = (made / command).real * abs(command) if command else 0.0
-            if along > max(far, PROGRESS * abs(command)):
-                return GOES_ON
-        return ""
+        self._stopped, track = stopped, self._odometer.track
+        at, here = track.latest
+        seconds = [track.at(at - back * 10**9) or here for back in (2, 1, 0)]
+        made = [_made(*pair) for pair in pairwise(seconds)]  # both: it did not rest in between
+        goes_on = any(
+            all(
+                (way[axis] * v.conjugate()).real > abs(v) * max(far, PROGRESS * abs(v))
+                for way in made
+            )
+            for axis, (v, far) in enumerate(zip(_way_of(told), FAR, strict=True))
+        )
+        return GOES_ON if goes_on else ""
 
 
-def _way_of(velocity: Velocity) -> Way:
+def _way_of(velocity: Velocity) -> tuple[complex, complex]:
+    """A velocity ahead and to the left, and of turning."""
     return complex(velocity.vx, velocity.vy), complex(velocity.wz)
 
 
-def _made(there: Pose, here: Pose) -> Way:
-    """The way from one pose to another, from the base that makes it."""
-    way = complex(here.x - there.x, here.y - there.y)
+def _made(there: Pose, here: Pose) -> tuple[complex, complex]:
+    """The way from one pose to another, m ahead and to the left of the base, and rad."""
     turned = wrap(here.yaw - there.yaw)
+    way = complex(here.x - there.x, here.y - there.y)
     return way * cmath.rect(1.0, -there.yaw - turned / 2), complex(turned)

@@ -48,7 +48,7 @@ from ..nav.events import (
 )
 from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
-from ..nav.navigator import Navigator
+from ..nav.navigator import AGREE, Navigator
 from ..nav.pose import Pose, yaw_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import START, GoalStatus, NavigatorStatus
@@ -391,6 +391,8 @@ def navigator_health(
     if "e_stop is on" in status.detail:
         advice = "release it (publish false on e_stop), then publish the instruction again"
         found.append(Health(Level.WARN, "e_stop is on", advice))
+    if AGREE in status.detail:
+        found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
     if missing:
         advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
         said = f"{missing} ({topic})"

@@ -123,14 +123,14 @@ class FaultyBase:
             yield
 
     def _tell(self, velocity: Velocity) -> None:
-        self._told.append((self.now, velocity))
+        if velocity == STILL != self._told[-1][1]:
+            self._stopped = self.now
+        if velocity != STILL or not self.kind.sticks:
+            self._told.append((self.now, velocity))
 
     def _stand(self) -> None:
         self._deadline = math.inf
-        if self._told[-1][1] != STILL:
-            self._stopped = self.now
-            if not self.kind.sticks:
-                self._tell(STILL)
+        self._tell(STILL)
 
     def _disturbed(self) -> Components:
         kind, random, since = self.kind, self._random, self.now - self._stopped
