@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from ..errors import UserError
-from ..nav.pose import wrap, yaw_of
+from ..nav.pose import Pose, wrap, yaw_of
 from ..nodes.drafting.camera import TYPES, encode_frame
 from ..observe.bag import Bag, topic_of
 from ..observe.run_log import seconds_of
@@ -28,12 +28,16 @@ def recording_of(
         "camera": topic_of(bag.topics, camera, TYPES.values(), "--camera"),
         "cmd_vel": topic_of(bag.topics, cmd_vel, COMMANDS, "--cmd-vel"),
     }
-    commanded, yaw = math.inf, 0.0
+    commanded, yaw, problem = math.inf, 0.0, ""
     for received, name, message in bag.read(topics):
         now = received / 1e9
         if name == "odom":
             at = message.pose.pose.position
-            yaw += wrap(yaw_of(message.pose.pose.orientation) - yaw)
+            pose = Pose(at.x, at.y, yaw_of(message.pose.pose.orientation))
+            if pose.problem:
+                problem = f": it {pose.problem}"
+                continue
+            yaw += wrap(pose.yaw - yaw)
             recording.poses.append((now, at.x, at.y, yaw))
             recording.stamps.append((seconds_of(message.header.stamp), now))
         elif name == "camera":
@@ -45,5 +49,5 @@ def recording_of(
             twist, commanded = getattr(message, "twist", message), now
             recording.command(now, twist.linear.x, twist.angular.z)
     if len(recording.poses) < 2:
-        raise UserError(f"{path} has too little odometry to measure anything by")
+        raise UserError(f"{path} has too little odometry to measure anything by{problem}")
     return recording

@@ -208,8 +208,8 @@ class Commission:
 
     def _hear_odometry(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses
-        if not pose.sane:
-            raise Stop("odometry tells no place: it is not a number")
+        if pose.problem:
+            raise Stop(f"odometry tells no place: it {pose.problem}")
         if event.stamp <= self._stamp and poses:
             return  # no news; LOST ends it
         came, x, y, yaw = poses[-1] if poses else (self._now, pose.x, pose.y, pose.yaw)

@@ -13,6 +13,7 @@ REMEMBERED = 64  # earlier requests whose words are still recognized
 MAX_CHARACTERS = 20_000  # characters of one answer
 _FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
 SAME_FRAME = 0.01  # s; differences between two messages' times of one frame
+FUTURE = 0.5  # s by which a frame's stamp may be in the future
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class _Answer:
 class AnswerAssembler:
     """Assembles the words of each request; drops and counts late, repeated and misplaced ones.
 
-    Of a request on an older frame, or one that has been replaced, only a ``stop`` counts.
+    Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. Frames
+    are ordered by their stamps, which no offset of the camera's clock changes. A stamp in the
+    future makes no later frame old.
     ``counts`` has the keys ``stale`` (an older request), ``repeated`` and ``out_of_order``.
     """
 
@@ -53,20 +56,20 @@ class AnswerAssembler:
         self.dialect: Dialect = CLAUSES
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
         self._answers: dict[str, _Answer] = {}
-        self._newest, self._order = "", float("-inf")
+        self._newest, self._taken = "", float("-inf")
 
-    def hear(self, words: Words, now: float) -> Settled | None:
+    def hear(self, words: Words, now: float, ahead: float = 0.0) -> Settled | None:
         """Add a message of words; returns the result of its request if that is now complete, else
-        None."""
+        None. ``ahead``: how far the camera's clock is ahead, s."""
         answer = self._answers.get(words.request)
         if answer is None:
             answer = self._answers[words.request] = _Answer(words, now - words.age)
             if len(self._answers) > REMEMBERED + 1:
                 del self._answers[next(name for name in self._answers if name != self._newest)]
-            # A stamp in the future must not make the next frame old.
-            order = min(answer.frame_time, now)
-            if order >= self._order - SAME_FRAME:
-                self._newest, self._order = words.request, order
+            taken, latest = answer.frame_time, now + max(0.0, ahead) + FUTURE
+            if taken >= self._taken - SAME_FRAME or self._taken > latest:
+                self._newest = words.request
+                self._taken = taken if taken <= latest else self._taken
         is_newest = words.request == self._newest
         if words.position != answer.next:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"

@@ -78,7 +78,7 @@ class Limits(Bounded):
     Raises ValueError naming a field out of its range.
     """
 
-    speed: float = bounded(0.6, 0.05, 1.5, "forward and backward speed at most, m/s")
+    speed: float = bounded(0.6, 0.05, 1.5, "speed over ground at most, m/s")
     lateral_speed: float = bounded(0.2, 0.0, 0.5, "sideways speed to hold a line at most, m/s")
     turn_speed: float = bounded(1.2, 0.1, 2.5, "turning speed at most, rad/s")
     acceleration: float = bounded(2.0, 0.1, 5.0, "speeding up and braking, m/s^2")
@@ -327,14 +327,15 @@ class Motion:
         ``driven`` is reduced to 0 over ``time`` seconds."""
         limits, driven = self._limits, self._driven
         if self._turns:
-            ahead = _slowed(driven.vx, limits.acceleration * time)
+            ahead = _clip(_slowed(driven.vx, limits.acceleration * time), limits.top_speed)
             return Velocity(ahead, wz=self._sign * min(max(0.0, speed), limits.turn_speed))
         turning = _slowed(driven.wz, limits.turn_acceleration * time)
-        return Velocity(
+        wanted = Velocity(
             self._sign * min(max(0.0, speed), limits.top_speed),
             _clip(lateral, limits.lateral_speed),
             _clip(turn + turning, limits.turn_speed),
         )
+        return _no_faster(wanted, limits.top_speed)
 
     def _contradiction(self, pose: Pose) -> str:
         """How ``pose`` contradicts the commands; empty if it does not."""
@@ -385,6 +386,12 @@ def _sped_up(given: float, wanted: float, most: float, slowest: float) -> float:
 
 def _clip(value: float, bound: float) -> float:
     return max(-bound, min(bound, value))
+
+
+def _no_faster(wanted: Velocity, speed: float) -> Velocity:
+    """``wanted``, slowed down in its direction to at most ``speed`` over ground."""
+    share = speed / wanted.speed if wanted.speed > speed else 1.0
+    return replace(wanted, vx=wanted.vx * share, vy=wanted.vy * share)
 
 
 def _rolled(begin: float, end: float, lag: float) -> float:
@@ -525,11 +532,8 @@ class Budget:
         vy = max(-aside, min(aside, wanted.vy))
         wz = max(-turn, min(turn, wanted.wz))
         given = replace(wanted, vy=vy, wz=wz)
-        if given.speed > path:
-            slower = path / given.speed
-            given = replace(given, vx=given.vx * slower, vy=vy * slower)
-        self._given = given
-        return given
+        self._given = _no_faster(given, path)
+        return self._given
 
 
 def _rates(velocity: Velocity) -> tuple[float, float, float]:
@@ -564,7 +568,7 @@ class CommandedMotion:
         With limits, the rolling on after ``time`` from earlier commands is added.
         """
         path = aside = turn = 0.0
-        for velocity, begin, end in self._spans(now):
+        for velocity, begin, end in self.spans(now):
             lasted = max(0.0, end - max(begin, time))
             moves = turns = lasted
             if limits is not None:
@@ -577,9 +581,9 @@ class CommandedMotion:
 
     def driven_since(self, time: float, now: float) -> float:
         """For how many seconds from ``time`` to ``now`` the base was commanded to move."""
-        return sum(end - max(begin, time) for _, begin, end in self._spans(now) if end > time)
+        return sum(end - max(begin, time) for _, begin, end in self.spans(now) if end > time)
 
-    def _spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
+    def spans(self, now: float) -> Iterator[tuple[Velocity, float, float]]:
         """Each moving velocity commanded, with its begin and end."""
         ends = [*[at for at, _ in self._given][1:], now]
         for (begin, velocity), end in zip(self._given, ends, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
 from .answer import Action, Dialect
-from .answer_assembler import AnswerAssembler, Settled
+from .answer_assembler import FUTURE, AnswerAssembler, Settled
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
     Announce,
@@ -45,9 +45,11 @@ from .motion import (
 from .motion import FAR as JUMP
 from .obstacles import Obstacles
 from .odometer import FAR, MOVED_AWAY, Odometer
+from .plausibility import STANDS_S, Plausibility
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
+    BASE,
     E_STOP,
     FOLLOWING,
     INSTRUCTION,
@@ -59,7 +61,6 @@ from .status import (
     is_request,
 )
 
-FUTURE = 0.5  # s by which a frame's stamp may be in the future
 SOONEST = 0.1  # s after a command's end before which no watchdog stops the base
 STALL = 0.5  # s without a tick after which a motion does not continue
 PROGRESS_S = 2.0  # s in which a driving base must make some way
@@ -72,8 +73,8 @@ REMEMBERED = 8  # decisions; if SHARE of them were quick, the next is taken to b
 SHARE = 0.75
 RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_S = 0.5  # s that a decision made standing waits for rest, at most
-STANDS_S = 2.0  # s after a stop in which a base comes to rest; later it moves by itself
 DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
+AGREE = "look at the signs, axes and units of both, then press and release e_stop to try again"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class Navigator:
         self._run: RunningMotion | None = None
         self._commanded = CommandedMotion()
         self.obstacles = Obstacles(self.odometer, self._commanded)
+        self._plausibility = Plausibility(self.odometer, self._commanded)
         self.obstacles.settings = self.settings
         self._free_at = -math.inf  # when no obstacle last held the robot
         self._in_way = ""  # the obstacle in the way of the current motion
@@ -196,6 +198,8 @@ class Navigator:
             return []
         self.settings = self.odometer.settings = self.obstacles.settings = settings
         self.stop_latch.tally(now)
+        self._plausibility.forget()
+        self.stop_latch.release(BASE, now)
         if self._run is None:
             return self._show(self.status.state, self.status.detail)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -266,6 +270,7 @@ class Navigator:
             self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
         if self.stop_latch.release(cause, now):
+            self.stop_latch.release(BASE, now)  # somebody has seen to it
             return self._show("idle", "released")
         return []
 
@@ -285,7 +290,8 @@ class Navigator:
             return [Report(f"words were dropped: {words.request[:80]!r} is no request's name")]
         if not abs(words.camera_offset) <= FARTHEST_CLOCK:
             return [Report("words were dropped: the offset of the camera's clock is no number")]
-        if (settled := self._assembler.hear(words, now)) is None:
+        ahead = camera_clock(words.camera_offset, self.odometer.clock_offset)
+        if (settled := self._assembler.hear(words, now, ahead)) is None:
             return []
         if settled.action is not None:
             self._took.append(now - self._frame_time(settled).taken)
@@ -437,6 +443,10 @@ class Navigator:
     # Moving
 
     def _tick(self, now: float) -> list[Effect]:
+        if problem := self._plausibility.problem(self.settings.limits, now):
+            self._plausibility.forget()
+            why = f"the base {problem}, as odometry has it: {AGREE}"
+            return [*self._latch(BASE, why, now), Report(why)]
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
             return self._stand(now)

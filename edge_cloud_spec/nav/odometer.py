@@ -37,8 +37,10 @@ class Odometer:
 
     def add(self, event: Odometry, now: float) -> str:
         """Take an odometry message; returns a sentence for the log, usually empty."""
-        if not (event.pose.sane and abs(event.age) <= FARTHEST_CLOCK):
-            return "odometry that is not a number, or no place, was dropped"
+        if event.pose.problem:
+            return f"odometry that {event.pose.problem} was dropped"
+        if not abs(event.age) <= FARTHEST_CLOCK:
+            return "odometry whose stamp is no time was dropped"
         late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
         if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):
@@ -115,6 +117,11 @@ class Track:
     def newest(self) -> Pose:
         """The newest pose; there must be one."""
         return self._poses[-1][1]
+
+    @property
+    def latest(self) -> tuple[int, Pose]:
+        """The newest pose and its time (ns); there must be one."""
+        return self._poses[-1]
 
     def add(
         self, pose: Pose, stamp: int, now: float, timeout: float, at: int | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FARTHEST = 1e6  # m or rad; beyond any robot, and sums would lose centimetres
+UNIT = 0.05  # by which a quaternion's length may differ from 1: drivers round
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Pose:
     yaw: float = 0.0
 
     @property
-    def sane(self) -> bool:
-        """Whether all numbers are finite and plausible."""
-        return all(abs(value) <= FARTHEST for value in (self.x, self.y, self.yaw))
+    def problem(self) -> str:
+        """Why this is no pose, as the end of a sentence; empty if it is one."""
+        if not (abs(self.x) <= FARTHEST and abs(self.y) <= FARTHEST):
+            return "is not a number, or no place"
+        return "" if abs(self.yaw) <= FARTHEST else "has an orientation that is no unit quaternion"
 
 
 @dataclass(frozen=True)
@@ -56,5 +59,8 @@ def wrap(angle: float) -> float:
 
 
 def yaw_of(q: Any) -> float:
-    """The yaw (rad) of a quaternion with x, y, z and w."""
-    return math.atan2(2 * (q.w * q.z + q.x * q.y), 1 - 2 * (q.y * q.y + q.z * q.z))
+    """The yaw (rad) of a quaternion with x, y, z and w; NaN if it is not near length 1."""
+    if not abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= UNIT:
+        return math.nan
+    sin, cos = 2 * (q.w * q.z + q.x * q.y), q.w * q.w + q.x * q.x - q.y * q.y - q.z * q.z
+    return math.atan2(sin, cos)

@@ -25,7 +25,6 @@ class Unverified(Bounded):
         return replace(
             limits,
             speed=min(limits.speed, self.speed),
-            lateral_speed=min(limits.lateral_speed, self.speed),
             turn_speed=min(limits.turn_speed, self.turn_speed),
         )
 

@@ -117,7 +117,7 @@ class GoalStatus:
         return cls(state, message.instruction, message.detail, message.goal_id)
 
 
-E_STOP, INSTRUCTION, START = "e_stop", "instruction", "start"
+E_STOP, INSTRUCTION, START, BASE = "e_stop", "instruction", "start", "base"
 AWAITS_INSTRUCTION = "released; publish an instruction to go on"
 TOLD_TO_STOP = "told to stop"
 AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends

@@ -48,7 +48,7 @@ from ..nav.events import (
 )
 from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
-from ..nav.navigator import Navigator
+from ..nav.navigator import AGREE, Navigator
 from ..nav.pose import Pose, yaw_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import START, GoalStatus, NavigatorStatus
@@ -388,9 +388,11 @@ def navigator_health(
     if parameters:
         said = f"nothing moves: parameter {parameters}"
         found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if "e_stop" in status.detail:
+    if "e_stop is on" in status.detail:
         advice = "release it (publish false on e_stop), then publish the instruction again"
         found.append(Health(Level.WARN, "e_stop is on", advice))
+    if AGREE in status.detail:
+        found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
     if missing:
         advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
         said = f"{missing} ({topic})"
@@ -406,7 +408,7 @@ def navigator_health(
         advice = ""
         if "jumped" in problem:
             advice = f"check what publishes {topic}: two sources, or a base that was carried"
-        elif "is not a number" in problem or "no place" in problem:
+        elif "was dropped" in problem and "odometry" in problem:
             advice = f"check what publishes {topic}"
         found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
     return worst_of(found)

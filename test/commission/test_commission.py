@@ -174,6 +174,7 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(), lambda p, now: p if now % 4.0 < 3.2 else None, "paused in each of 3 tries"),
         (Kinematic(), lambda p, now: replace(p, x=p.x + (now > 180.0)), "odometry jumped"),
         (Kinematic(), lambda p, now: replace(p, x=math.nan), "not a number"),
+        (Kinematic(), lambda p, now: replace(p, yaw=math.nan), "no unit quaternion"),
     ],
 )
 def test_a_base_or_odometry_that_lies_ends_it_within_its_circle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import subprocess
 import sys
@@ -48,8 +49,8 @@ class Base:
         self.base.move(self.heard[-1], 0.02)
         message = Odometry()
         message.header.stamp = self.thread.node.get_clock().now().to_msg()
-        message.pose.pose.orientation.z = self.base.yaw / 2
-        message.pose.pose.orientation.w = 1.0
+        message.pose.pose.orientation.z = math.sin(self.base.yaw / 2)
+        message.pose.pose.orientation.w = math.cos(self.base.yaw / 2)
         self.odometry.publish(message)
 
 

@@ -14,6 +14,8 @@ promises are checked from what it heard and what it did, by none of its own logi
 6. Where a lidar is promised, nothing is commanded without a fresh scan, nor from which the body
    would meet a point of the newest before it stands, while odometry tells where that is. (Not: one
    that was within 2 cm of it already, or 10 where nothing but the commands tell how it has moved.)
+7. A base that goes against its commands is held before it goes far, where odometry tells; then
+   nothing moves it before somebody has released it. One that follows its commands is not held.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from edge_cloud_spec.nav.events import (
     Hold,
     Instruction,
     Odometry,
+    Report,
     Scan,
     Show,
     Tick,
@@ -59,6 +62,8 @@ ODD = ("", "  ", "\x00", "x" * 501)
 ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
 TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
 SOURCES = "camera", "base", "lidar"  # each with a clock of its own
+FAULTY = (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.9, 1.9)
+SURELY = 0.3  # m/s that move every base
 SCAN_FAULTS = *["another frame", "no time"] * 4, "ahead", "behind", *["no places"] * 8
 
 
@@ -112,6 +117,9 @@ class Scene:
         self._fails_until, self._fault = -math.inf, ""
         self.looks: dict[int, Look] = {}  # by stamp, of those that were told of as they are
         self.lied_at = -math.inf  # when odometry was last wrong
+        # What the base makes of a command: metres, radians.
+        self.makes = rarely(random, 0.25, FAULTY, (1.0, 1.0))
+        self.against = 0.0  # m and rad that it has made against what moves it
 
     def heard(self, stops: int, waiting: bool, moving: bool, velocity: Velocity) -> None:
         """The navigator's count, whether it waits for an instruction, and what the base does."""
@@ -136,8 +144,13 @@ class Scene:
 
     def _pass(self, seconds: float, event: Event | NavigatorSettings) -> Event | NavigatorSettings:
         self.now += seconds
-        self._pose = moved(self._pose, self._velocity, seconds)
-        self.truth = moved(self.truth, self._velocity, seconds)
+        told, (moves, turns) = self._velocity, self.makes
+        made = Velocity(moves * told.vx, moves * told.vy, turns * told.wz)
+        self._pose = moved(self._pose, made, seconds)
+        self.truth = moved(self.truth, made, seconds)
+        lasts = min(seconds, GRACE)
+        self.against += told.speed * lasts if moves < 0.0 and told.speed > SURELY else 0.0
+        self.against += abs(told.wz) * lasts if turns < 0.0 and not told.speed else 0.0
         return event
 
     def _stamp(self, source: str, time: float) -> int:
@@ -315,6 +328,7 @@ NOT_TEXT = ("", "\x00", "x" * 501)
 
 PARTS = 40  # of a way that are looked at
 LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
+FAR_AGAINST = 1.2  # m and rad, at 1.5 m/s and 2.5 rad/s, with gaps of half a second
 BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
 
 
@@ -364,6 +378,9 @@ class Checker:
     def set(self, settings: NavigatorSettings, effects: list[Effect], now: float) -> None:
         """Parameters were set."""
         changed, self.settings = settings != self.settings, settings
+        if changed:
+            self._held.discard("base")
+            self._scene.against = 0.0
         if changed and self._step is not None:
             self._require(any(isinstance(e, Halt) for e in effects), "motion under old parameters")
         self._carried_out(effects, now)
@@ -378,6 +395,8 @@ class Checker:
                 self._require([*map(type, effects[:1])] == [Halt], "a stop without a halt")
             case Instruction(text):
                 self._instructed(text, effects, now)
+            case Tick():
+                self._followed(effects)
             case Scan():
                 self._looked(event)
             case GoalStatus():
@@ -394,6 +413,19 @@ class Checker:
         old = self.settings.obstacles.timeout
         if last is None or new.stamp > last.stamp or self._now - last.taken > old:
             self._look = new
+
+    def _followed(self, effects: list[Effect]) -> None:
+        """A base that goes against its commands was held before it went far."""
+        if any(isinstance(e, Report) and "try again" in e.problem for e in effects):
+            self._require(self._scene.makes != (1.0, 1.0), "a base that follows is held")
+            self._require([*map(type, effects[:1])] == [Halt], "a hold without a halt")
+            self._held.add("base")
+            self._armed = False
+            self.counts["bases held"] += 1
+            self._scene.against = 0.0
+        if self.settings.odometry == "off":
+            self._scene.against = 0.0
+        self._require(self._scene.against <= FAR_AGAINST, "far against the commands")
 
     def _command(self, velocity: Velocity, now: float) -> None:
         """This is commanded from ``now`` on, and the last was until the watchdog came."""
@@ -426,8 +458,8 @@ class Checker:
             self._held.add(cause)
             self._armed = False
             self.counts["stops"] += 1
-        elif cause != "told":
-            self._held.discard(cause)
+        elif cause != "told" and cause in self._held:
+            self._held -= {cause, "base"}
         return on
 
     def _instructed(self, text: str, effects: list[Effect], now: float) -> None:
@@ -564,6 +596,7 @@ class Checker:
             (velocity.wz, self.velocity.wz, turn, limits.turn_acceleration, limits.turn.slowest),
         ):
             self._require(abs(value) <= most + SLACK, f"{value} beyond the limit {most}")
+            self._require(velocity.speed <= speed + SLACK, f"{velocity} beyond the limit {speed}")
             before = abs(last) if last * value > 0.0 else 0.0
             eased = abs(value) <= max(before + faster * time, slowest) + SLACK
             self._require(eased, f"from {last} to {value} within {time:.3f} s")

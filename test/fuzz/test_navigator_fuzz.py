@@ -11,17 +11,18 @@ import pytest
 from fuzz import Broken, spoil
 from fuzz.navigator import run
 
-from edge_cloud_spec.nav import motion
+from edge_cloud_spec.nav import motion, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
-from edge_cloud_spec.nav.events import Drive, Effect, Instruction, Words
+from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction, Words
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.motion import NOTHING, Budget, Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
+from edge_cloud_spec.nav.plausibility import Plausibility
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import StopLatch
+from edge_cloud_spec.nav.status import BASE, StopLatch
 
 
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
@@ -70,6 +71,10 @@ def _creeps_backwards(along: Any, *given: Any) -> Velocity:
     velocity = along(*given)
     slow = max(velocity.speed, abs(velocity.wz)) < 0.1
     return Velocity(-velocity.vx, velocity.vy, -velocity.wz) if slow else velocity
+
+
+def _holds_no_base(latch: Any, self: Navigator, cause: str, *given: Any) -> list[Effect]:
+    return [Halt()] if cause == BASE else latch(self, cause, *given)
 
 
 def _stops_at_once(stopping: Any, *given: Any) -> tuple[float, float, float]:
@@ -123,6 +128,10 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         ),
         (ObstacleSettings, "stopping", _stops_at_once, "towards"),
         (ObstacleSettings, "seconds_to", _sees_the_nearest, "towards"),
+        (Plausibility, "problem", lambda *_: "", "far against the commands"),
+        (plausibility, "WRONG", {plausibility.BACK: ("", (0.0, 0.0))}, "that follows is held"),
+        (Navigator, "_latch", _holds_no_base, "while the robot is held"),
+        (motion, "_no_faster", lambda _, wanted, speed: wanted, "beyond the limit"),
         (
             *(Obstacles, "_here"),
             lambda _, self, seen, now: (seen.points, 0.0),

@@ -15,6 +15,7 @@ from edge_cloud_spec.nav.answer import (
     parse_action,
 )
 from edge_cloud_spec.nav.answer_assembler import (
+    FUTURE,
     MAX_CHARACTERS,
     REMEMBERED,
     SAME_FRAME,
@@ -143,6 +144,41 @@ def test_a_stamp_from_the_future_does_not_make_the_next_ones_old() -> None:
     assert one.frame_time == 100.75
     odd = listener.hear(words("c", text="action: stop;", age=-9.0), 102.0)
     assert odd is not None and odd.frame_time == 111.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.floats(0.01, 3.0)), min_size=2, max_size=12),
+    st.one_of(st.floats(-0.5, 5.0), st.floats(-1e5, 1e5)),
+    st.floats(0.0, FUTURE - 0.01),
+)
+def test_the_newest_frame_counts_whatever_the_cameras_clock_and_the_order_of_arrival(
+    frames: list[tuple[int, float]], clock: float, unmeasured: float
+) -> None:
+    """``frames``: when each was taken, in tenths of a second, and how long its answer took."""
+    listener, newest = AnswerAssembler(), -math.inf
+    arrivals = sorted((taken / 10 + took, taken / 10) for taken, took in frames)
+    for n, (now, taken) in enumerate(arrivals):
+        heard = words(f"r{n}", text="action: search;", age=now - taken - clock)
+        counts = listener.hear(heard, 100.0 + now, clock - unmeasured) is not None
+        assert counts == (taken >= newest)
+        newest = max(newest, taken)
+
+
+@given(
+    st.integers(0, 5),
+    st.floats(FUTURE, 1e9),
+    st.lists(st.floats(0.02, 2.0), min_size=6, max_size=6),
+    st.floats(0.0, 5.0),
+)
+def test_one_absurd_stamp_blocks_no_later_frame(
+    absurd: int, future: float, takes: list[float], clock: float
+) -> None:
+    listener, now = AnswerAssembler(), 100.0
+    for n, took in enumerate(takes):
+        now += took
+        age = -future - clock - 0.01 if n == absurd else 0.01 - clock
+        one = listener.hear(words(f"r{n}", text="action: search;", age=age), now, clock)
+        assert one is not None
 
 
 def test_so_many_requests_are_remembered_and_the_newest_whatever_comes() -> None:

@@ -120,6 +120,39 @@ def test_a_motion_that_began_by_the_clock_goes_on_by_it_when_odometry_comes() ->
         assert blind.step(now) == seeing.step(now, Pose(x=7.0))
 
 
+@given(
+    st.builds(
+        Limits,
+        speed=st.floats(0.05, 1.5),
+        lateral_speed=st.floats(0.0, 0.5),
+        turn_speed=st.floats(0.1, 2.5),
+        stops_within=st.sampled_from([0.0, 0.0, 0.15, 0.3]),
+        move=st.builds(Axis, slowest=st.floats(0.0, 1.0), braking=st.floats(0.0, 0.5)),
+    ),
+    st.sampled_from([Goal(0.9), Goal(-0.9), Goal(0.25), Goal(angle=0.8)]),
+    st.lists(st.tuples(st.floats(-0.15, 0.15), st.floats(-0.1, 0.1)), max_size=60),
+    st.booleans(),
+    st.builds(Velocity, st.floats(-1.5, 1.5), st.floats(-0.5, 0.5), st.floats(-2.5, 2.5)),
+)
+def test_no_command_is_faster_over_ground_than_its_limit(
+    limits: Limits,
+    goal: Goal,
+    pushes: list[tuple[float, float]],
+    unverified: bool,
+    driven: Velocity,
+) -> None:
+    """Wherever it is pushed to, and whatever was driven before, under whichever limits."""
+    limits = Unverified().limits(limits) if unverified else limits
+    here, motion = Pose(), Motion(goal, limits, 0.0, Pose(), None, driven)
+    for tick, (aside, turned) in enumerate(pushes):
+        here = Pose(here.x + 0.01, here.y + aside, here.yaw + turned)
+        velocity = motion.step(PERIOD * (tick + 1), here).velocity
+        assert velocity.speed <= limits.top_speed + 1e-9
+        assert not unverified or velocity.speed <= Unverified().speed + 1e-9
+        assert abs(velocity.vy) <= limits.lateral_speed + 1e-9
+        assert abs(velocity.wz) <= limits.turn_speed + 1e-9
+
+
 # What its commands add up to
 
 speeds = st.floats(-2, 2)

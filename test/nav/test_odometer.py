@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import cmath
 import itertools
 import math
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
 from edge_cloud_spec.nav.events import Odometry, Words
 from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
-from edge_cloud_spec.nav.pose import Pose, between, wrap
+from edge_cloud_spec.nav.pose import UNIT, Pose, between, wrap, yaw_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
 
 TIMEOUT = 0.5  # s
@@ -55,6 +57,27 @@ def test_the_pose_of_a_stamp_is_between_those_about_it_within_a_fifth_of_a_secon
             near = int(place), -int(-place // 1)
             wide = stamps[near[1]] - stamps[near[0]] > SAME_TIME // MS
             assert found.x == pytest.approx(float(np.argmin(away)) if wide else place)
+
+
+@given(
+    st.tuples(*[st.floats(-1, 1)] * 4).filter(lambda q: math.hypot(*q) > 0.1),
+    st.one_of(st.floats(1 - UNIT, 1 + UNIT), st.floats(0.0, 3.0), st.just(math.nan)),
+)
+def test_an_orientation_is_a_unit_quaternion_or_is_dropped_and_named(
+    parts: tuple[float, ...], length: float
+) -> None:
+    unit = np.array(parts) / math.hypot(*parts)
+    x, y, z, w = unit
+    yaw = yaw_of(SimpleNamespace(**dict(zip("xyzw", unit * length, strict=True))))
+    if abs(abs(length - 1.0) - UNIT) < 1e-9:
+        return
+    said = reports(Drill().on(Odometry(Pose(yaw=yaw), 10**9)))
+    if abs(length - 1.0) <= UNIT:
+        true = complex(1 - 2 * (y * y + z * z), 2 * (w * z + x * y))
+        assert abs(true) < 1e-6 or abs(wrap(yaw - cmath.phase(true))) < 1e-5
+        assert not said
+    else:
+        assert math.isnan(yaw) and "orientation that is no unit quaternion was dropped" in said
 
 
 def test_between_two_poses_the_shorter_turn_counts() -> None:

@@ -16,6 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.models.image import decode_image
+from edge_cloud_spec.nav.navigator import AGREE
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
@@ -154,7 +155,10 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
     assert taken > 20
 
 
-FINE, PRESSED = NavigatorStatus("idle", "-", "started"), NavigatorStatus("stopped", "-", "e_stop")
+FINE, PRESSED = (
+    NavigatorStatus("idle", "-", "started"),
+    NavigatorStatus("stopped", "-", "e_stop is on"),
+)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +170,12 @@ FINE, PRESSED = NavigatorStatus("idle", "-", "started"), NavigatorStatus("stoppe
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
+        (
+            {"status": NavigatorStatus("stopped", "-", f"the base moves against: {AGREE}")},
+            Level.ERROR,
+            ("nothing moves: the base moves against", "press and release e_stop"),
+        ),
+        ({"problem": "odometry that is no place was dropped"}, Level.WARN, ("what publishes",)),
         ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
         ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
     ],

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import TwistStamped
 from helpers.graph.nodes_here import node_here
 from helpers.graph.peer import REPLY_TIMEOUT
@@ -302,6 +303,30 @@ def test_a_base_whose_clock_differs_is_allowed_for_and_said(bench: Bench, start_
     bench.until(lambda: bench.state.state == "idle")
     bench.say("action: turn left small;", "r1", ahead=ahead, measured=ahead)
     bench.until(lambda: any("did not get where it should" in s.detail for s in bench.states))
+    timer.cancel()
+
+
+@pytest.mark.parametrize("length", [0.0, 1.5])
+def test_an_orientation_that_is_no_unit_quaternion_is_named_and_moves_nothing(
+    bench: Bench, start_here: Any, length: float
+) -> None:
+    start_here({"odometry": "required"})
+    bench.hear_diagnostics()
+    odometry = Odometry()
+    odometry.pose.pose.orientation.z, odometry.pose.pose.orientation.w = 0.0, length
+
+    def publish() -> None:
+        odometry.header.stamp = bench.get_clock().now().to_msg()
+        bench.odom.publish(odometry)
+
+    timer = bench.create_timer(0.02, publish)
+    bench.until(lambda: bench.says("/navigator", DiagnosticStatus.ERROR, "no unit quaternion"))
+    bench.say(TURN, "r1")
+    bench.until(lambda: bench.said("idle", "r1", "refused: odometry is missing"))
+    odometry.pose.pose.orientation.w = 1.0
+    bench.until(lambda: bench.values("/navigator").get("odometry_clock_offset_s") != "unknown")
+    bench.say(TURN, "r2")
+    bench.until(lambda: bench.turning)
     timer.cancel()
 
 

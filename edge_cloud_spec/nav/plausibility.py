@@ -1,0 +1,114 @@
+"""Whether the base does what it is told, as odometry has it."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from itertools import pairwise
+
+from .motion import DOUBT, FAR, PROGRESS, RATE_S, REACTION, ROUNDING, CommandedMotion, Limits
+from .odometer import Odometer
+from .pose import STILL, Pose, Velocity, wrap
+
+STANDS_S = 2.0  # s in which a base has done what it was told, and rests after a stop
+SLOW_S = 0.5  # s, the time constant of a slow base, which still does what it was told before
+AGAINST = (0.12, math.radians(20))  # m, rad against the commands
+AHEAD, BACK, LEFT, RIGHT = 1.0, -1.0, 1j, -1j  # directions, from that of the command
+WRONG = {
+    AHEAD: ("moves faster than its commands", FAR),
+    BACK: ("moves against its commands", AGAINST),
+    LEFT: ("moves sideways when told ahead", FAR),
+    RIGHT: ("moves sideways when told ahead", FAR),
+}
+GOES_ON = "goes on moving though it was told to stand"
+
+
+class Plausibility:
+    """Compares odometry with the commands, in the direction of the commands, over all motions.
+
+    Per direction, the excess over what was commanded is summed up, and what the base makes ahead
+    pays it back: a cumulative sum (Page 1954, "Continuous Inspection Schemes"). Each sample counts
+    at most as far as was commanded, ``REACTION`` ago, at a speed that moves the base. So noise,
+    sway, a push or a jump of odometry adds little, and a base that stands adds nothing, whoever
+    carries it. Neither does what an earlier command explains, which a slow base still follows.
+    """
+
+    def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
+        self._odometer, self._commanded = odometer, commanded
+        self._last = 0, Pose()  # the newest pose that was looked at
+        self._stopped = -math.inf  # the stop after which the base was last looked at
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as with another base."""
+        self._sums = [dict.fromkeys(WRONG, 0.0) for _ in AGAINST]  # of moves, of turns
+
+    def problem(self, limits: Limits, now: float) -> str:
+        """What the base does other than it is told; empty if nothing."""
+        if not self._odometer.locates(now):
+            return ""
+        (then, there), (at, here) = self._last, self._odometer.track.latest
+        seconds = (at - then) / 1e9
+        if 0.0 <= seconds < RATE_S - ROUNDING:
+            return ""
+        self._last, recent = (at, here), [*self._commanded.spans(now)]
+        told = next((v for v, begin, end in recent if begin <= now - REACTION < end), STILL)
+        if told == STILL:
+            return self._after_a_stop(*recent[-1], now) if recent else ""
+        moves = min(limits.move.slowest, limits.top_speed)
+        turns = min(limits.turn.slowest, limits.turn_speed)
+        made = _made(there, here)
+        for axis, least in ((0, moves), (1, turns)):
+            if abs(_way_of(told)[axis]) >= max(least, ROUNDING) and 0.0 < seconds <= STANDS_S:
+                earlier = [
+                    _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION) / SLOW_S))
+                    for v, _, end in recent
+                    if end > now - STANDS_S
+                ]
+                return self._add(axis, made[axis] / seconds, _way_of(told)[axis], earlier, seconds)
+        return ""
+
+    def _add(
+        self, axis: int, made: complex, told: complex, earlier: list[complex], seconds: float
+    ) -> str:
+        """Add a sample, of speeds ahead and to the left; ``earlier``: what was told before."""
+        speed, unit, sums = abs(told), told / abs(told), self._sums[axis]
+        for direction, (what, most) in WRONG.items():
+            is_ahead = direction == AHEAD
+            explained = (way / unit / direction for way in ([told] if is_ahead else earlier))
+            more = (made / unit / direction).real - DOUBT * max(0.0, *(e.real for e in explained))
+            more -= 0.0 if is_ahead else max(0.0, (made / unit).real)
+            total = sums[direction] + max(-speed, min(more, speed)) * seconds
+            sums[direction] = max(-FAR[axis] if is_ahead else 0.0, total)
+            if total > most[axis]:
+                return what
+        return ""
+
+    def _after_a_stop(self, told: Velocity, _: float, stopped: float, now: float) -> str:
+        """Look once after each stop whether the base goes on as it was last commanded."""
+        if stopped <= self._stopped or now - stopped < STANDS_S:
+            return ""
+        self._stopped, track = stopped, self._odometer.track
+        at, here = track.latest
+        seconds = [track.at(at - back * 10**9) or here for back in (2, 1, 0)]
+        made = [_made(*pair) for pair in pairwise(seconds)]  # both: it did not rest in between
+        goes_on = any(
+            all(
+                (way[axis] * v.conjugate()).real > abs(v) * max(far, PROGRESS * abs(v))
+                for way in made
+            )
+            for axis, (v, far) in enumerate(zip(_way_of(told), FAR, strict=True))
+        )
+        return GOES_ON if goes_on else ""
+
+
+def _way_of(velocity: Velocity) -> tuple[complex, complex]:
+    """A velocity ahead and to the left, and of turning."""
+    return complex(velocity.vx, velocity.vy), complex(velocity.wz)
+
+
+def _made(there: Pose, here: Pose) -> tuple[complex, complex]:
+    """The way from one pose to another, m ahead and to the left of the base, and rad."""
+    turned = wrap(here.yaw - there.yaw)
+    way = complex(here.x - there.x, here.y - there.y)
+    return way * cmath.rect(1.0, -there.yaw - turned / 2), complex(turned)

@@ -1,0 +1,123 @@
+"""A base that does not do what it is told is held before it goes far; one that does never is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+from helpers.drill import reports
+from helpers.faulty_base import BAD, GOOD, FaultyBase, Kind, drive
+from helpers.rover import BOX, Rover
+
+from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
+from edge_cloud_spec.nav.plausibility import AGAINST
+from edge_cloud_spec.nav.pose import Pose
+
+SIGNS = "look at the signs"
+BOUNDS = {  # m against its commands, degrees against them, m of path until it is held
+    "moves inverted": (0.25, 5, 0.35),
+    "moves inverted, slow": (0.35, 5, 0.65),
+    "moves inverted, noise of 1 cm": (0.32, 5, 0.45),
+    "all inverted": (0.25, 60, 0.4),
+    "turns inverted": (0.05, 110, 5.0),
+    "ahead and left swapped": (0.2, 5, 0.7),
+    "ahead is left": (0.2, 5, 0.8),
+    "odometry's yaw inverted": (0.1, 5, 5.0),
+    "odometry turned by 90 degrees": (0.1, 5, 0.8),
+    "odometry turned by 180 degrees": (0.1, 5, 0.35),
+    "1.9 times its commands": (0.1, 5, 4.0),
+    "3 times its commands": (0.1, 5, 1.5),
+    "goes on after a stop": (0.1, 5, 2.5),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", BAD)
+def test_a_base_that_does_not_do_what_it_is_told_is_held_and_told_of(name: str, seed: int) -> None:
+    out = drive(BAD[name], seed)
+    assert "the base" in out.held and SIGNS in out.held
+    metres, degrees, path = BOUNDS[name]
+    assert out.against <= metres and out.travelled <= path
+    assert out.turned <= math.radians(degrees)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", GOOD)
+def test_a_base_that_does_what_it_is_told_is_never_held(name: str, seed: int) -> None:
+    assert drive(GOOD[name], seed, 15.0).held == ""
+
+
+def test_without_odometry_nothing_is_noticed() -> None:
+    out = drive(BAD["moves inverted"], 0, 10.0, odometry="off")
+    assert out.held == "" and out.against > 10 * AGAINST[0], "a control of the others"
+
+
+def inverted() -> Rover:
+    """A robot that is held, since its base moves against its commands."""
+    rover = Rover(lambda seen: "move forward large", lambda number: 0.2)
+    rover.base = FaultyBase(BAD["moves inverted"], Random(0), rover.now)  # type: ignore[assignment]
+    rover.until(lambda: "against" in rover.navigator.status.detail)
+    return rover
+
+
+def test_who_is_held_for_its_base_moves_only_after_somebody_has_released_it() -> None:
+    rover = inverted()
+    rover.run(1.0)
+    here = rover.base.pose
+    for number in range(5):  # a client that repeats its instruction releases nothing
+        assert "was not taken" in reports(rover.on(Instruction(f"{BOX} {number}")))
+        rover.run(0.5)
+    assert rover.base.pose.x == pytest.approx(here.x, abs=1e-3)
+    assert rover.navigator.status.state == "stopped"
+    rover.on(EStop(False))  # nobody had pressed it
+    assert rover.navigator.status.state == "stopped"
+    rover.on(EStop(True))
+    rover.on(EStop(False))
+    rover.run(2.0)
+    assert math.dist((here.x, here.y), (rover.base.pose.x, rover.base.pose.y)) < 0.02
+    rover.instruct("find the door")
+    rover.until(lambda: "against" in rover.navigator.status.detail)
+    rover.run(1.0)
+    assert abs(rover.base.pose.x - here.x) < 0.35, "no further than the first time"
+
+
+@pytest.mark.parametrize("how", ["parameters", "activation"])
+def test_what_sees_to_the_robot_releases_its_base(how: str) -> None:
+    rover = inverted()
+    if how == "parameters":
+        rover.navigator.configure(replace(rover.settings, frame_age=9.0), rover.now)
+    else:
+        rover.on(Hold("not active", "active"))
+        rover.on(Hold("", "active"))
+    assert "publish an instruction" in rover.navigator.status.detail
+
+
+def test_a_jump_of_odometry_neither_holds_a_good_base_nor_hides_a_bad_one() -> None:
+    for kind, held in ((Kind(), False), (BAD["moves inverted"], True)):
+        rover, random = Rover(lambda seen: "move forward large", lambda number: 0.2), Random(1)
+        rover.base = FaultyBase(kind, random, rover.now)  # type: ignore[assignment]
+        aside = [0.0, 0.0]
+
+        def tell(told: Odometry, aside: list[float] = aside, random: Random = random) -> Odometry:
+            if random.random() < 0.01:
+                aside[:] = random.uniform(-3, 3), random.uniform(-3, 3)
+            here = told.pose
+            return replace(told, pose=Pose(here.x + aside[0], here.y + aside[1], here.yaw))
+
+        rover.tell = tell
+        begun = rover.now
+        while rover.now < begun + 20.0 and not rover.navigator.stop_latch.why:
+            rover.run(0.05)
+        assert bool(rover.navigator.stop_latch.why) == held
+        assert not held or rover.made(begun, rover.now)[0] < 1.0
+
+
+def test_a_base_that_is_carried_or_driven_by_others_while_it_rests_is_not_held() -> None:
+    rover = Rover(lambda seen: "stop", lambda number: 0.2)
+    rover.run(4.0)
+    for _ in range(50):  # 0.5 m/s, by hand or joystick
+        rover.base.pose = replace(rover.base.pose, x=rover.base.pose.x - 0.1)
+        rover.run(0.2)
+    assert rover.navigator.stop_latch.why == "" and "nothing is commanded" in rover.reports[0]
