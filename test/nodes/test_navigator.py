@@ -111,11 +111,10 @@ def test_a_latched_instruction_from_before_its_start_is_not_heard(
     start_here({})
     bench.until(lambda: latched.get_subscription_count() == len(EVERY_SENDER))
     bench.spin(0.5)
-    assert bench.state.state == "idle" and not any(
-        s.state == "stopped" and s.detail == TOLD_TO_STOP for s in bench.states
-    )
+    assert bench.state.state == "idle"
+    assert TOLD_TO_STOP not in [status.detail for status in bench.states]
     latched.publish(String(data="stop"))
-    bench.until(lambda: bench.said("stopped", "", TOLD_TO_STOP))
+    bench.until(lambda: bench.state.detail == TOLD_TO_STOP)
 
 
 def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start_here: Any) -> None:
