@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,26 +56,11 @@ _LETTER_BY_LETTER = re.compile(
 )  # s t o p, S.T.O.P.
 # Thai, Lao, Burmese, jamo, Khmer, kana and Han, which many write without blanks.
 _WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u9fff]")
-_STRETCHED = re.compile(r"(\S)\1+")
-_REPEATED = re.compile(r"(?<!\S)(\S+?)\1+(?!\S)")
 # What is not seen beside the format characters (Cf): fillers, joiners and variation selectors.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
 )
-
-
-@dataclass(frozen=True)
-class _StopWords:
-    """The words of ``config/stop_words.yaml``, in all languages, as ``_words`` has them.
-
-    ``denies``: the stop words that an exclamation turns into their opposite until the next mark.
-    """
-
-    stops: frozenset[str]
-    fillers: frozenset[str]
-    denies: Mapping[str, frozenset[str]]
-    longest: int  # words of a phrase
 
 
 def is_stop(text: str) -> bool:
@@ -85,17 +70,17 @@ def is_stop(text: str) -> bool:
     one stop word: ``Please stop now!``, not ``stop at the chair``. Case, accents, marks, format
     characters and stretched letters do not matter. Raises UserError if the words cannot be read.
     """
-    known = _stop_words()
+    stops, known, denies, longest = _stop_words()
     words = _words(text) if len(text) <= MAX_LENGTH else []
     at, heard, denied = 0, False, frozenset[str]()
     while at < len(words):
-        ends = range(min(len(words), at + known.longest), at, -1)
+        ends = range(min(len(words), at + longest), at, -1)
         phrases = ((" ".join(words[at:end]), end) for end in ends)
-        phrase, at = next((one for one in phrases if one[0] in known.fillers), ("", 0))
+        phrase, at = next((one for one in phrases if one[0] in known), ("", 0))
         if not phrase or phrase in denied:
             return False
-        heard = heard or phrase in known.stops
-        denied = known.denies.get(phrase, denied)
+        heard = heard or phrase in stops
+        denied = denies.get(phrase, denied)
     return heard
 
 
@@ -110,14 +95,16 @@ def _words(text: str) -> list[str]:
         elif kind not in ("Mn", "Me", "Cf"):
             kept.append(" , " if kind == "Po" and character not in "'\"" else " ")
     said = _LETTER_BY_LETTER.sub(r"\1", "".join(kept))
-    said = _STRETCHED.sub(r"\1", _WITHOUT_BLANKS.sub(r" \g<0> ", said))
-    return _REPEATED.sub(r"\1", said).split()
+    said = re.sub(r"(\S)\1+", r"\1", _WITHOUT_BLANKS.sub(r" \g<0> ", said))  # stoppp
+    return re.sub(r"(?<!\S)(\S+?)\1+(?!\S)", r"\1", said).split()  # stopstop
 
 
 @cache
-def _stop_words() -> _StopWords:
+def _stop_words() -> tuple[set[str], set[str], dict[str, frozenset[str]], int]:
+    """Of ``config/stop_words.yaml``, as ``_words`` has them: the phrases that stop; all phrases;
+    by each negation, the stops that it denies until the next mark; the words of the longest."""
     path = share() / "config/stop_words.yaml"
-    stops, fillers, denies = set[str](), {","}, {",": frozenset[str]()}
+    stops, known, denies = set[str](), {","}, {",": frozenset[str]()}
     try:
         # By the quick loader where there is one: nodes start often, and this file is our own.
         languages = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -127,12 +114,11 @@ def _stop_words() -> _StopWords:
                 for kind in ("stop", "filler", "negation")
             )
             stops |= stop
-            fillers |= stop | filler | negation
+            known |= stop | filler | negation
             denies |= {word: denies.get(word, frozenset()) | stop for word in negation}
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)}): copy it anew") from None
-    longest = max(phrase.count(" ") + 1 for phrase in fillers)
-    return _StopWords(frozenset(stops), frozenset(fillers), denies, longest)
+    return stops, known, denies, max(phrase.count(" ") + 1 for phrase in known)
 
 
 def normalized(text: str) -> str:
