@@ -7,9 +7,13 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from .errors import UserError
+import yaml
+
+from .errors import UserError, one_line
+from .share import share
 
 MAX_LENGTH = 500  # characters
 _LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
@@ -38,14 +42,91 @@ class KnownInstructions:
         return f"{', '.join(self.names)} ({asked})"
 
 
+# Letters that people type for each other, and katakana as hiragana; hands and signs that say stop.
+_ALIKE = str.maketrans(
+    {
+        **dict(zip("ıłøىیکةʼ", "iloييكه ", strict=True)),
+        **{chr(kana): chr(kana - 0x60) for kana in range(0x30A1, 0x30F7)},
+        **dict.fromkeys("ーـ", ""),
+        **dict.fromkeys("🛑✋🤚🖐⛔🚫⏹⏸", " stop "),
+    }
+)
+_LETTER_BY_LETTER = re.compile(
+    r"(?<!\S)([^\s,\u0e00-\uffff])[ ,]+(?=[^\s,\u0e00-\uffff](?!\S))"
+)  # s t o p, S.T.O.P.
+# Thai, Lao, Burmese, jamo, Khmer, kana and Han, which many write without blanks.
+_WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u9fff]")
+# What is not seen beside the format characters (Cf): fillers, joiners and variation selectors.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+
+
 def is_stop(text: str) -> bool:
-    """Whether an instruction is the word ``stop``, ignoring case, blanks and a final mark."""
-    return text.strip().rstrip(".!").casefold() == "stop"
+    """Whether an instruction tells the robot to stop, in the words of ``config/stop_words.yaml``.
+
+    It does if it has at most 500 characters and consists of stop words and fillers, with at least
+    one stop word: ``Please stop now!``, not ``stop at the chair``. Case, accents, marks, format
+    characters and stretched letters do not matter. Raises UserError if the words cannot be read.
+    """
+    stops, known, denies, longest = _stop_words()
+    words = _words(text) if len(text) <= MAX_LENGTH else []
+    at, heard, denied = 0, False, frozenset[str]()
+    while at < len(words):
+        ends = range(min(len(words), at + longest), at, -1)
+        phrases = ((" ".join(words[at:end]), end) for end in ends)
+        phrase, at = next((one for one in phrases if one[0] in known), ("", 0))
+        if not phrase or phrase in denied:
+            return False
+        heard = heard or phrase in stops
+        denied = denies.get(phrase, denied)
+    return heard
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text as they are compared; a mark that ends a clause is the word ``,``."""
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    kept = []
+    for character in folded.translate(_ALIKE):
+        kind = unicodedata.category(character)
+        if kind[0] in "LN" or kind == "Mc":  # Mc: vowels of India
+            kept.append(character)
+        elif kind not in ("Mn", "Me", "Cf"):
+            kept.append(" , " if kind == "Po" and character not in "'\"" else " ")
+    said = _LETTER_BY_LETTER.sub(r"\1", "".join(kept))
+    said = re.sub(r"(\S)\1+", r"\1", _WITHOUT_BLANKS.sub(r" \g<0> ", said))  # stoppp
+    return re.sub(r"(?<!\S)(\S+?)\1+(?!\S)", r"\1", said).split()  # stopstop
+
+
+@cache
+def _stop_words() -> tuple[set[str], set[str], dict[str, frozenset[str]], int]:
+    """Of ``config/stop_words.yaml``, as ``_words`` has them: the phrases that stop; all phrases;
+    by each negation, the stops that it denies until the next mark; the words of the longest."""
+    path = share() / "config/stop_words.yaml"
+    stops, known, denies = set[str](), {","}, {",": frozenset[str]()}
+    try:
+        # By the quick loader where there is one: nodes start often, and this file is our own.
+        languages = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        for language in languages.values():
+            stop, filler, negation = (
+                {" ".join(_words(phrase)) for phrase in language.get(kind, "").split(",")} - {""}
+                for kind in ("stop", "filler", "negation")
+            )
+            stops |= stop
+            known |= stop | filler | negation
+            denies |= {word: denies.get(word, frozenset()) | stop for word in negation}
+    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read ({one_line(error)}): copy it anew") from None
+    return stops, known, denies, max(phrase.count(" ") + 1 for phrase in known)
 
 
 def normalized(text: str) -> str:
-    """The instruction without surrounding blanks, as all nodes compare it."""
-    return text.strip()
+    """The instruction as nodes compare it and models read it: composed (NFC), without invisible
+    characters, and with single blanks."""
+    composed = unicodedata.normalize("NFC", text)
+    seen = "".join(c for c in composed if unicodedata.category(c) != "Cf")
+    return " ".join(_INVISIBLE.sub("", seen).split())
 
 
 def check_instruction(
@@ -63,7 +144,7 @@ def check_instruction(
             f"the instruction has {len(text)} characters; give one of at most {MAX_LENGTH}"
         )
     text = normalized(text)
-    if not text:
+    if not any(unicodedata.category(character)[0] in "LNSC" for character in text):
         raise UserError("the instruction is empty; say what to find")
     if any(_is_no_text(character) for character in text):
         raise UserError(

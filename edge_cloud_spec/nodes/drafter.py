@@ -34,7 +34,7 @@ from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
 from .health import Reports
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import EACH_STATE, RELIABLE, SENSOR_DATA
+from .runtime.qos import EACH_STATE, EVERY_SENDER, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -106,7 +106,7 @@ class DrafterNode(ManagedNode):
         self.create_subscription(NavStatus, "nav_status", self._on_status, EACH_STATE)
         subscriptions = self._subscription_thread = SubscriptionThread(self)
         self._topics.subscribe(subscriptions, self._pilot.lose_link)
-        subscriptions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        subscriptions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
         self._pilot.pause(STARTED, IDLE)
         subscriptions.start()
 

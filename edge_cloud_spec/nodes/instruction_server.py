@@ -28,9 +28,9 @@ from ..nav.status import IDLE, INACTIVE, GoalStatus
 from ..options import Bounded, bounded
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import DECODE, EVERY_PUBLISHER, RELIABLE
+from .runtime.qos import DECODE, EVERY_PUBLISHER, EVERY_SENDER, RELIABLE
 from .runtime.run import spin
-from .runtime.subscription_thread import NO_WARNINGS
+from .runtime.subscription_thread import NO_WARNINGS, hear_once
 
 ACTION = "navigate_by_instruction"
 STATUSES = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -75,11 +75,12 @@ class InstructionServer(Node):
         # Not one status may be missed, however fast they follow each other.
         self.create_subscription(InstructionStatus, "instruction_status", self._on_status, STATUSES)
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
-        self.create_subscription(String, "instruction", self._on_instruction, RELIABLE)
-        for profile in EVERY_PUBLISHER:
-            self.create_subscription(
-                Bool, "e_stop", self._on_e_stop, profile, event_callbacks=NO_WARNINGS
-            )
+        for kind, topic, callback, profiles in (
+            (String, "instruction", self._on_instruction, EVERY_SENDER),
+            (Bool, "e_stop", self._on_e_stop, EVERY_PUBLISHER),
+        ):
+            for profile, hear in hear_once(callback, profiles):
+                self.create_subscription(kind, topic, hear, profile, event_callbacks=NO_WARNINGS)
         Diagnostics(self).report(self._check)
         self._server = ActionServer(
             self,

@@ -29,6 +29,7 @@ from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, Verifi
 
 from ..dialects import load_dialect
 from ..health import Health, Level, worst_of
+from ..instruction import is_stop
 from ..nav.answer import CLAUSES_FORM
 from ..nav.events import (
     Announce,
@@ -59,7 +60,7 @@ from .base_output import Output, OutputSettings, make_output
 from .health import REPORT_S, Reports
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EACH_STATE, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -117,6 +118,7 @@ class NavigatorNode(ManagedNode):
     def load(self) -> None:
         """Create the publishers of commands and reports; raises UserError."""
         settings = self._config.value
+        is_stop("")  # reads the stop words: a node that has none does not start
         dialect = load_dialect(settings.dialect)
         self._base_frame = settings.base_frame
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
@@ -136,7 +138,7 @@ class NavigatorNode(ManagedNode):
         self._watchdog = Watchdog(self._output.stop, self._config.value.watchdog)
         self._watchdog.start()
         self._instructions = SubscriptionThread(self)
-        self._instructions.subscribe(String, "instruction", self._on_instruction, RELIABLE)
+        self._instructions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
         self.create_subscription(
             InstructionStatus, "instruction_status", self._on_goal_status, EACH_STATE
         )

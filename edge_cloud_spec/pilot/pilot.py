@@ -21,7 +21,7 @@ from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import UserError
 from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
-from ..instruction import KnownInstructions, check_instruction
+from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
 from ..nav.answer import Action, Dialect
@@ -42,7 +42,7 @@ from ..nav.motion import PERIOD
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
-from ..nav.status import ENDS, INACTIVE, GoalStatus
+from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
 from .decision_loop import (
     FULL,
@@ -341,7 +341,8 @@ class Pilot:
         settings: NavigatorSettings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
-        """Follow an instruction on a user's base; returns how it ended, one of ``ENDS``.
+        """Follow an instruction on a user's base; returns how it ended: one of ``ENDS``, or
+        ``stopped``, if the instruction is a stop, or ``hear`` is given one meanwhile.
 
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
@@ -351,7 +352,8 @@ class Pilot:
         However this ends, also by Ctrl-C or an exception in a callback, zero is commanded. Raises
         UserError for an invalid instruction.
         """
-        check_instruction(instruction, self._loop.known)
+        if not is_stop(instruction):
+            check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
         self._publish = outputs.put
         # a navigator starts, too
@@ -374,7 +376,7 @@ class Pilot:
                                 base.hear(replace(output, age=age))
                             case Report(problem):
                                 report(problem)
-                            case GoalStatus() if output.state in ENDS:
+                            case GoalStatus() if output.state in (*ENDS, STOPPED):
                                 return output
                             case GoalStatus():
                                 base.hear(output)

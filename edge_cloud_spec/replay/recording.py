@@ -12,7 +12,7 @@ from ..bringup.graph import Value
 from ..decoding.noise import seed_and_number
 from ..edge.events import ANSWERED
 from ..errors import UserError
-from ..instruction import is_stop
+from ..instruction import is_stop, normalized
 from ..models.image import decode_image
 from ..models.prompt import PromptSpec
 from ..nodes.drafting.camera import TYPES as CAMERAS
@@ -143,7 +143,7 @@ class _Reading:
         elif topic == "instruction":
             self.instructions += 1
             if not self.choice.say:
-                self.instruction = "" if is_stop(message.data) else message.data
+                self.instruction = "" if is_stop(message.data) else normalized(message.data)
                 self.last = -1e9  # the next picture is decided on
         elif topic == "e_stop":
             if message.data and not self.choice.say:

@@ -16,9 +16,9 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report, Tick
-from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
-from edge_cloud_spec.nodes.runtime.qos import EVERY_PUBLISHER, LATCHED, RELIABLE
+from edge_cloud_spec.nodes.runtime.qos import EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 
 NO_MODEL = {"model.path": "bytes"}  # loaded at once
 
@@ -169,3 +169,11 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         hear("following find the red box")
         stops[1].publish(Bool(data=True))
         hear("stopped e_stop")
+        stops[1].publish(Bool(data=False))
+        operator.spin(0.5)
+        instruction.publish(String(data="find the red box"))
+        hear("following find the red box")
+        lossy = operator.create_publisher(String, "instruction", SENSOR_DATA)
+        operator.until(lossy.get_subscription_count)
+        lossy.publish(String(data="Halt!"))
+        hear(f"stopped {TOLD_TO_STOP}")

@@ -19,17 +19,23 @@ from nav_msgs.msg import Odometry
 from rcl_interfaces.srv import DescribeParameters, GetParameters
 from rclpy.duration import Duration
 from rclpy.publisher import Publisher
-from std_msgs.msg import Bool
+from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.edge.link.state import LinkQuality
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.events import Effect, Event, Instruction
 from edge_cloud_spec.nav.motion import Velocity
 from edge_cloud_spec.nav.navigator import Navigator
-from edge_cloud_spec.nav.status import GOAL_STATES, STATES, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import (
+    GOAL_STATES,
+    STATES,
+    TOLD_TO_STOP,
+    GoalStatus,
+    NavigatorStatus,
+)
 from edge_cloud_spec.nodes.base_output import TwistOutput
 from edge_cloud_spec.nodes.navigator import NavigatorNode
-from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
+from edge_cloud_spec.nodes.runtime.qos import EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
 
 
 def test_states_have_the_numbers_of_the_message() -> None:
@@ -83,6 +89,33 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=REPLY_TIMEOUT)
     assert process.returncode == 0 and "Traceback" not in errors
+
+
+def test_a_stop_in_ones_own_words_is_heard_from_a_best_effort_publisher(
+    bench: Bench, start_here: Any
+) -> None:
+    start_here({})
+    bench.say("action: turn left large;", "r1")
+    bench.until(lambda: bench.turning)
+    lossy = bench.create_publisher(String, "instruction", SENSOR_DATA)
+    bench.until(lossy.get_subscription_count)
+    lossy.publish(String(data="¡Alto, por favor!"))
+    bench.until(lambda: bench.halted and bench.said("stopped", "r1", "told to stop"))
+
+
+def test_a_latched_instruction_from_before_its_start_is_not_heard(
+    bench: Bench, start_here: Any
+) -> None:
+    """Not even a stop, which shows best that it is heard; and one that comes afterwards is."""
+    latched = bench.create_publisher(String, "instruction", LATCHED)
+    latched.publish(String(data="stop"))
+    start_here({})
+    bench.until(lambda: latched.get_subscription_count() == len(EVERY_SENDER))
+    bench.spin(0.5)
+    assert bench.state.state == "idle"
+    assert TOLD_TO_STOP not in [status.detail for status in bench.states]
+    latched.publish(String(data="stop"))
+    bench.until(lambda: bench.state.detail == TOLD_TO_STOP)
 
 
 def test_it_reads_the_dialect_of_its_parameter(bench: Bench, start_here: Any) -> None:

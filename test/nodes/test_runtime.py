@@ -19,6 +19,8 @@ import rclpy
 from helpers.cloud.grpc_cloud import until
 from helpers.graph.peer import REPLY_TIMEOUT, Peer
 from helpers.navigator_bench import Bench
+from hypothesis import given
+from hypothesis import strategies as st
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Empty, String, UInt32
@@ -27,7 +29,7 @@ from edge_cloud_spec.bringup.processes import Processes
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime.heartbeat import CHECK_S, HANG_S, HUNG, Pulse
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
-from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread
+from edge_cloud_spec.nodes.runtime.subscription_thread import Once, SubscriptionThread
 
 
 @pytest.fixture
@@ -104,6 +106,42 @@ def test_a_message_that_waits_for_the_thread_does_not_wake_the_executor(
     release.set()
     node.until(lambda: threads == ["subscriptions"] * 2)
     assert 0 < len(rounds) < 50  # 5 of them, were it not for what the node itself has to do
+
+
+@given(st.data())
+def test_the_last_message_heard_is_the_last_one_sent_whatever_is_lost_or_late(
+    data: st.DataObject,
+) -> None:
+    """By a reliable subscription and two that lose what they like, from two publishers whose clocks
+    differ."""
+    sent = [(1000 * number + 3, name) for number in range(8) for name in "ab"]
+    skew = data.draw(st.integers(-20_000, 20_000))
+    sent = [(at + 20_001 + (skew if name == "b" else 0), name) for at, name in sent]
+    readers = [sent, *([m for m in sent if data.draw(st.booleans())] for _ in range(2))]
+    lossless = data.draw(st.booleans())
+    readers = [sent] * 3 if lossless else readers
+    heard, rest = list[tuple[int, str]](), [list(reader) for reader in readers]
+    once = Once()
+    while any(rest):
+        reader = data.draw(st.sampled_from([n for n, queue in enumerate(rest) if queue]))
+        message = rest[reader].pop(0)
+        if once.is_news(*message, by_first=reader == 0):
+            heard.append(message)
+    assert set(heard) == set(sent), "no stop is lost"
+    assert len(heard) == len(sent) or not lossless, "and none comes twice"
+    for name in "ab":
+        of_one = [[m for m in some if m[1] == name] for some in (heard, sent)]
+        assert of_one[0][-1] == of_one[1][-1]
+
+
+def test_a_late_release_does_not_outlast_the_stop_after_it() -> None:
+    """As it did where a message that had been heard was never passed on again."""
+    true, false, again = (1, "true"), (2, "false"), (3, "true")
+    once, arrivals = Once(), [(true, 0), (true, 1), (again, 0), (false, 1), (again, 1)]
+    heard = [message for message, first in arrivals if once.is_news(*message, by_first=bool(first))]
+    assert heard == [true, again, false, again]
+    remembered = list(dict.fromkeys(message for message, _ in arrivals))
+    assert remembered[-1] == false, "the rule of before"
 
 
 def test_humbles_rclpy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:

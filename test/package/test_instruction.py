@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec import instruction
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import (
     KnownInstructions,
     check_instruction,
     is_stop,
     known_instructions,
+    normalized,
 )
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.share import share
 
 KNOWN = KnownInstructions(
     re.compile(r"(?:[Ff]ind|go to) the (silver bottle|red chair)[.?!]?"),
@@ -81,6 +87,116 @@ def test_any_text_is_taken_or_refused_in_one_line(text: str) -> None:
         assert "\n" not in str(error)
 
 
-def test_stop_is_heard_however_it_is_written_and_nothing_else_is() -> None:
-    assert all(is_stop(text) for text in ("stop", "Stop", " STOP \n", "stop.", "stop!"))
-    assert not any(is_stop(text) for text in ("", "don't stop", "stop at the red chair", "stopp"))
+TEXTS = yaml.safe_load((Path(__file__).parent / "stop_texts.yaml").read_text("utf-8"))
+STOPS = [text for texts in TEXTS["stop"].values() for text in texts]
+LANGUAGES = yaml.safe_load((share() / "config/stop_words.yaml").read_text("utf-8"))
+MARKS = "\"'`“”‘’„«»「」『』()[]{}!?.,;:…¡¿。！？、，；：؟،।*#@&-–—_~|/\\•😡🙏"
+UNSEEN = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad\ufe0f\U000e0041"  # Cf and a selector
+BLANKS = " \t\n\r\u00a0\u2003\u3000"
+NOUNS = (
+    *("chair", "red box", "door", "stairs", "Tür", "Stuhl", "chaise", "porte", "silla", "puerta"),
+    *("sedia", "porta", "cadeira", "stoel", "krzesło", "стул", "дверь", "sandalye", "kapı"),
+    *("كرسي", "باب", "कुर्सी", "दरवाज़ा", "椅子", "门", "ドア", "의자", "πόρτα", "דלת", "kitchen 5"),
+)
+
+
+def phrases(language: str, kind: str) -> list[str]:
+    return [phrase.strip() for phrase in LANGUAGES[language].get(kind, "").split(",") if phrase]
+
+
+def test_what_people_say_to_stop_it_stops_in_every_language() -> None:
+    assert not {language: missed for language, texts in TEXTS["stop"].items()
+                if (missed := [text for text in texts if not is_stop(text)])}  # fmt: skip
+    assert len(TEXTS["stop"]) >= 24 and len(STOPS) >= 400
+
+
+def test_what_goes_on_or_is_denied_or_names_a_place_is_an_instruction() -> None:
+    assert not {language: taken for language, texts in TEXTS["go"].items()
+                if (taken := [text for text in texts if is_stop(text)])}  # fmt: skip
+    assert len(TEXTS["go"]) >= 24
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_word_of_the_list_does_what_its_list_says(language: str) -> None:
+    stops, fillers = phrases(language, "stop"), phrases(language, "filler")
+    assert not [stop for stop in stops if not is_stop(stop)]
+    assert not [one for one in fillers if not is_stop(f"{one}, {stops[0]}, {one}")]
+    for no in phrases(language, "negation"):
+        assert not [
+            stop for stop in stops if is_stop(f"{no} {stop}") and f"{no} {stop}" not in stops
+        ]
+        assert not [stop for stop in stops if not is_stop(f"{no}! {stop}!")]
+
+
+@given(st.data())
+def test_no_mark_case_blank_or_invisible_character_hides_a_stop(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from(STOPS))
+    text = data.draw(st.sampled_from([str, str.upper, str.lower, str.title, str.swapcase]))(text)
+    blank = data.draw(st.text(BLANKS, min_size=1, max_size=3))
+    text = blank.join(text.split(" "))
+    for _ in range(data.draw(st.integers(0, 3))):
+        place = data.draw(st.integers(0, len(text)))
+        text = text[:place] + data.draw(st.sampled_from(UNSEEN)) + text[place:]
+    before, after = data.draw(st.tuples(*(st.text(MARKS + BLANKS + UNSEEN, max_size=4),) * 2))
+    form = data.draw(st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+    assert is_stop(unicodedata.normalize(form, before + text + after))
+
+
+@given(st.sampled_from(STOPS), st.sampled_from(NOUNS), st.booleans())
+def test_a_stop_and_somewhere_to_go_is_an_instruction(text: str, noun: str, first: bool) -> None:
+    assert not is_stop(f"{noun} {text}" if first else f"{text} {noun}")
+
+
+@given(st.sampled_from(STOPS), st.sampled_from(STOPS), st.sampled_from([" ", ", ", "! "]))
+def test_two_stops_are_a_stop_in_whatever_languages(one: str, other: str, between: str) -> None:
+    assert is_stop(f"{one}!{between}{other}")
+
+
+@given(st.text() | st.sampled_from(STOPS).flatmap(lambda text: st.text(f"{text} ,.ﬆ①")))
+def test_the_compatibility_form_of_a_text_stops_as_the_text_does(text: str) -> None:
+    assert is_stop(text) == is_stop(unicodedata.normalize("NFKC", text))
+
+
+def test_as_much_as_an_instruction_may_have_is_heard_and_no_more() -> None:
+    assert is_stop("stop " * 100) and not is_stop("stop " * 101)
+    assert not is_stop("no " * 166)
+
+
+@pytest.mark.parametrize(
+    "damage", [None, "", "en: stop", "en: {stop: [stop]}", "en: {stop: stop", "\xff"]
+)
+def test_without_its_words_nothing_is_taken_for_an_instruction(
+    damage: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instruction could be a stop: what cannot tell must not follow it."""
+    (tmp_path / "config").mkdir()
+    if damage is not None:
+        (tmp_path / "config/stop_words.yaml").write_text(damage, "latin-1")
+    monkeypatch.setattr(instruction, "share", lambda: tmp_path)
+    instruction._stop_words.cache_clear()
+    try:
+        with pytest.raises(UserError, match=r"stop_words\.yaml cannot be read"):
+            is_stop("find the red chair")
+    finally:
+        instruction._stop_words.cache_clear()
+
+
+@given(st.text(UNSEEN + BLANKS + "\u3164\u115f\u1160\uffa0\u2800\u034f\u0301", max_size=9))
+def test_a_text_that_nobody_sees_is_refused_as_empty(text: str) -> None:
+    with pytest.raises(UserError, match="the instruction is empty"):
+        check_instruction(text)
+
+
+@given(st.data())
+def test_an_instruction_is_the_same_with_invisible_characters_and_blanks(
+    data: st.DataObject,
+) -> None:
+    words = ["go", "to", "the", "café", "Tür"]
+    for number, word in enumerate(words):
+        place = data.draw(st.integers(0, len(word)))
+        words[number] = word[:place] + data.draw(st.text(UNSEEN, max_size=2)) + word[place:]
+    blank = data.draw(st.text(BLANKS, min_size=1, max_size=3))
+    form = data.draw(st.sampled_from(["NFC", "NFD"]))
+    text = unicodedata.normalize(form, blank + blank.join(words) + blank)
+    assert normalized(text) == check_instruction(text) == "go to the café Tür"
+    assert normalized(normalized(text)) == normalized(text) != normalized(text.upper())

@@ -21,7 +21,7 @@ from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
     FULL,
@@ -443,6 +443,22 @@ def test_an_instruction_that_cannot_be_used_is_a_sentence_and_moves_nothing() ->
     with pytest.raises(UserError, match="the instruction is empty"):
         robot.go(" ")
     assert not robot.commands
+
+
+def test_a_stop_in_any_words_ends_it_and_the_base_stands() -> None:
+    robot = Robot(Says(FORWARD))
+    assert robot.go("Stopp, bitte!") == f"stopped {TOLD_TO_STOP}"
+    assert robot.commands and not robot.moved
+    assert not {"model", "watchdog"} & {thread.name for thread in threading.enumerate()}
+
+    def look() -> bytes:
+        if robot.moved:
+            robot.pilot.hear(Instruction("arrête-toi"))
+        return b"picture"
+
+    robot.look = look
+    assert robot.go() == f"stopped {TOLD_TO_STOP}", "said meanwhile, by another thread"
+    assert robot.moved and robot.commands[-1] == (0.0, 0.0, 0.0)
 
 
 def test_problems_are_reported_while_it_goes_on() -> None:

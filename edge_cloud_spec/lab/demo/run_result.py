@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ...instruction import normalized
 from ...nav.status import DONE, FAILED, UNKNOWN, GoalStatus
 from ...observe.run_log import RunLog
 
@@ -48,7 +49,7 @@ def result_of(run_log: RunLog, instruction: str, now: float, timeout: float) -> 
     if why := _permanent_failure(run_log):
         return RunResult(False, f"not done: {why}", now)
     outcome = run_log.outcome
-    if (status.state, status.instruction) == (DONE, instruction.strip()):
+    if (status.state, status.instruction) == (DONE, normalized(instruction)):
         settled = [at for at, status in run_log.statuses if status.state in ("idle", "stopped")]
         rested = bool(settled) and outcome.get("standing", False)
         if rested or now > _last_answer_at(run_log) + SETTLING_TIME:

@@ -18,3 +18,5 @@ NEWEST = QoSProfile(depth=1)
 DECODE = QoSProfile(depth=100)
 # A stop is heard from every kind of publisher: each profile matches some that another does not.
 EVERY_PUBLISHER = (RELIABLE, LATCHED, SENSOR_DATA)
+# The same for instructions, except for latched ones from before: those are to move nothing.
+EVERY_SENDER = (RELIABLE, SENSOR_DATA)

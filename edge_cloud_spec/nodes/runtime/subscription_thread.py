@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
@@ -23,7 +24,56 @@ except ImportError:  # the module's name in Humble
 WAIT_S = 0.2  # longest wait for a message; then the thread checks whether it was closed
 # For a topic with several subscriptions: each has publishers that are for the others.
 NO_WARNINGS = SubscriptionEventCallbacks(use_default_callbacks=False)
-REMEMBERED = 32  # messages of a topic with several subscriptions
+REMEMBERED = 32  # messages of a topic with several subscriptions; their queues hold 16
+
+
+class Once:
+    """Passes on once what several subscriptions to a topic receive, in the order of the first.
+
+    The first is reliable: it receives what a reliable publisher sends, in order, but maybe late.
+    Another may be earlier, and may have lost something. If the first has passed on an older message
+    since, what it receives is passed on again: with A, C from another and then A, B, C from the
+    first, A, C, B, C are heard. So each message is heard, and the last one sent is heard last.
+    """
+
+    def __init__(self) -> None:
+        # (time of sending, message); Any, since messages have no hash
+        self._passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
+        self._by_first: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
+
+    def is_news(self, sent: int, message: Any, by_first: bool) -> bool:
+        """Whether to pass on a message; ``sent``: when, in ns, 0 if unknown. ``by_first``: it came
+        through the first subscription."""
+        if not sent:
+            return True
+        this = sent, message
+        if by_first:
+            self._by_first.append(this)
+        if this in self._passed_on:
+            since = islice(self._passed_on, self._passed_on.index(this) + 1, None)
+            late = (other for other in since if other[0] < sent and other in self._by_first)
+            if not by_first or not any(late):
+                return False
+            self._passed_on.remove(this)
+        self._passed_on.append(this)
+        return True
+
+
+def hear_once(
+    callback: Callable[[Any], None], profiles: Sequence[QoSProfile]
+) -> Iterator[tuple[QoSProfile, Callable[..., None]]]:
+    """For each profile the callback of its subscription, which takes rclpy's ``message_info``, too.
+
+    With several profiles, the first of them reliable, each message is passed on ``Once``.
+    """
+    once = Once()
+
+    def hear(by_first: bool, message: Any, info: Any) -> None:
+        if len(profiles) == 1 or once.is_news(info["source_timestamp"], message, by_first):
+            callback(message)
+
+    for number, profile in enumerate(profiles):
+        yield profile, partial(hear, number == 0)
 
 
 class SubscriptionThread:
@@ -39,7 +89,7 @@ class SubscriptionThread:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._group = _NoExecutor()
-        self._subscriptions: list[tuple[Any, Callable[[Any, int], None]]] = []
+        self._subscriptions: list[tuple[Any, Callable[[Any, Any], None]]] = []
         self._events: list[Any] = []
         self._closed = False
         self._pulse = Pulse("subscriptions")
@@ -51,20 +101,10 @@ class SubscriptionThread:
     ) -> None:
         """Subscribe to a topic; its messages are queued until ``start``.
 
-        With several profiles it subscribes with each, and passes on once a message that arrives
-        through several: it is identified by its time of sending. With one profile, rclpy warns of
-        an incompatible publisher.
+        With several profiles, the first of them reliable, it subscribes with each, and passes each
+        message on ``Once``. With one profile, rclpy warns of an incompatible publisher.
         """
-        passed_on: deque[tuple[int, Any]] = deque(maxlen=REMEMBERED)
-
-        def once(message: Any, sent: int) -> None:
-            if len(profiles) > 1 and sent:
-                if (sent, message) in passed_on:
-                    return
-                passed_on.append((sent, message))
-            callback(message)
-
-        for profile in profiles:
+        for profile, hear in hear_once(callback, profiles):
             subscription: Any = self._node.create_subscription(
                 kind,
                 topic,
@@ -73,7 +113,7 @@ class SubscriptionThread:
                 callback_group=self._group,
                 event_callbacks=NO_WARNINGS if len(profiles) > 1 else None,
             )
-            self._subscriptions.append((subscription, once))
+            self._subscriptions.append((subscription, hear))
             # Not for an executor either: DDS has one condition for a reader's events and messages.
             # One that waits for the events wakes for each message, and goes round until this
             # thread has taken it, which gets no turn at the interpreter meanwhile: up to 0.6 s.
@@ -112,10 +152,10 @@ class SubscriptionThread:
                 if event.is_ready(wait_set):
                     self._attempt(partial(self._take_event, event))
 
-    def _take(self, subscription: Any, callback: Callable[[Any, int], None]) -> None:
+    def _take(self, subscription: Any, callback: Callable[[Any, Any], None]) -> None:
         taken = subscription.handle.take_message(subscription.msg_type, False)
         if taken is not None:
-            callback(taken[0], taken[1]["source_timestamp"])
+            callback(*taken)
 
     def _take_event(self, event: Any) -> None:
         taken = event.take_data()
