@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,9 @@ from rclpy.duration import Duration
 from rclpy.publisher import Publisher
 from std_msgs.msg import Bool, String
 
+from edge_cloud_spec import instruction
 from edge_cloud_spec.edge.link.state import LinkQuality
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavCommand, NavStatus, VerifiedTokens
 from edge_cloud_spec.nav.events import Effect, Event, Instruction
 from edge_cloud_spec.nav.motion import Velocity
@@ -101,6 +104,15 @@ def test_a_stop_in_ones_own_words_is_heard_from_a_best_effort_publisher(
     bench.until(lossy.get_subscription_count)
     lossy.publish(String(data="¡Alto, por favor!"))
     bench.until(lambda: bench.halted and bench.said("stopped", "r1", "told to stop"))
+
+
+def test_a_navigator_without_stop_words_does_not_start(
+    domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instruction, "share", lambda: tmp_path)
+    instruction._stop_words.cache_clear()
+    with node_here(NavigatorNode) as node, pytest.raises(UserError, match=r"stop_words\.yaml"):
+        node.bring_up()
 
 
 def test_a_latched_instruction_from_before_its_start_is_not_heard(
