@@ -142,7 +142,9 @@ class StopLatch:
     @property
     def why(self) -> str:
         """Why nothing may move, for the user; empty if it may."""
-        return "; ".join(self._causes.values()) or (AWAITS_INSTRUCTION if self._awaits else "")
+        whys = [why for cause, why in self._causes.items() if cause != START]
+        said = "; ".join(whys or self._causes.values())  # what else holds it says more
+        return said or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def refusal(self) -> str:

@@ -189,7 +189,7 @@ def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
     bench: Bench, start: Any
 ) -> None:
     bench.hear_diagnostics()
-    impatient = "from edge_cloud_spec.nodes import navigator as n; n.ALONE_S = 2.0; n.main()"
+    impatient = "from edge_cloud_spec.nodes import navigator as n; n.FOUND_S = 2.0; n.main()"
     start("-p", "guarded:=true", program=["-c", impatient], ready=False)
     bench.until(lambda: "no stop guard" in getattr(bench.last.get("/navigator"), "message", ""))
     bench.say("action: turn left large;", "r1")
