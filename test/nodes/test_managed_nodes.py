@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.graph.managed import Manager
 from helpers.graph.nodes_here import node_here
-from helpers.graph.peer import REPLY_TIMEOUT, Peer
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.lifecycle import TransitionCallbackReturn
 from std_msgs.msg import Bool
 
@@ -34,25 +33,6 @@ NODES = ("navigator", "cloud_bridge", "drafter")
 SUCCESS = TransitionCallbackReturn.SUCCESS
 
 Start = Callable[..., subprocess.Popen[str]]
-
-
-class Manager:
-    """Calls the services that ``ros2 lifecycle`` calls."""
-
-    def __init__(self, name: str, peer: Peer) -> None:
-        self._name, self._peer = name, peer
-        self.change("none", again=True)  # until the node's answers to transitions reach us
-
-    @property
-    def state(self) -> str:
-        answer = self._peer.call(GetState, f"{self._name}/get_state", GetState.Request())
-        return str(answer.current_state.label)
-
-    def change(self, transition: str, again: bool = False) -> bool:
-        """Whether the node has made this transition."""
-        request = ChangeState.Request(transition=Transition(label=transition))
-        answer = self._peer.call(ChangeState, f"{self._name}/change_state", request, again)
-        return bool(answer.success)
 
 
 @pytest.fixture

@@ -65,6 +65,16 @@ def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
     return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
 
 
+def stamped(name: str) -> Snapshot:
+    """A robot whose node of this name has TwistStamped in place of Twist."""
+    ends = robot().endpoints
+    kinds = {TWIST: "geometry_msgs/msg/TwistStamped"}
+    other = [
+        replace(e, kind=kinds.get(e.kind, e.kind)) if e.node == f"/{name}" else e for e in ends
+    ]
+    return replace(robot(), endpoints=tuple(other))
+
+
 def wrong(findings: list[Health]) -> list[Health]:
     return [finding for finding in findings if finding.level != Level.OK]
 
@@ -113,6 +123,18 @@ RENAMED = replace(
         (more(BLIND, CAMERA), None, Level.ERROR, "camera:=/camera/rgb/compressed"),
         (without(robot(), "odom", True), None, Level.WARN, "nothing publishes /odom"),
         (without(robot(), "cmd_vel", False), None, Level.ERROR, "nobody listens on /cmd_vel"),
+        (
+            stamped("driver"),
+            None,
+            Level.ERROR,
+            "/driver cannot hear /cmd_vel;it takes TwistStamped;set output.stamped to true",
+        ),
+        (
+            stamped("stop_guard"),
+            None,
+            Level.ERROR,
+            "the stop guard cannot stop the base;it sends TwistStamped on /cmd_vel;output.*",
+        ),
         (more(robot(), FORGED), None, Level.ERROR, "/mallory publishes on /verdict"),
         (
             more(RENAMED, Endpoint("/mallory", "/go2/velocity", TWIST, True)),
