@@ -25,6 +25,8 @@ from .parent import end_with_launch, leave
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
+FORCED = "error: a callback, or the making of the node, did not end; exiting without it"
+
 
 def spin(make: Callable[[], Node]) -> NoReturn:
     """Make a node and serve it until SIGINT, SIGTERM or SIGHUP; ends the program.
@@ -115,10 +117,10 @@ class _Service(threading.Thread):
 
 
 def _exit_after(stop: SignalEvent) -> None:
-    """Exit by force if a callback, or a node that is being made, blocks the end of the program."""
+    """Exit by force if a callback, or DDS where a node is made, blocks the end of the program."""
     stop.wait()
     time.sleep(EXIT_TIMEOUT)
-    print("error: a callback did not end; exiting without it", file=sys.stderr, flush=True)
+    print(FORCED, file=sys.stderr, flush=True)
     os._exit(1)
 
 
