@@ -19,7 +19,7 @@ from ..nodes.endpoints import (
     endpoints_of,
     mismatches,
 )
-from ..nodes.health import NODES, OWNERS, PublisherWatch
+from ..nodes.health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 
 PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
 ODOMETRY = "nav_msgs/msg/Odometry"
@@ -60,6 +60,10 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _ends(snapshot, robot)
     yield from _connections(snapshot, robot)
     yield from _publishers(snapshot, robot)
+    commanders = (f"{robot}/{name}" for name in OWNERS["cmd_vel"])
+    said = {name: snapshot.said[name].values for name in commanders if name in snapshot.said}
+    outputs = {name: str(values[OUTPUT]) for name, values in said.items() if OUTPUT in values}
+    yield from output_health(outputs).values()
     for name in NODES:
         if f"{robot}/{name}" in snapshot.nodes:
             yield _speaks(snapshot, f"{robot}/{name}")

@@ -130,7 +130,8 @@ class StopLatch:
     a later count may move the robot. All of these events raise it, except an instruction that is
     followed already, so that it does not disturb the decision under way. ``since``: when it was
     last raised (monotonic s), not counting instructions that ended no waiting. The hold ``START``
-    of a navigator that has just started is no stop: no instruction is needed after it.
+    of a navigator that has just started is no stop, whatever its reason: no instruction is needed
+    after it.
     """
 
     def __init__(self, count: int, starting: str = "") -> None:
@@ -160,8 +161,8 @@ class StopLatch:
 
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``, until this ``cause`` is released."""
+        self._awaits = self._awaits or not (cause == START and self.starting)
         self._causes[cause] = why
-        self._awaits = True
         self.tally(now)
 
     def release(self, cause: str, now: float) -> bool:

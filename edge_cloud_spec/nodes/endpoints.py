@@ -88,8 +88,10 @@ def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
         first, advice = wrong[0], "give the base's driver the QoS that docs/interfaces.md lists"
         why = mismatches(own, first)
         if first.kind != own.kind:
-            why = f"it takes {_short(first.kind)}, and this node sends {_short(own.kind)}"
-            advice = f"{_setting(first.kind)} for navigator and stop_guard, and start them again"
+            stamped = "stamped to true" if first.kind == TWISTS[1] else "stamped to false"
+            setting = f"output.{stamped if first.kind in TWISTS else 'kind to what that needs'}"
+            why = f"it takes {_name(first.kind)}, and this node sends {_name(own.kind)}"
+            advice = f"set {setting} for navigator and stop_guard, and start them again"
         found = f"{first.node} cannot hear {own.topic}: {why}"
         level = Level.WARN if len(wrong) < len(hearers) else Level.ERROR  # another may be the base
         yield Health(level, found, advice, check=BASE)
@@ -100,24 +102,14 @@ def _guard(own: Endpoint, guards: set[str], sent: set[str]) -> Iterator[Health]:
         advice = "start it, or set guarded to false"
         yield Health(Level.ERROR, "no stop guard hears the pulse", advice, check=GUARD)
     elif sent != {own.kind}:
-        what = " and ".join(sorted(map(_short, sent))) or "nothing"
+        what = " and ".join(sorted(map(_name, sent))) or "nothing"
         found = (
             f"the stop guard cannot stop the base: it sends {what} on {own.topic}, and this node "
-            f"{_short(own.kind)}"
+            f"{_name(own.kind)}"
         )
         advice = "give the guard the navigator's output.* and cmd_vel:=, and start it again"
         yield Health(Level.ERROR, found, advice, check=GUARD)
 
 
-def _name(node: str) -> str:
-    return node.rpartition("/")[2]
-
-
-def _short(kind: str) -> str:
-    return _name(kind) if kind in TWISTS else kind
-
-
-def _setting(kind: str) -> str:
-    if kind in TWISTS:
-        return f"set output.stamped to {str(kind == TWISTS[1]).lower()}"
-    return f"set output.kind to what takes {kind}"
+def _name(full: str) -> str:
+    return full.rpartition("/")[2]

@@ -58,7 +58,7 @@ from ..options import bounded, described
 from ..throttle import Throttle
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
-from .health import Reports
+from .health import OUTPUT, Reports
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, LATCHED, RELIABLE, SENSOR_DATA
@@ -162,6 +162,8 @@ class NavigatorNode(ManagedNode):
             try:
                 for cause in (ACTIVE, START):  # base and guard are looked for again
                     self._run(Hold(INACTIVE, cause))
+                self._wrong = ""
+                self._run(Hold("", BASE))
                 self._repeat = REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
@@ -251,7 +253,8 @@ class NavigatorNode(ManagedNode):
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            self._run(Hold(said, BASE))
+            starting = self._navigator.stop_latch.starting
+            self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
         if now >= self._listening_since + self._config.value.listen:
@@ -348,6 +351,7 @@ class NavigatorNode(ManagedNode):
             values={
                 **values,
                 "drive": self._config.value.drive,
+                OUTPUT: self._config.value.output.text(self._base_frame),
                 "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },

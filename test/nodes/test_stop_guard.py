@@ -19,6 +19,7 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.nav.watchdog import REPEATS
+from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
@@ -214,7 +215,7 @@ def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
 def test_a_guard_that_cannot_stop_the_base_is_named_and_counts_as_none(
     bench: Bench, start: Any, launch: Any, given: tuple[str, ...], said: str
 ) -> None:
-    """The navigator waits for one that can, and then for an instruction."""
+    """The navigator waits for one that can; what came before moves nothing."""
     unfit = launch(GUARD, *given)
     start("-p", "guarded:=true", program=IMPATIENT, ready=False)
     bench.until(lambda: said in bench.state.detail)
@@ -225,8 +226,7 @@ def test_a_guard_that_cannot_stop_the_base_is_named_and_counts_as_none(
     assert not any(twist.angular.z for twist in bench.twists)
     unfit.send_signal(signal.SIGTERM)
     launch(GUARD)
-    bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
-    bench.instruct("find it")
+    bench.until(lambda: bench.state.state == "idle")
     bench.say("action: turn left large;", "r9", instruction="find it")
     bench.until(lambda: bench.turning)
 
@@ -254,22 +254,22 @@ def test_after_a_configuration_of_its_own_the_guard_is_looked_at_again(
 def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
     bench: Bench, start: Any
 ) -> None:
-    """And one that comes later, too; a node that takes the right type ends it."""
+    """And one that comes later is a stop, as others are."""
     (twists,) = (each for each in bench.subscriptions if each.topic_name == "/cmd_vel")
     bench.destroy_subscription(twists)
     stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
     bench.hear_diagnostics()
     start(program=IMPATIENT, ready=False)
     said = "/bench cannot hear /cmd_vel: it takes TwistStamped, and this node sends Twist"
-    for _ in range(2):
+    for after in ("released", "released; publish an instruction"):
         bench.until(lambda: said in bench.state.detail)
-        bench.until(lambda: said in bench.last["/navigator"].message)
+        bench.until(lambda: bench.says("/navigator", b"\2", said))
         bench.publish("find it")
         bench.spin(0.2)
         assert said in bench.state.detail, "an instruction does not end it"
         bench.destroy_subscription(stamped)
-        bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
-        bench.until(lambda: "nobody listens on /cmd_vel" in bench.last["/navigator"].message)
+        bench.until(lambda a=after: bench.state.detail.startswith(a))
+        bench.until(lambda: bench.says("/navigator", b"\1", "nobody listens on /cmd_vel"))
         stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
 
 
@@ -292,6 +292,8 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     navigator = start("-p", "steps.turn_large:=180.0", "-p", "guarded:=true")
     bench.until(lambda: bench.count_publishers("cmd_vel") == 2)
     turn(bench)
+    outputs = {bench.values(name)["output"] for name in ("/navigator", "/stop_guard")}
+    assert outputs == {OutputSettings().text("base_link")}
     navigator.send_signal(signal.SIGSTOP)
     bench.until(lambda: zeros(bench) == REPEATS)
     navigator.send_signal(signal.SIGCONT)

@@ -192,6 +192,16 @@ def test_whether_it_decides_while_it_drives_and_clock_offsets_are_shown() -> Non
     assert "refused: 0" not in found
 
 
+def test_settings_that_navigator_and_guard_need_and_have_otherwise_are_named() -> None:
+    told = {"/navigator": "twist, stop_nudge 0.001", "/stop_guard": "twist, stop_nudge 0.0"}
+    said = {n: replace(h, values={"output": told.get(n, n)}) for n, h in robot().said.items()}
+    finding = only(replace(robot(), said=said))
+    assert finding.level == Level.ERROR and "the same output.*" in finding.advice
+    assert "/navigator has twist, stop_nudge 0.001; /stop_guard has" in finding.message
+    alike = {name: replace(each, values={"output": "twist"}) for name, each in said.items()}
+    assert wrong(check_graph(replace(robot(), said=alike))) == []
+
+
 def test_two_robots_do_not_mix() -> None:
     """What the second lacks is said of the second; the first one's camera does not help it."""
     one, blind = robot("/robot1"), without(robot("/robot2"), "compressed", True)
