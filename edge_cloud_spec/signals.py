@@ -1,11 +1,17 @@
-"""Handles signals that end a run, so that its processes are cleaned up."""
+"""Handles signals that end a run, so that its processes are cleaned up.
+
+A handler runs between two instructions of the main thread, which may hold any lock just then: one
+that waits for a lock, as ``threading.Event.set`` does, waits for itself for ever. So a handler here
+writes a byte, or raises an exception.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -33,22 +39,50 @@ def signals_as_interrupt() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def signals_as_event() -> Iterator[threading.Event]:
-    """A context in which SIGINT and SIGTERM set an event, for a loop that ends between two steps.
+class SignalEvent:
+    """A ``threading.Event`` without a lock: a pipe, with a byte in it once the event is set.
 
-    Only poll it with ``is_set``: the handler runs in the thread that would wait.
+    A signal handler may set it, whatever the main thread does at that moment. It is never cleared.
     """
-    came = threading.Event()
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
+
+    def set(self) -> None:
+        """Wake all who wait; for any thread and for signal handlers."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it was set often
+            os.write(self._writable, b"\0")
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, or for so long; returns whether it is."""
+        poll = select.poll()
+        poll.register(self._readable, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else 1000 * seconds))
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self.wait(0.0)
+
+
+@contextlib.contextmanager
+def signals_as_event() -> Iterator[SignalEvent]:
+    """A context in which SIGINT, SIGTERM and SIGHUP set an event, for a loop that ends between two
+    steps."""
+    came = SignalEvent()
     with handled(lambda number, frame: came.set()):
         yield came
 
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """A context in which this handler gets SIGINT, SIGTERM and SIGHUP; only in the main thread."""
+    """A context in which this handler gets SIGINT, SIGTERM and SIGHUP; only in the main thread.
+
+    A SIGHUP that is ignored (``nohup``) stays ignored.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     try:
-        replaced = {n: signal.signal(n, handler) for n in SIGNALS}
+        replaced = {n: signal.signal(n, handler) for n in SIGNALS[: 3 - ignored]}
     except ValueError:  # not the main thread
         yield
         return

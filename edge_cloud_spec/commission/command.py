@@ -78,11 +78,11 @@ def _drive(args: argparse.Namespace, settings: TrialSettings) -> tuple[TrialMeas
 
     robot = RosRobot(args)
     commission = Commission(robot, settings)
-    try:
-        with signals_as_event() as robot.interrupted:
+    with signals_as_event() as robot.interrupted:
+        try:
             return commission.recording, commission.run()
-    finally:
-        robot.close()
+        finally:
+            robot.close()
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.qos import EVERY_PUBLISHER, SENSOR_DATA
 from ..nodes.runtime.subscription_thread import SubscriptionThread
+from ..signals import SignalEvent
 from .camera import frame_of
 from .trials import Event
 
@@ -45,7 +46,7 @@ class RosRobot:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.interrupted, self._yes, self._kind = threading.Event(), args.yes, ""
+        self.interrupted, self._yes, self._kind = SignalEvent(), args.yes, ""
         self._events: queue.SimpleQueue[tuple[float, Event]] = queue.SimpleQueue()
         given = {"cmd_vel": args.cmd_vel, "odom": args.odom, COMPRESSED: args.camera}
         if args.camera and not args.camera.endswith("/compressed"):

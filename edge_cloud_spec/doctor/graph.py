@@ -10,14 +10,18 @@ from typing import Any
 
 from ..health import Health, Level
 from ..nodes.drafting.camera import CameraTopics, no_picture
-from ..nodes.health import NODES, OWNERS, PublisherWatch
+from ..nodes.endpoints import (
+    GUARD,
+    TWISTS,
+    VELOCITIES,
+    Endpoint,
+    base_and_guard,
+    endpoints_of,
+    mismatches,
+)
+from ..nodes.health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 
 PICTURES = ("sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image")
-VELOCITIES = (
-    "geometry_msgs/msg/Twist",
-    "geometry_msgs/msg/TwistStamped",
-    "unitree_api/msg/Request",
-)
 ODOMETRY = "nav_msgs/msg/Odometry"
 NAME = "edge_cloud_spec_doctor"
 
@@ -56,6 +60,10 @@ def _check_robot(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     yield from _ends(snapshot, robot)
     yield from _connections(snapshot, robot)
     yield from _publishers(snapshot, robot)
+    commanders = (f"{robot}/{name}" for name in OWNERS["cmd_vel"])
+    said = {name: snapshot.said[name].values for name in commanders if name in snapshot.said}
+    outputs = {name: str(values[OUTPUT]) for name, values in said.items() if OUTPUT in values}
+    yield from output_health(outputs).values()
     for name in NODES:
         if f"{robot}/{name}" in snapshot.nodes:
             yield _speaks(snapshot, f"{robot}/{name}")
@@ -105,18 +113,16 @@ def _camera(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    """Check odometry and the base, which the navigator needs from other nodes."""
+    """Check odometry, base and guard, which the navigator needs from other nodes."""
     navigator = f"{robot}/navigator"
     for end in snapshot.of(navigator, False):
         if end.kind == ODOMETRY and not snapshot.on(end.topic, True):
             advice = "start the odometry, or launch with odom:= and its topic"
             found = f"nothing publishes {end.topic}: motions are timed, not measured"
             yield Health(Level.WARN, found, advice, check=f"odometry of {robot or '/'}")
-    for end in snapshot.of(navigator, True):
-        if end.kind in VELOCITIES and not snapshot.on(end.topic, False):
-            advice = "start the base's driver, or launch with cmd_vel:= and its topic"
-            found = f"nobody listens on {end.topic}"
-            yield Health(Level.ERROR, found, advice, check=f"base of {robot or '/'}")
+    for problem in base_and_guard(navigator, snapshot.endpoints):
+        if problem.check != GUARD or f"{robot}/{GUARD}" in snapshot.nodes:  # else that is said
+            yield replace(problem, level=Level.ERROR, check=f"{problem.check} of {robot or '/'}")
 
 
 def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
@@ -128,7 +134,11 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
             continue
         for publisher in snapshot.on(subscription.topic, True):
             why = mismatches(publisher, subscription)
-            if why and ours & {publisher.node, subscription.node}:
+            if (
+                why
+                and publisher.kind not in VELOCITIES
+                and ours & {publisher.node, subscription.node}
+            ):
                 wrong += 1
                 found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
                 advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
@@ -141,7 +151,7 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 def _publishers(snapshot: Snapshot, robot: str) -> Iterator[Health]:
     owners = {f"{robot}/{t}": [f"{robot}/{name}" for name in names] for t, names in OWNERS.items()}
     navigator, movers = f"{robot}/navigator", owners[f"{robot}/cmd_vel"]
-    owners |= {e.topic: movers for e in snapshot.of(navigator, True) if e.kind in VELOCITIES[:2]}
+    owners |= {e.topic: movers for e in snapshot.of(navigator, True) if e.kind in TWISTS}
     names = {topic: [e.node for e in snapshot.on(topic, True)] for topic in owners}
     watch = PublisherWatch(owners)
     watch.look(names, 0.0)
@@ -162,19 +172,6 @@ def _speaks(snapshot: Snapshot, node: str) -> Health:
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """One node's publisher (``publishes``) or subscription; ``node`` and ``topic`` are full
-    names."""
-
-    node: str
-    topic: str
-    kind: str  # of its messages
-    publishes: bool
-    reliable: bool = True
-    latched: bool = False  # durability transient local
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """A graph's nodes by full name (twice if two share a name), endpoints, and the latest status of
     each node on ``/diagnostics`` (``said``)."""
@@ -192,18 +189,6 @@ class Snapshot:
     def on(self, topic: str, publishes: bool) -> list[Endpoint]:
         """The publishers or subscriptions of a topic."""
         return [e for e in self.endpoints if e.topic == topic and e.publishes == publishes]
-
-
-def mismatches(publisher: Endpoint, subscription: Endpoint) -> str:
-    """Why these two cannot exchange messages; empty if they can."""
-    if publisher.kind != subscription.kind:
-        return f"it is {publisher.kind} there and {subscription.kind} here"
-    wrong = []
-    if subscription.reliable and not publisher.reliable:
-        wrong.append("it is published best effort, and reliable is asked for")
-    if subscription.latched and not publisher.latched:
-        wrong.append("it is published volatile, and transient local is asked for")
-    return " and ".join(wrong)
 
 
 def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]:
@@ -231,9 +216,10 @@ def check_live(seconds: float, namespace: str | None = None) -> Iterable[Health]
         named = [
             f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()
         ]
+        topics = [topic for topic, _ in node.get_topic_names_and_types()]
         snapshot = Snapshot(
             nodes=tuple(sorted(name for name in named if NAME not in name)),
-            endpoints=tuple(e for e in _endpoints(node) if NAME not in e.node),
+            endpoints=tuple(e for e in endpoints_of(node, topics) if NAME not in e.node),
             said=said.copy(),
             domain=os.environ.get("ROS_DOMAIN_ID", "0"),
             seconds=seconds,
@@ -249,20 +235,3 @@ def _said(status: Any) -> Health:
     who = f" ({status.hardware_id})" if status.hardware_id else ""
     values = {each.key: each.value for each in status.values}
     return Health(level, status.message, values=values, check=f"{status.name}{who}")
-
-
-def _endpoints(node: Any) -> Iterable[Endpoint]:
-    for topic, _ in node.get_topic_names_and_types():
-        for info in (
-            *node.get_publishers_info_by_topic(topic),
-            *node.get_subscriptions_info_by_topic(topic),
-        ):
-            qos = info.qos_profile
-            yield Endpoint(
-                node=f"{info.node_namespace.rstrip('/')}/{info.node_name}",
-                topic=topic,
-                kind=info.topic_type,
-                publishes=info.endpoint_type.name == "PUBLISHER",
-                reliable=qos.reliability.name != "BEST_EFFORT",
-                latched=qos.durability.name == "TRANSIENT_LOCAL",
-            )

@@ -49,7 +49,7 @@ from .plausibility import STANDS_S, Plausibility
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
-    BASE,
+    IMPLAUSIBLE,
     E_STOP,
     FOLLOWING,
     INSTRUCTION,
@@ -199,7 +199,7 @@ class Navigator:
         self.settings = self.odometer.settings = self.obstacles.settings = settings
         self.stop_latch.tally(now)
         self._plausibility.forget()
-        self.stop_latch.release(BASE, now)
+        self.stop_latch.release(IMPLAUSIBLE, now)
         if self._run is None:
             return self._show(self.status.state, self.status.detail)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
@@ -270,7 +270,7 @@ class Navigator:
             self.stop_latch.stop(cause, why, now)
             return [Halt(), *self._show("stopped")]
         if self.stop_latch.release(cause, now):
-            self.stop_latch.release(BASE, now)  # somebody has seen to it
+            self.stop_latch.release(IMPLAUSIBLE, now)  # somebody has seen to it
             return self._show("idle", "released")
         return []
 
@@ -446,7 +446,7 @@ class Navigator:
         if problem := self._plausibility.problem(self.settings.limits, now):
             self._plausibility.forget()
             why = f"the base {problem}, as odometry has it: {AGREE}"
-            return [*self._latch(BASE, why, now), Report(why)]
+            return [*self._latch(IMPLAUSIBLE, why, now), Report(why)]
         run, gap, self._ticked = self._run, now - self._ticked, now
         if run is None:
             return self._stand(now)

@@ -117,7 +117,7 @@ class GoalStatus:
         return cls(state, message.instruction, message.detail, message.goal_id)
 
 
-E_STOP, INSTRUCTION, START, BASE = "e_stop", "instruction", "start", "base"
+E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
 AWAITS_INSTRUCTION = "released; publish an instruction to go on"
 TOLD_TO_STOP = "told to stop"
 AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends
@@ -130,7 +130,8 @@ class StopLatch:
     a later count may move the robot. All of these events raise it, except an instruction that is
     followed already, so that it does not disturb the decision under way. ``since``: when it was
     last raised (monotonic s), not counting instructions that ended no waiting. The hold ``START``
-    of a navigator that has just started is no stop: no instruction is needed after it.
+    of a navigator that has just started is no stop, whatever its reason: no instruction is needed
+    after it.
     """
 
     def __init__(self, count: int, starting: str = "") -> None:
@@ -142,7 +143,9 @@ class StopLatch:
     @property
     def why(self) -> str:
         """Why nothing may move, for the user; empty if it may."""
-        return "; ".join(self._causes.values()) or (AWAITS_INSTRUCTION if self._awaits else "")
+        whys = [why for cause, why in self._causes.items() if cause != START]
+        said = "; ".join(whys or self._causes.values())  # what else holds it says more
+        return said or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def refusal(self) -> str:
@@ -158,8 +161,8 @@ class StopLatch:
 
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``, until this ``cause`` is released."""
+        self._awaits = self._awaits or not (cause == START and self.starting)
         self._causes[cause] = why
-        self._awaits = True
         self.tally(now)
 
     def release(self, cause: str, now: float) -> bool:

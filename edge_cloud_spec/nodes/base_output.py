@@ -32,6 +32,10 @@ class OutputSettings:
         0.001, 0.0, 0.004, "twist: every other Twist of a stop moves ahead at this, m/s", fixed=True
     )
 
+    def text(self, base_frame: str) -> str:
+        """These settings and the frame, for ``health.output_health``."""
+        return f"{self.kind}, stamped {self.stamped}, stop_nudge {self.stop_nudge}, {base_frame}"
+
 
 class TwistOutput:
     """Publishes Twist (or TwistStamped) on ``cmd_vel``.

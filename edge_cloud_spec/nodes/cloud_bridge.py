@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -67,14 +68,14 @@ class CloudBridge(ManagedNode):
     def begin(self) -> None:
         """Connect, and start to relay."""
         config = self._config.value
-        self._client = VerifierClient(config)
+        self._client = self.started.enter_context(closing(VerifierClient(config)))
         first_s = max(config.startup, config.reply_deadline)
         self._monitor = LinkMonitor(config.reply_deadline, first_s)
         self._round_trip_s = 0.0
         self._published: tuple[LinkReport, float] | None = None
         self._found = False
         self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
-        subscriptions = self._subscription_thread = SubscriptionThread(self)
+        subscriptions = self.started.enter_context(closing(SubscriptionThread(self)))
         subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
         subscriptions.subscribe(Draft, "draft", self._relay, DECODE)
         subscriptions.start()
@@ -82,8 +83,7 @@ class CloudBridge(ManagedNode):
 
     def halt(self) -> None:
         """End all streams."""
-        self._subscription_thread.close()
-        self._client.close()
+        self.started.close()
         self._streams.clear()
         self._ended.clear()
         self._publish_link_state(LinkReport(LinkQuality.LOST, "the bridge is not active"))

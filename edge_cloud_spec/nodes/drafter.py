@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from builtin_interfaces.msg import Time as TimeMsg
@@ -104,7 +105,7 @@ class DrafterNode(ManagedNode):
         self.create_subscription(CompressedImage, COMPRESSED, self._on_compressed, SENSOR_DATA)
         self.create_subscription(Image, RAW, self._on_image, SENSOR_DATA)
         self.create_subscription(NavStatus, "nav_status", self._on_status, EACH_STATE)
-        subscriptions = self._subscription_thread = SubscriptionThread(self)
+        subscriptions = self.started.enter_context(closing(SubscriptionThread(self)))
         self._topics.subscribe(subscriptions, self._pilot.lose_link)
         subscriptions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
         self._pilot.pause(STARTED, IDLE)
@@ -112,7 +113,7 @@ class DrafterNode(ManagedNode):
 
     def halt(self) -> None:
         """Abort the current decision, and stop following the instruction."""
-        self._subscription_thread.close()
+        self.started.close()
         self._pilot.pause(NOT_ACTIVE)
         self._pilot.idle.wait(HALT_S)
 

@@ -93,6 +93,18 @@ class HealthConsole:
                     yield Level.OK, f"{check}: well again"
 
 
+OUTPUT = "output"  # the key of how a node commands the base, in its diagnostics
+
+
+def output_health(outputs: Mapping[str, str]) -> dict[str, Health]:
+    """An ERROR if the nodes that command one base (full names) do not do it in one way."""
+    if len({*outputs.values()}) < 2:
+        return {}
+    found = "; ".join(f"{name} has {output}" for name, output in sorted(outputs.items()))
+    advice = "give navigator and stop_guard the same output.* and base_frame, and start them again"
+    return {OUTPUT: Health(Level.ERROR, found, advice, check=OUTPUT)}
+
+
 UNKNOWN_S = 0.5  # a publisher is discovered before its node's name is; then it counts by its name
 LEFT_S = 30.0  # a node that was killed is seen for twenty seconds more
 UNKNOWN = "_NODE_NAME_UNKNOWN_"

@@ -18,7 +18,7 @@ from rclpy.node import Node
 
 from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
-from .health import NODES, OWNERS, PublisherWatch
+from .health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE
@@ -59,6 +59,7 @@ class MonitorNode(Node):
             for topic, names in OWNERS.items()
         }
         self._publisher_watch = PublisherWatch(owners, allowed)
+        self._outputs: dict[str, str] = {}
         self._known: dict[str, Health] = {}  # of every topic that ever had a fault
         self._shown: dict[str, Level] = {}
         self._showed_at = -PERIOD_S
@@ -73,8 +74,10 @@ class MonitorNode(Node):
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         now = time.monotonic()
         for status in message.status:
-            instance = next((each.value for each in status.values if each.key == INSTANCE), "")
-            self._heartbeats.hear(status.name, instance, status.message, now)
+            values = {each.key: each.value for each in status.values}
+            self._heartbeats.hear(status.name, values.get(INSTANCE, ""), status.message, now)
+            if OUTPUT in values and status.name in self._heartbeats.names:
+                self._outputs[status.name] = values[OUTPUT]
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -86,6 +89,7 @@ class MonitorNode(Node):
             for name, namespace in self.get_node_names_and_namespaces()
         }
         found = {**self._heartbeats.look(present, now), **self._known}
+        found |= output_health(self._outputs)
         levels = {name: health.level for name, health in found.items()}
         if levels != self._shown or now - self._showed_at >= PERIOD_S:
             self._shown, self._showed_at = levels, now

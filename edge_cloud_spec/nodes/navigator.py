@@ -10,7 +10,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -56,8 +57,9 @@ from ..nav.status import START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Throttle
-from .base_output import Output, OutputSettings, make_output
-from .health import REPORT_S, Reports
+from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
+from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
+from .health import OUTPUT, Reports
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
@@ -65,9 +67,7 @@ from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
 INACTIVE = "the navigator is not active"
-GUARD = "stop_guard"  # the node that stops the base when this one is silent
-ALONE_S = 10.0  # that it has to be found
-UNGUARDED = "nothing moves: no stop guard hears the pulse; start it, or set guarded to false"
+FOUND_S = 5.0  # that base and guard have to be found, before it is said that one is not
 ACTIVE = "active"  # cause of the hold of a navigator that is not
 ACTIONS = {
     "stop": NavCommand.STOP,
@@ -88,7 +88,9 @@ class NodeSettings(NavigatorSettings):
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
     dialect: str = described(CLAUSES_FORM, "of the answers, as the drafter's", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
-    guarded: bool = described(False, "move nothing before a stop guard hears the pulse", True)
+    guarded: bool = described(
+        False, "move nothing before a stop guard hears the pulse and can stop the base", True
+    )
     listen: float = bounded(
         1.0, 0.0, 60.0, "stand so long after the drafter was found, to hear an e_stop, s", True
     )
@@ -111,12 +113,11 @@ class NavigatorNode(ManagedNode):
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
         self._reports = Reports(self.get_logger().warning, Throttle(LINES))
+        self._wrong = ""  # why commands or stops cannot reach the base, as it was said
         self.hear_e_stop(self._on_e_stop)
-        self._listening_since = time.monotonic()
-        self._alone_until = self._listening_since + ALONE_S
 
     def load(self) -> None:
-        """Create the publishers of commands and reports; raises UserError."""
+        """Create the publishers of commands and reports, and the watchdog; raises UserError."""
         settings = self._config.value
         is_stop("")  # reads the stop words: a node that has none does not start
         dialect = load_dialect(settings.dialect)
@@ -126,19 +127,20 @@ class NavigatorNode(ManagedNode):
         self._markers = self.create_publisher(MarkerArray, "markers", RELIABLE)
         self._pulse = self.create_publisher(Bool, "pulse", RELIABLE)
         output = make_output(self, settings.output, settings.base_frame)
+        self._watchdog = Watchdog(output.stop, settings.watchdog)
         with self._lock:
             self._output = output
             self._navigator.configure(settings, time.monotonic())
             self._navigator.read_in(dialect)
             self._carry_out(Show(self._navigator.status))
+        self._watchdog.start()
 
     def begin(self) -> None:
         """Subscribe to words, odometry and instructions."""
-        assert self._output is not None
-        self._watchdog = Watchdog(self._output.stop, self._config.value.watchdog)
-        self._watchdog.start()
-        self._instructions = SubscriptionThread(self)
-        self._instructions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
+        self._listening_since = time.monotonic()
+        self._finds_until = self._listening_since + FOUND_S
+        instructions = self.started.enter_context(closing(SubscriptionThread(self)))
+        instructions.subscribe(String, "instruction", self._on_instruction, *EVERY_SENDER)
         self.create_subscription(
             InstructionStatus, "instruction_status", self._on_goal_status, EACH_STATE
         )
@@ -152,28 +154,30 @@ class NavigatorNode(ManagedNode):
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
-        self._instructions.start()
+        instructions.start()
 
     def halt(self) -> None:
-        """Stop the robot and block all motion; the watchdog ends here."""
+        """Stop the robot and block all motion."""
         assert self._output is not None
         self._output.stop(0)
         if self._lock.acquire(timeout=0.5):  # a callback that hangs must not prevent the rest
             try:
-                self._run(Hold(INACTIVE, ACTIVE))
+                for cause in (ACTIVE, START):  # base and guard are looked for again
+                    self._run(Hold(INACTIVE, cause))
+                self._wrong = ""
+                self._run(Hold("", BASE))
                 self._repeat = REPEATS
                 for repeat in range(3):
                     time.sleep(0.02)
                     self._output.stop(repeat)
             finally:
                 self._lock.release()
-        self._watchdog.close()
-        self._instructions.close()
 
     def unload(self) -> None:
-        """Destroy the publishers, so that nothing is commanded any more."""
+        """Destroy the publishers, so that nothing is commanded any more; the watchdog ends here."""
         with self._lock:
             self._output = None
+        self._watchdog.close()
 
     # Callbacks
 
@@ -237,31 +241,39 @@ class NavigatorNode(ManagedNode):
             self._run(Tick())
 
     def _listen(self) -> None:
-        """Release the hold at start-up, once an active e_stop would have been received.
+        """Release the hold at start-up, once an active e_stop would have been received, and hold
+        what can move no base, or would not be stopped.
 
         The time counts from the discovery of a node that could move the robot: a slow machine or
         network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
         before: two processes may need seconds to discover each other.
         """
-        if not self._navigator.stop_latch.starting:
+        if not (self._navigator.stop_latch.starting or self._wrong):
             return
-        found = self.count_publishers(self.resolve_topic_name("verified_tokens"))
-        hearers = self.get_subscriptions_info_by_topic(self.resolve_topic_name("pulse"))
-        heard = not self._config.value.guarded or any(one.node_name == GUARD for one in hearers)
         now = time.monotonic()
-        if not (heard and found):
+        why = "; ".join(str(each) for each in self._unreached() if each.level == Level.ERROR)
+        said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
+        if said != self._wrong:
+            self._wrong = said
+            starting = self._navigator.stop_latch.starting
+            self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
+        if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
-        if not heard and now >= self._alone_until:
-            self._alone_until = now + REPORT_S
-            self._reports.add(UNGUARDED, now)
         if now >= self._listening_since + self._config.value.listen:
             self._run(Hold("", START))
 
+    def _unreached(self) -> list[Health]:
+        """Why this node's commands, or its guard's stops, do not reach the base."""
+        topics = map(self.resolve_topic_name, ("cmd_vel", SPORT_TOPIC, "pulse"))
+        name, guarded = self.get_fully_qualified_name(), self._config.value.guarded
+        found = base_and_guard(name, [*endpoints_of(self, topics)])
+        return [each for each in found if guarded or each.check != GUARD]
+
     def _on_parameters(self, names: frozenset[str] = frozenset()) -> None:
-        if not self.active:
-            return  # read when it is configured, and again when it is activated
         why = "; ".join(self._config.problems.values())
         with self._lock:
+            if self._output is None:
+                return  # read when it is configured
             for effect in self._navigator.configure(self._config.value, time.monotonic()):
                 self._carry_out(effect)
             self._run(Hold(f"parameter {why}" if why else ""))
@@ -287,8 +299,7 @@ class NavigatorNode(ManagedNode):
         elif isinstance(effect, Halt):
             self._output.stop(0)
             self._pulse.publish(Bool(data=False))
-            if self.active:
-                self._watchdog.calm()
+            self._watchdog.calm()
             self._repeat = 1
         elif isinstance(effect, Report):
             self._reports.add(effect.problem, time.monotonic())
@@ -319,7 +330,11 @@ class NavigatorNode(ManagedNode):
 
     def diagnose(self) -> Health:
         """The navigator's status, and counts of what was dropped."""
+        unreached = self._unreached() if time.monotonic() >= self._finds_until else []
         with self._lock:
+            if any(each.check == BASE and each.level == Level.ERROR for each in unreached):
+                self._wrong = self._wrong or BASE  # so that it is looked at now
+                self._listen()
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
@@ -334,9 +349,11 @@ class NavigatorNode(ManagedNode):
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
+            unreached=unreached,
             values={
                 **values,
                 "drive": self._config.value.drive,
+                OUTPUT: self._config.value.output.text(self._base_frame),
                 "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
                 "odometry_clock_offset_s": "unknown" if offset is None else offset,
             },
@@ -378,15 +395,17 @@ def navigator_health(
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
+    unreached: Sequence[Health] = (),
     values: Mapping[str, object] | None = None,
 ) -> Health:
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
     lidar cannot; empty if they can. ``timed``: there was never odometry, so motions are timed.
-    ``problem``: a recent problem. ``parameters``: what is wrong with parameters.
+    ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
+    commands or stops do not reach the base.
     """
-    found = [Health(Level.OK, status.text, values=values or {})]
+    found = [Health(Level.OK, status.text, values=values or {}), *unreached]
     if parameters:
         said = f"nothing moves: parameter {parameters}"
         found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))

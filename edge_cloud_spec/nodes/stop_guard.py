@@ -21,7 +21,7 @@ from ..health import Health, Level
 from ..nav.watchdog import PERIOD, REPEATS
 from ..options import Bounded, bounded, described
 from .base_output import OutputSettings, make_output
-from .health import REPORT_S
+from .health import OUTPUT, REPORT_S
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE
@@ -53,6 +53,7 @@ class StopGuardNode(Node):
         settings = Parameters(self, GuardSettings()).start_value()
         self._silence, self._fired = settings.silence, 0
         self._fired_at = -math.inf
+        self._output_text = settings.output.text(settings.base_frame)
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -85,11 +86,11 @@ class StopGuardNode(Node):
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
-        values = {"fired": self._fired}
+        values = {"fired": self._fired, OUTPUT: self._output_text}
         if time.monotonic() - self._fired_at < REPORT_S:
             said = (
                 f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
-                "stopped it"
+                "commanded zeros"
             )
             advice = "see the navigator's log, and the machine's load"
             return Health(Level.WARN, said, advice, values, check="pulse")

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import sys
 import time
@@ -24,7 +23,7 @@ from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import Parameters
 from ..nodes.runtime.run import spin
 from ..options import described
-from ..signals import signals_as_interrupt
+from ..signals import SignalEvent, signals_as_event
 from .topic_bag import TopicBag, subscribe, subscribe_raw_camera
 
 SHOW_S = 5.0  # between two lines about how much there is
@@ -94,25 +93,24 @@ def run_record(args: argparse.Namespace) -> int:
         raise UserError(f"--seconds is 0 or more, not {args.seconds:g}")
     folder = args.out or bag_folder()
     thread = NodeThread("recorder", args.namespace)
-    try:
-        bag = record(thread.node, folder)
-        thread.start()
-        print(f"recording to {folder}; Ctrl-C ends it", flush=True)
-        with contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
-            _show(bag, args.seconds)
-    finally:
-        thread.close()
-    bag.close()
+    with signals_as_event() as ended:
+        try:
+            bag = record(thread.node, folder)
+            thread.start()
+            print(f"recording to {folder}; Ctrl-C ends it", flush=True)
+            _show(bag, args.seconds, ended)
+        finally:
+            thread.close()
+        bag.close()
     if bag.problem:
         raise UserError(bag.problem)
     print(f"recorded {folder}: {bag.text}")
     return 0
 
 
-def _show(bag: TopicBag, seconds: float) -> None:
+def _show(bag: TopicBag, seconds: float, ended: SignalEvent) -> None:
     begun = shown = time.monotonic()
-    while not bag.problem and not (seconds and time.monotonic() - begun > seconds):
-        time.sleep(0.2)
+    while not (ended.wait(0.2) or bag.problem or (seconds and time.monotonic() - begun > seconds)):
         if time.monotonic() - shown > SHOW_S:
             shown = time.monotonic()
             print(f"  {bag.text}", flush=True)

@@ -73,9 +73,9 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
     where = f"ROS domain {domain}, namespace {thread.node.get_namespace()}"
     print(f"listening in {where}", flush=True)
     missed, silent, last = 0, True, False
-    try:
-        # An interrupt within a message would leave half of it in what later ones build on.
-        with signals_as_event() as ended:
+    # An interrupt within a message would leave half of it in what later ones build on.
+    with signals_as_event() as ended:
+        try:
             while not last:
                 last = ended.is_set()
                 time.sleep(LAST if last else PERIOD)
@@ -88,5 +88,5 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
                 if silent and not backlog.received and time.monotonic() - begun > SILENCE:
                     print(f"nothing is published yet in {where}", flush=True)
                     silent = False
-    finally:
-        thread.close()
+        finally:
+            thread.close()

@@ -1,4 +1,5 @@
-"""So much random input to a verifier, a robot, a navigator, a decoder or the readers of answers.
+"""So much random input to a verifier, a robot, a navigator, a decoder, the readers of answers, or
+so many bursts of signals to nodes.
 
 PYTHONPATH=test .venv/bin/python -m fuzz navigator --count 1000000 --seed 0
 """
@@ -9,7 +10,7 @@ import argparse
 import sys
 import warnings
 
-from fuzz import Broken, decoder, dialects, navigator, robot, verifier
+from fuzz import Broken, decoder, dialects, navigator, robot, signals, verifier
 
 FUZZERS = {
     "verifier": verifier.run,
@@ -17,14 +18,17 @@ FUZZERS = {
     "navigator": navigator.run,
     "decoder": decoder.run,
     "dialects": dialects.run_all,
+    "signals": signals.run,
 }
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("what", choices=FUZZERS)
-    parser.add_argument("--count", type=int, default=100_000, help="frames, events or answers")
+    parser.add_argument(
+        "--count", type=int, default=100_000, help="frames, events, answers or bursts"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     warnings.simplefilter("error", RuntimeWarning)  # NaN that numpy went on with

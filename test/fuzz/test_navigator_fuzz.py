@@ -22,7 +22,7 @@ from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.plausibility import Plausibility
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import BASE, StopLatch
+from edge_cloud_spec.nav.status import IMPLAUSIBLE, StopLatch
 
 
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
@@ -74,7 +74,7 @@ def _creeps_backwards(along: Any, *given: Any) -> Velocity:
 
 
 def _holds_no_base(latch: Any, self: Navigator, cause: str, *given: Any) -> list[Effect]:
-    return [Halt()] if cause == BASE else latch(self, cause, *given)
+    return [Halt()] if cause == IMPLAUSIBLE else latch(self, cause, *given)
 
 
 def _stops_at_once(stopping: Any, *given: Any) -> tuple[float, float, float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def processes_with(variable: str) -> list[str]:
@@ -15,3 +18,13 @@ def processes_with(variable: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def installed_script(program: Path, package: str, module: str) -> Path:
+    """``program``, with the text that CMake gives an executable for this module."""
+    written = re.search(
+        r"file\(WRITE \$\{script\}(.*?)\"\)\n", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL
+    )
+    script = "".join(re.findall(r'"([^"]*)"?', written[1] + '"')).replace("\\n", "\n")
+    program.write_text(script.replace("${PROJECT_NAME}", package).replace("${module}", module))
+    return program

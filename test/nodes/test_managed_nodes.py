@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.graph.managed import Manager
 from helpers.graph.nodes_here import node_here
-from helpers.graph.peer import REPLY_TIMEOUT, Peer
+from helpers.graph.peer import REPLY_TIMEOUT
 from helpers.navigator_bench import Bench
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
+from rclpy.lifecycle import TransitionCallbackReturn
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.errors import UserError
@@ -27,26 +30,9 @@ TURN = "action: turn left large;"
 NODES = ("navigator", "cloud_bridge", "drafter")
 
 
+SUCCESS = TransitionCallbackReturn.SUCCESS
+
 Start = Callable[..., subprocess.Popen[str]]
-
-
-class Manager:
-    """Calls the services that ``ros2 lifecycle`` calls."""
-
-    def __init__(self, name: str, peer: Peer) -> None:
-        self._name, self._peer = name, peer
-        self.change("none", again=True)  # until the node's answers to transitions reach us
-
-    @property
-    def state(self) -> str:
-        answer = self._peer.call(GetState, f"{self._name}/get_state", GetState.Request())
-        return str(answer.current_state.label)
-
-    def change(self, transition: str, again: bool = False) -> bool:
-        """Whether the node has made this transition."""
-        request = ChangeState.Request(transition=Transition(label=transition))
-        answer = self._peer.call(ChangeState, f"{self._name}/change_state", request, again)
-        return bool(answer.success)
 
 
 @pytest.fixture
@@ -192,3 +178,87 @@ def test_without_autostart_a_failed_configure_can_be_mended(
     status, errors = end(process)
     assert status == 0 and "Traceback" not in errors
     assert errors.count("file /no/token with the token or key cannot be read") == 2
+
+
+def each_line(kind: Any, names: tuple[str, ...], act: Callable[[], None]) -> Any:
+    """A trace that acts before each line of these methods."""
+    codes = {
+        getattr(owner, name).__code__
+        for owner in kind.__mro__
+        for name in names
+        if name in vars(owner)
+    }
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        if frame.f_code in codes and event == "line":
+            act()
+        return trace if frame.f_code in codes else None
+
+    return trace
+
+
+@contextmanager
+def tracing(trace: Any) -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+TRANSITIONS = (
+    "_configure",
+    "load",
+    "_activate",
+    "begin",
+    "_deactivate",
+    "halt",
+    "_clean_up",
+    "unload",
+)
+
+
+@pytest.mark.parametrize("kind", [NavigatorNode, DrafterNode])
+def test_an_e_stop_is_carried_out_between_any_two_lines_of_a_transition(kind: Any) -> None:
+    """Its thread waits for nobody: what its callback uses is there before the node says so."""
+    pressed: list[bool] = []
+
+    def press() -> None:
+        if not (kind is NavigatorNode and node._lock.locked()):  # else it would wait for that
+            pressed.append(len(pressed) % 2 == 0)
+            node._on_e_stop(Bool(data=pressed[-1]))
+
+    with node_here(kind) as node, tracing(each_line(kind, TRANSITIONS, press)):
+        for _ in range(2):
+            node.bring_up()
+            assert node.active
+            assert node.trigger_deactivate() == node.trigger_cleanup() == SUCCESS
+            assert not node.active and not node.problem
+    assert len(pressed) > 50
+
+
+@pytest.mark.parametrize("kind", [NavigatorNode, CloudBridge, DrafterNode])
+def test_a_begin_that_fails_at_any_line_leaves_nothing_half_made(kind: Any) -> None:
+    left = 0
+
+    def fail() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise UserError("on purpose")
+
+    with node_here(kind) as node:
+        assert node.trigger_configure() == SUCCESS
+        before = list(threading.enumerate()), len(node._entities())
+        for lines in range(100):
+            left = lines
+            with tracing(each_line(kind, ("begin",), fail)):
+                began = node.trigger_activate() == SUCCESS
+            if began:
+                break
+            assert not node.active and node.problem == "on purpose"
+            assert (list(threading.enumerate()), len(node._entities())) == before
+        assert began and node.active and lines > 3
+        assert node.trigger_deactivate() == SUCCESS
+        assert (list(threading.enumerate()), len(node._entities())) == before

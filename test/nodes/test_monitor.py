@@ -21,6 +21,7 @@ from std_msgs.msg import String
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.msg import Verdict
+from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.monitor import MonitorNode
 from edge_cloud_spec.nodes.runtime.diagnostics import Diagnostics
 
@@ -49,10 +50,10 @@ class Graph(Peer):
         self.executor_.add_node(node)
         return node
 
-    def beating(self, name: str) -> Node:
+    def beating(self, name: str, **values: object) -> Node:
         node = self.node(name)
         diagnostics = Diagnostics(node)
-        node.create_timer(0.2, lambda: diagnostics.show(Health(Level.OK, "fine")))
+        node.create_timer(0.2, lambda: diagnostics.show(Health(Level.OK, "fine", values=values)))
         return node
 
     def monitor(self, namespace: str = "/robot1") -> None:
@@ -116,6 +117,16 @@ def test_silent_and_foreign_nodes_are_named_and_it_ends_when_they_do(
     graph.until(lambda: graph.says(heartbeat, ERROR, "two nodes", "end one of them"))
     graph.end(liar)
     graph.until(lambda: graph.says(heartbeat, OK))
+
+
+def test_two_nodes_that_command_one_base_otherwise_are_named(graph: Graph) -> None:
+    """As a guard whose zeros the driver drops, because only the navigator has ``stop_nudge``."""
+    for name, nudge in (("navigator", 0.001), ("drafter", 0.0)):  # the two that are watched here
+        graph.beating(name, output=OutputSettings(stop_nudge=nudge).text("base_link"))
+    graph.monitor()
+    said = ("/robot1/drafter has twist", "stop_nudge 0.0, base_link; /robot1/navigator has")
+    graph.until(lambda: graph.says("/robot1/monitor: output", ERROR, *said))
+    graph.until(lambda: graph.says("/robot1/monitor", ERROR, "the same output.* and base_frame"))
 
 
 def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -161,13 +162,19 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
     assert 0 < errors.count("moves nothing") < 300 and "more of these" in errors
 
 
-def test_a_navigator_that_ends_in_motion_says_zero_last(bench: Bench, start: Any) -> None:
-    """The next one counts its stops from elsewhere."""
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGINT] * 3, [signal.SIGHUP, signal.SIGTERM] * 2]
+)
+def test_a_navigator_that_ends_in_motion_says_zero_last(
+    bench: Bench, start: Any, numbers: list[signal.Signals]
+) -> None:
+    """However many signals end it; the next one counts its stops from elsewhere."""
     process = start()
     before = bench.state.stops
     bench.say("action: turn left large;", "r1")
     bench.until(lambda: bench.turning)
-    process.send_signal(signal.SIGTERM)
+    for number in numbers:
+        os.kill(process.pid, number)
     bench.until(lambda: process.poll() is not None and bench.still)
     assert process.returncode == 0
     bench.states.clear()

@@ -309,6 +309,52 @@ def test_sigint_while_a_model_loads_ends_the_program(bench: Bench, launch: Any) 
     assert process.returncode == 0 and "error" not in errors
 
 
+# Each stage in a process of its own, forked where all is imported.
+STAGES = """
+import os, signal, sys
+from edge_cloud_spec.nodes.navigator import NavigatorNode
+from edge_cloud_spec.nodes.runtime import run
+
+def burst_before(owner, name):
+    right = getattr(owner, name)
+    def do(*given, **named):
+        for number in (2, 15, 2, 2, 15):
+            os.kill(os.getpid(), number)
+        return right(*given, **named)
+    setattr(owner, name, do)
+
+stages = {
+    "init": [(run, "_init")],
+    "make": [(NavigatorNode, "__init__")],
+    "made": [(run, "watch")],
+    "load": [(NavigatorNode, "load")],
+    "begin": [(NavigatorNode, "begin")],
+    "run": [(NavigatorNode, "_on_tick")],
+    "halt": [(NavigatorNode, "_on_tick"), (NavigatorNode, "halt")],
+    "end": [(NavigatorNode, "_on_tick"), (NavigatorNode, "destroy_node")],
+}
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pids = {}
+for stage, places in stages.items():
+    pids[stage] = os.fork()
+    if not pids[stage]:
+        for place in places:
+            burst_before(*place)
+        run.spin(NavigatorNode)
+print({stage: os.waitpid(pid, 0)[1] for stage, pid in pids.items()})
+"""
+
+
+def test_a_burst_of_signals_ends_a_node_at_every_stage_of_its_life() -> None:
+    """A terminal and a launch both send SIGINT, and the launch sends it again."""
+    done = subprocess.run(
+        [sys.executable, "-c", STAGES], capture_output=True, text=True, timeout=REPLY_TIMEOUT
+    )
+    ends = eval(done.stdout)
+    assert len(ends) == 8 and not any(ends.values()), (ends, done.stderr)
+    assert "Traceback" not in done.stderr and "error" not in done.stderr
+
+
 STAY = """
 import signal, time
 for number in (2, 15):

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from geometry_msgs.msg import Twist, Vector3
+from geometry_msgs.msg import Twist, TwistStamped, Vector3
+from helpers.graph.managed import Manager
 from helpers.graph.peer import Peer
 from helpers.navigator_bench import Bench
 from rclpy.qos import QoSProfile
@@ -18,11 +19,16 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Bool
 
 from edge_cloud_spec.nav.watchdog import REPEATS
+from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
 SILENCE = GuardSettings().silence
+IMPATIENT = [
+    "-c",
+    "from edge_cloud_spec.nodes import navigator as n; n.FOUND_S = 1.0; n.main()",
+]
 REFUSED = """
 import os
 
@@ -189,13 +195,82 @@ def test_a_navigator_that_is_to_be_guarded_moves_nothing_without_a_guard(
     bench: Bench, start: Any
 ) -> None:
     bench.hear_diagnostics()
-    impatient = "from edge_cloud_spec.nodes import navigator as n; n.ALONE_S = 2.0; n.main()"
-    start("-p", "guarded:=true", program=["-c", impatient], ready=False)
+    start("-p", "guarded:=true", program=IMPATIENT, ready=False)
     bench.until(lambda: "no stop guard" in getattr(bench.last.get("/navigator"), "message", ""))
     bench.say("action: turn left large;", "r1")
     bench.until(lambda: bench.said("stopped", "r1"))
     bench.spin(0.5)
     assert not bench.twists or zeros(bench) == len(bench.twists)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("-p", "output.stamped:=true"), "it sends TwistStamped on /cmd_vel"),
+        (("-r", "cmd_vel:=/other/cmd_vel"), "it sends nothing on /cmd_vel"),
+        (("-r", "__ns:=/other"), "no stop guard hears the pulse"),
+        (("-r", "__ns:=/other", "-r", "pulse:=/pulse"), "it sends nothing on /cmd_vel"),
+    ],
+)
+def test_a_guard_that_cannot_stop_the_base_is_named_and_counts_as_none(
+    bench: Bench, start: Any, launch: Any, given: tuple[str, ...], said: str
+) -> None:
+    """The navigator waits for one that can; what came before moves nothing."""
+    unfit = launch(GUARD, *given)
+    start("-p", "guarded:=true", program=IMPATIENT, ready=False)
+    bench.until(lambda: said in bench.state.detail)
+    for number in range(5):
+        bench.publish("find it")
+        bench.say("action: turn left large;", f"r{number}", instruction="find it")
+        bench.spin(0.1)
+    assert not any(twist.angular.z for twist in bench.twists)
+    unfit.send_signal(signal.SIGTERM)
+    launch(GUARD)
+    bench.until(lambda: bench.state.state == "idle")
+    bench.say("action: turn left large;", "r9", instruction="find it")
+    bench.until(lambda: bench.turning)
+
+
+def test_after_a_configuration_of_its_own_the_guard_is_looked_at_again(
+    bench: Bench, start: Any, launch: Any
+) -> None:
+    """Cleaned up, set and configured again, as the refusal of a change says."""
+    launch(GUARD)
+    start("-p", "guarded:=true", program=IMPATIENT)
+    turn(bench)
+    manager = Manager("navigator", bench)
+    for stamped in (True, False):
+        assert manager.change("deactivate") and manager.change("cleanup")
+        assert bench.set_parameters_of("navigator", {"output.stamped": stamped}) == [""]
+        assert manager.change("configure") and manager.change("activate")
+        if stamped:
+            bench.until(lambda: "this node TwistStamped" in bench.state.detail)
+    bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
+    bench.instruct("find it")
+    bench.say("action: turn left large;", "r9", instruction="find it")
+    bench.until(lambda: bench.turning)
+
+
+def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
+    bench: Bench, start: Any
+) -> None:
+    """And one that comes later is a stop, as others are."""
+    (twists,) = (each for each in bench.subscriptions if each.topic_name == "/cmd_vel")
+    bench.destroy_subscription(twists)
+    stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
+    bench.hear_diagnostics()
+    start(program=IMPATIENT, ready=False)
+    said = "/bench cannot hear /cmd_vel: it takes TwistStamped, and this node sends Twist"
+    for after in ("released", "released; publish an instruction"):
+        bench.until(lambda: said in bench.state.detail)
+        bench.until(lambda: bench.says("/navigator", b"\2", said))
+        bench.publish("find it")
+        bench.spin(0.2)
+        assert said in bench.state.detail, "an instruction does not end it"
+        bench.destroy_subscription(stamped)
+        bench.until(lambda a=after: bench.state.detail.startswith(a))
+        bench.until(lambda: bench.says("/navigator", b"\1", "nobody listens on /cmd_vel"))
+        stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
 
 
 def test_without_a_guard_nobody_stops_what_a_killed_navigator_commanded(
@@ -217,6 +292,8 @@ def test_a_stopped_navigator_is_stopped_and_moves_again_when_it_goes_on(
     navigator = start("-p", "steps.turn_large:=180.0", "-p", "guarded:=true")
     bench.until(lambda: bench.count_publishers("cmd_vel") == 2)
     turn(bench)
+    outputs = {bench.values(name)["output"] for name in ("/navigator", "/stop_guard")}
+    assert outputs == {OutputSettings().text("base_link")}
     navigator.send_signal(signal.SIGSTOP)
     bench.until(lambda: zeros(bench) == REPEATS)
     navigator.send_signal(signal.SIGCONT)

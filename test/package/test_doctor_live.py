@@ -65,6 +65,16 @@ def more(snapshot: Snapshot, *endpoints: Endpoint) -> Snapshot:
     return replace(snapshot, endpoints=(*snapshot.endpoints, *endpoints))
 
 
+def stamped(name: str) -> Snapshot:
+    """A robot whose node of this name has TwistStamped in place of Twist."""
+    ends = robot().endpoints
+    kinds = {TWIST: "geometry_msgs/msg/TwistStamped"}
+    other = [
+        replace(e, kind=kinds.get(e.kind, e.kind)) if e.node == f"/{name}" else e for e in ends
+    ]
+    return replace(robot(), endpoints=tuple(other))
+
+
 def wrong(findings: list[Health]) -> list[Health]:
     return [finding for finding in findings if finding.level != Level.OK]
 
@@ -113,6 +123,18 @@ RENAMED = replace(
         (more(BLIND, CAMERA), None, Level.ERROR, "camera:=/camera/rgb/compressed"),
         (without(robot(), "odom", True), None, Level.WARN, "nothing publishes /odom"),
         (without(robot(), "cmd_vel", False), None, Level.ERROR, "nobody listens on /cmd_vel"),
+        (
+            stamped("driver"),
+            None,
+            Level.ERROR,
+            "/driver cannot hear /cmd_vel;it takes TwistStamped;set output.stamped to true",
+        ),
+        (
+            stamped("stop_guard"),
+            None,
+            Level.ERROR,
+            "the stop guard cannot stop the base;it sends TwistStamped on /cmd_vel;output.*",
+        ),
         (more(robot(), FORGED), None, Level.ERROR, "/mallory publishes on /verdict"),
         (
             more(RENAMED, Endpoint("/mallory", "/go2/velocity", TWIST, True)),
@@ -168,6 +190,16 @@ def test_whether_it_decides_while_it_drives_and_clock_offsets_are_shown() -> Non
     found = [finding.message for finding in check_graph(replace(robot(), said=said))]
     assert {"drive: stop_and_go", "cloud_clock_offset_s: 0.013"} < {*found}
     assert "refused: 0" not in found
+
+
+def test_settings_that_navigator_and_guard_need_and_have_otherwise_are_named() -> None:
+    told = {"/navigator": "twist, stop_nudge 0.001", "/stop_guard": "twist, stop_nudge 0.0"}
+    said = {n: replace(h, values={"output": told.get(n, n)}) for n, h in robot().said.items()}
+    finding = only(replace(robot(), said=said))
+    assert finding.level == Level.ERROR and "the same output.*" in finding.advice
+    assert "/navigator has twist, stop_nudge 0.001; /stop_guard has" in finding.message
+    alike = {name: replace(each, values={"output": "twist"}) for name, each in said.items()}
+    assert wrong(check_graph(replace(robot(), said=alike))) == []
 
 
 def test_two_robots_do_not_mix() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from helpers.parameters_page import NODES
+from helpers.processes import installed_script
 
 import edge_cloud_spec
 from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
@@ -76,16 +77,6 @@ def test_every_executable_is_a_main_of_the_package_and_the_graph_starts_no_other
 def test_the_command_is_installed() -> None:
     (script,) = entry_points(group="console_scripts", name="edge-cloud-spec")
     assert script.value == "edge_cloud_spec.cli:main"
-
-
-def installed_script(program: Path, package: str, module: str) -> Path:
-    """``program``, with the text that CMake gives an executable for this module."""
-    written = re.search(
-        r"file\(WRITE \$\{script\}(.*?)\"\)\n", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL
-    )
-    script = "".join(re.findall(r'"([^"]*)"?', written[1] + '"')).replace("\\n", "\n")
-    program.write_text(script.replace("${PROJECT_NAME}", package).replace("${module}", module))
-    return program
 
 
 POOLED = """

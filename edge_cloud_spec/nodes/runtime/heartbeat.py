@@ -8,6 +8,8 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from ...signals import SignalEvent
+
 HANG_S = 5.0  # s without a sign of life after which a thread counts as hung
 CHECK_S = 0.5  # s between two looks
 HUNG = 3  # the exit status
@@ -58,7 +60,7 @@ class Pulse:
         return f"is in {line.name} ({os.path.basename(line.filename)}, line {line.lineno})"
 
 
-def watch(pulses: list[Pulse], stop: threading.Event) -> None:
+def watch(pulses: list[Pulse], stop: SignalEvent) -> None:
     """Check the pulses in a thread until ``stop``; end the program with status 3 if one has
     stopped."""
 

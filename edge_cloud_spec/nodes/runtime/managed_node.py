@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from rcl_interfaces.msg import ParameterDescriptor
@@ -21,6 +23,7 @@ from .subscription_thread import SubscriptionThread
 T = TypeVar("T")
 
 AUTOSTART = "autostart"
+CLOSE_S = 0.5  # s that ``close`` waits for a transition
 _KINDS = ("publisher", "subscription", "timer", "service", "client")
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
@@ -33,9 +36,12 @@ class ManagedNode(LifecycleNode):
     ``load`` (configure) and ``begin`` (activate) may raise UserError; then the transition fails,
     and ``problem`` has its text. ``halt`` (deactivate) stops the robot first and cannot fail.
     ``unload`` (cleanup) frees what ``load`` took; a UserError keeps the node inactive. They run in
-    the executor's thread; ``halt`` and ``unload`` also in the main thread, at the program's end.
-    This class destroys publishers, subscriptions and timers made in ``load`` and ``begin`` after
-    ``unload`` and ``halt``.
+    the executor's thread; ``halt`` and ``unload`` also in the main thread, at the program's end,
+    but never two of them at once. The node is ``active`` once ``begin`` has ended, and no longer
+    when ``halt`` begins. ``load`` makes what callbacks of other threads, as those of ``e_stop``,
+    use; ``begin`` enters what it starts into the stack ``started``, which is closed after ``halt``,
+    or when ``begin`` fails. This class destroys publishers, subscriptions and timers made
+    in ``load`` and ``begin`` after ``unload`` and ``halt``.
 
     Publishers are plain ones: a lifecycle publisher drops messages of an inactive node, but an
     inactive node here publishes only reports and stops, which must go out.
@@ -46,9 +52,10 @@ class ManagedNode(LifecycleNode):
         self.problem = ""  # why the last transition failed
         self.configured = False
         self.active = False
-        self.in_transition = False
+        self.started = ExitStack()
         self.pulses = [Pulse("executor")]  # of the threads that must not hang
-        self._brings_up = False
+        self._brings_up = self._closed = False
+        self._transitions = threading.Lock()  # held during one
         self._stops: SubscriptionThread | None = None
         about = "configure and activate without a lifecycle manager; read at the start only"
         descriptor = ParameterDescriptor(description=about, read_only=True)
@@ -109,17 +116,30 @@ class ManagedNode(LifecycleNode):
         finally:
             self._brings_up = False
 
+    @property
+    def in_transition(self) -> bool:
+        """Whether a transition is under way."""
+        return self._transitions.locked()
+
     def close(self) -> None:
-        """Halt and unload finally; for the main thread, as the executor may hang."""
-        if self.active:
-            self.active = False
-            self.halt()
-        if self.configured:
-            self.configured = False
+        """Halt and unload finally; for the main thread, as the executor may hang.
+
+        A transition under way is waited for, but not for a model that loads; none begins any more.
+        """
+        self._closed = True
+        if self._transitions.acquire(timeout=CLOSE_S):
             try:
-                self.unload()
+                if self.active:
+                    self.active = False
+                    self.halt()
+                    self.started.close()
+                if self.configured:
+                    self.configured = False
+                    self.unload()
             except UserError as error:
                 self.get_logger().warning(str(error))
+            finally:
+                self._transitions.release()
         if self._stops is not None:
             self._stops.close()
 
@@ -153,17 +173,18 @@ class ManagedNode(LifecycleNode):
         self, carry_out: Callable[[], None], otherwise: TransitionCallbackReturn
     ) -> TransitionCallbackReturn:
         self.problem = ""
-        self.in_transition = True
-        self.pulses[0].rest()  # a model may take minutes to load
-        try:
-            carry_out()
-        except Exception as error:
-            failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
-            self.problem = sentence(error) or failed
-            self.get_logger().debug(traceback.format_exc())
-        finally:
-            self.pulses[0].beat()
-            self.in_transition = False
+        with self._transitions:
+            if self._closed:
+                return otherwise
+            self.pulses[0].rest()  # a model may take minutes to load
+            try:
+                carry_out()
+            except Exception as error:
+                failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
+                self.problem = sentence(error) or failed
+                self.get_logger().debug(traceback.format_exc())
+            finally:
+                self.pulses[0].beat()
         if not self.problem:
             return _SUCCESS
         if not self._brings_up:
@@ -179,18 +200,15 @@ class ManagedNode(LifecycleNode):
         self.configured = True
 
     def _activate(self) -> None:
+        self._make(self.begin, self._begun)
         self.active = True
-        try:
-            self._make(self.begin, self._begun)
-        except BaseException:
-            self.active = False
-            raise
 
     def _deactivate(self) -> None:
         self.active = False
         try:
             self.halt()
         finally:
+            self.started.close()
             self._destroy(self._begun)
 
     def _clean_up(self) -> None:
@@ -220,6 +238,7 @@ class ManagedNode(LifecycleNode):
         try:
             make()
         except BaseException:
+            self.started.close()
             self._destroy([each for each in self._entities() if id(each[1]) not in known])
             raise
         made += [each for each in self._entities() if id(each[1]) not in known]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 import rclpy
@@ -18,6 +17,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from ...errors import CANNOT_START, UserError, sentence
+from ...signals import SignalEvent, signals_as_event
 from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
@@ -25,63 +25,60 @@ from .parent import end_with_launch, leave
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
+FORCED = "error: a callback, or the making of the node, did not end; exiting without it"
+
 
 def spin(make: Callable[[], Node]) -> NoReturn:
-    """Make a node and serve it until SIGINT or SIGTERM; ends the program.
+    """Make a node and serve it until SIGINT, SIGTERM or SIGHUP; ends the program.
 
     A managed node is configured and activated first, unless its parameter ``autostart`` is false.
     The node's ``close()``, if any, is called while ROS still works, so that it can publish last
-    messages. A launch sends SIGINT twice: the second arrives during the shutdown and is ignored. A
-    UserError from ``make``, or at configuring, ends the program with status 2 and one sentence; an
-    exception in a callback is logged and the node continues. A thread that hangs ends the program
-    with status 3 (``heartbeat.watch``).
+    messages. Signals may come at any moment, and several at once: a terminal and a launch both send
+    SIGINT, and a launch again. The program ends within ``EXIT_TIMEOUT`` after the first, wherever
+    it is. A UserError from ``make``, or at configuring, ends the program with status 2 and one
+    sentence; an exception in a callback is logged and the node continues. A thread that hangs ends
+    the program with status 3 (``heartbeat.watch``).
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
     pool has not started again and again, and on a busy machine an e_stop then waits for a second
     behind thousands of those. Callbacks that must not wait for others have a
     ``SubscriptionThread``.
     """
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask_to_stop)
-    end_with_launch()
-    try:
-        _init()
-        node = make()
-        if not isinstance(node, ManagedNode):  # which does this when it is configured
-            refuse_unknown_parameters(node)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        rclpy.try_shutdown()
-        leave(CANNOT_START)
-    pulses = getattr(node, "pulses", [Pulse("executor")])
-    node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
-    watch(pulses, stop)
-    service = _Service(node, stop)
-    service.start()
-    try:
-        while not stop.wait(1.0) and rclpy.ok():
-            pass
-    finally:
-        stop.set()
-        _exit_within(EXIT_TIMEOUT)
-        close = getattr(node, "close", None)
-        if close is not None:
-            close()
-        service.close()
-        node.destroy_node()
-        rclpy.try_shutdown()
-    leave(service.status)
+    with signals_as_event() as stop:
+        threading.Thread(target=_exit_after, args=(stop,), daemon=True).start()
+        end_with_launch()
+        try:
+            _init()
+            node = make()
+            if not isinstance(node, ManagedNode):  # which does this when it is configured
+                refuse_unknown_parameters(node)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            rclpy.try_shutdown()
+            leave(CANNOT_START)
+        pulses = getattr(node, "pulses", [Pulse("executor")])
+        node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        watch(pulses, stop)
+        service = _Service(node, stop)
+        service.start()
+        try:
+            while not stop.wait(1.0) and rclpy.ok():
+                pass
+        finally:
+            stop.set()
+            close = getattr(node, "close", None)
+            if close is not None:
+                close()
+            service.close()
+            node.destroy_node()
+            rclpy.try_shutdown()
+        leave(service.status)
 
 
 class _Service(threading.Thread):
     """A thread that brings up a managed node and serves a node's callbacks until ``stop``."""
 
-    def __init__(self, node: Node, stop: threading.Event) -> None:
+    def __init__(self, node: Node, stop: SignalEvent) -> None:
         super().__init__(name="executor")
         self.status = 0
         self._node, self._stop_event = node, stop
@@ -94,9 +91,10 @@ class _Service(threading.Thread):
             try:
                 node.bring_up()
             except UserError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                self.status = CANNOT_START
-                stop.set()
+                if not stop.is_set():  # else that is why
+                    print(f"error: {error}", file=sys.stderr, flush=True)
+                    self.status = CANNOT_START
+                    stop.set()
         while not stop.is_set() and rclpy.ok():
             try:
                 self._executor.spin()
@@ -118,16 +116,12 @@ class _Service(threading.Thread):
             os._exit(self.status)
 
 
-def _exit_within(seconds: float) -> None:
-    """Exit by force if a callback blocks the program for this long."""
-
-    def force_exit() -> None:
-        print("error: a callback did not end; exiting without it", file=sys.stderr, flush=True)
-        os._exit(1)
-
-    timer = threading.Timer(seconds, force_exit)
-    timer.daemon = True
-    timer.start()
+def _exit_after(stop: SignalEvent) -> None:
+    """Exit by force if a callback, or DDS where a node is made, blocks the end of the program."""
+    stop.wait()
+    time.sleep(EXIT_TIMEOUT)
+    print(FORCED, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _init() -> None:
