@@ -100,7 +100,7 @@ class ObstacleSettings(Bounded):
         low, high = np.array([[-self.rear, self.front], [-self.side, self.side]]).T[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             far = (np.where(ways > 0.0, high, low) - [[mount.x], [mount.y]]) / ways
-        return np.asarray(np.maximum(np.nanmin(far, 0), 0.0))
+        return np.asarray(np.maximum(np.where(ways, far, np.inf).min(0), 0.0))
 
     def _sides(self, points: Points) -> NDArray[np.float64]:
         """Distances [3, n] of points outward from the lines of front, rear and nearer flank, m."""
