@@ -74,8 +74,10 @@ class Obstacles:
             late, at = max(0.0, scan.age + ahead), scan.stamp - round(ahead * 1e9)
             if scan.age + ahead < -FUTURE:
                 problem = f"the stamp of {source} is ahead of its clock"
-            elif not (problem := self._repeats(scan, now)):
-                self._seen[source] = self._see(scan, now - late, at, now)
+            elif self._is_repeated(seen := self._see(scan, now - late, at, now), now):
+                problem = f"{source} repeats itself though the base moves; restart its driver"
+            else:
+                self._seen[source] = seen
         self._problems[source] = problem
         return problem if problem != before else ""
 
@@ -89,17 +91,13 @@ class Obstacles:
         is_old = now - last.taken > self.settings.obstacles.timeout
         return is_old and before is not None and before < scan.stamp < last.stamp
 
-    def _repeats(self, scan: Scan, now: float) -> str:
-        """Why the scan is one that the driver repeats, though the base has moved; usually empty."""
-        last, here = self._seen.get(scan.source), self._odometer.newest(now)
-        if last is None or last.since is None or here is None or not len(last.sight.points):
-            return ""
-        moved = math.hypot(here.x - last.since.x, here.y - last.since.y)
-        if moved <= FROZEN[0] and abs(wrap(here.yaw - last.since.yaw)) <= FROZEN[1]:
-            return ""
-        if not np.array_equal(scan.rays, last.rays):
-            return ""
-        return f"{scan.source} repeats itself though the base moves; restart the lidar's driver"
+    def _is_repeated(self, seen: _Seen, now: float) -> bool:
+        """Whether a driver repeats a scan, which shows something, though the base has moved."""
+        since, here = seen.since, self._odometer.newest(now)
+        if since is None or here is None or not len(seen.sight.points):
+            return False
+        moved, turned = math.hypot(here.x - since.x, here.y - since.y), wrap(here.yaw - since.yaw)
+        return moved > FROZEN[0] or abs(turned) > FROZEN[1]
 
     def _see(self, scan: Scan, taken: float, at: int, now: float) -> _Seen:
         """What the scan shows, and the points near the body that were seen lately, of which it
@@ -110,8 +108,7 @@ class Obstacles:
         when = np.full(len(points), taken)
         if last is not None and np.array_equal(scan.rays, last.rays):
             since = last.since
-        moved = self._moved(last, self._odometer.track.at(at), now) if last else None
-        if last is not None and moved is not None:
+        if last and (moved := self._moved(last, self._odometer.track.at(at), now)):
             kept = _seen_from(last.points, *moved)
             beyond = footprint.beyond(kept)
             counts = (beyond > 0.0) & (beyond < KEPT[0]) & (last.when > taken - KEPT_S)
@@ -183,11 +180,9 @@ class Obstacles:
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
         where = "beside" if not ahead else "ahead" if x > 0.0 else "behind"
-        own = ""
-        if far < footprint.margin:
-            side = {"beside": "side", "ahead": "front", "behind": "rear"}[where]
-            own = f"; if that is the robot itself, raise obstacles.{side}"
-        return f"{IN_THE_WAY} {far:.2f} m {where}{own}"
+        side = {"beside": "side", "ahead": "front", "behind": "rear"}[where]
+        own = f"; if that is the robot itself, raise obstacles.{side}"
+        return f"{IN_THE_WAY} {far:.2f} m {where}{own if far < footprint.margin else ''}"
 
 
 def _seen_from(points: Points, then: Pose, here: Pose) -> Points:

@@ -21,15 +21,14 @@ Rays = NDArray[np.float64]
 floor (0: it tells nothing); and 1 if something that counts ended it, else 0."""
 
 ROWS = 0.01  # the share of a message's rays that must tell something
-SHARE = 0.25  # the share of a scan's rays into a sector with which it sees there
-RETURNS = 5  # of a cloud in a sector with which it sees there; it does not tell its other rays
-HALF = 30  # degrees to either side of a move that must be seen, each for itself
+SHARE = 0.25  # the share of a scan's rays to a side with which it sees there
+RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
+HALF = 30  # degrees to either side of a move, each of which must be seen
+ALL_AROUND = ((-30, 0), (0, 30), *((begin, begin + 60) for begin in range(30, 330, 60)))
+WHERE = ("ahead", "to its left", "behind", "to its right")
 NO_RETURN = 1e-3  # m; nearer points are a driver's word for no return
-TOO_NEAR = 0.005  # m from the body's edge at which something stands that is too near to measure
-BEYOND = 0.01  # m from the body's edge beyond which a ray must see to tell something
-FARTHEST = 1e3  # m
+EDGE = 0.01  # m from the body's edge beyond which a ray must see to tell something
 SAME = 0.1  # m between two points of one thing at most
-AHEAD, LEFT, BEHIND, RIGHT = "ahead", "to its left", "behind", "to its right"
 
 
 def rays_of_scan(
@@ -51,7 +50,8 @@ def rays_of_scan(
             "its driver"
         )
     mount = settings.scan_at
-    hidden = nearest + max(mount.x - settings.front, -mount.x - settings.rear)
+    beyond = max(mount.x - settings.front, -mount.x - settings.rear)
+    hidden = nearest + min(nearest, beyond)
     if hidden > settings.margin + settings.clearance:
         raise ValueError(
             f"the scan does not see what is nearer than {nearest:.2f} m (range_min), up to "
@@ -60,12 +60,10 @@ def rays_of_scan(
     ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
     x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
     bearings = np.arctan2(y, x)
-    ends = (ranges > 0.0) & (ranges <= farthest)
+    ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
     seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
-    near = ranges == -np.inf
-    seen = np.where(near, settings.edge(mount, bearings) + TOO_NEAR, seen)
-    rays = np.stack([bearings, seen, ends | near], 1)
-    return _telling(rays, len(rays), mount, settings)
+    seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
+    return _telling(np.stack([bearings, seen, ends | near], 1), len(ranges), mount, settings)
 
 
 def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:
@@ -89,7 +87,7 @@ def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Ra
 
 def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -> Rays:
     """``rays``, if enough of ``count`` tell something; raises ValueError, with a sentence."""
-    tell = np.count_nonzero(settings.beyond(ends_of(rays, mount)) > BEYOND)
+    tell = np.count_nonzero(settings.beyond(ends_of(rays, mount)) > EDGE)
     if tell < max(1.0, ROWS * count):
         raise ValueError(
             f"{tell} of {count} rays tell anything from beyond the robot's body; is it covered? "
@@ -101,8 +99,7 @@ def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -
 
 def ends_of(rays: Rays, mount: Mount) -> Points:
     """Where rays end, or how far they saw: [n, 2] in the base's frame, m."""
-    bearings, seen, _ = rays.T
-    seen = np.minimum(seen, FARTHEST)
+    bearings, seen = rays[:, 0], np.minimum(rays[:, 1], 1e3)
     return np.stack([mount.x + seen * np.cos(bearings), mount.y + seen * np.sin(bearings)], 1)
 
 
@@ -126,18 +123,13 @@ class Sight:
         """What these rays tell; rays without a number are left out."""
         mount: Mount = getattr(settings, f"{source}_at")
         rays = rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
-        ends = ends_of(rays, mount)
-        beyond, ended = settings.beyond(ends), (rays[:, 2] > 0.0) & (rays[:, 1] < FARTHEST)
-        degrees = np.degrees(rays[:, 0])
-        apart = np.abs((np.diff(degrees) + 180.0) % 360.0 - 180.0)
-        return cls(
-            source,
-            mount,
-            ends[ended & (beyond > 0.0)],
-            _by_degree(degrees),
-            _by_degree(degrees[beyond > BEYOND]),
-            float(np.median(apart)) if len(apart) else 0.0,
-        )
+        ends, degrees = ends_of(rays, mount), np.degrees(rays[:, 0])
+        beyond = settings.beyond(ends)
+        points = ends[(rays[:, 2] > 0.0) & (beyond > 0.0)]
+        apart = np.abs((np.diff(degrees, append=0.0) + 180.0) % 360.0 - 180.0)
+        spacing = float(np.median(apart)) if len(rays) else 0.0
+        counts, telling = _by_degree(degrees), _by_degree(degrees[beyond > EDGE])
+        return cls(source, mount, points, counts, telling, spacing)
 
     def misses(self, points: Points) -> NDArray[np.bool_]:
         """Whether this says nothing of each of ``points`` [n, 2], seen earlier.
@@ -153,23 +145,23 @@ class Sight:
         apart = points[:, None] - self.points[None]
         return np.asarray((np.hypot(*apart.T) > SAME).all(0))
 
-    def blind(self, where: str, begin: int, end: int) -> str | None:
-        """Why it does not see from ``begin`` to ``end`` (degrees to the left); empty: it does.
+    def blind(self, begin: int, end: int) -> str | None:
+        """Why it does not see between these bearings (degrees to the left); empty: it does.
 
         None: it does not look there, by its build: a scan by its angles; of a cloud, which tells
         no ray without a return, only its view ahead is judged.
         """
-        there = np.arange(begin, end + 1) % 360
+        there, where = np.arange(begin, end + 1) % 360, round((begin + end) / 180) % 4
         rays, telling = int(self.rays[there].sum()), int(self.telling[there].sum())
         scans = self.source == "scan"
-        if rays * self.spacing < (end - begin) / 2 if scans else where != AHEAD:
+        if rays * self.spacing < (end - begin) / 2 if scans else where:
             return None
         if telling >= (max(1.0, SHARE * rays) if scans else RETURNS):
             return ""
+        of = f"{telling} of {rays}" if scans else f"{telling}"
         return (
-            f"{self.source} sees too little {where} ({telling}{f' of {rays}' if scans else ''} "
-            "rays); is it covered? Where nothing is, its driver must say inf, and what its mount "
-            "hides must not be in its angles"
+            f"{self.source} sees too little {WHERE[where]} ({of} rays); is it covered? Where "
+            "nothing is, its driver must say inf, and what its mount hides must not be in its angles"
         )
 
 
@@ -187,26 +179,12 @@ def blindness(sights: Sequence[Sight], velocity: Velocity, reach: float) -> str:
     Each that looks there must see there. Ahead one must look; elsewhere, where none looks by its
     build, nothing is seen and the way counts as free. ``reach``: the body's, m.
     """
-    for where, begin, end in _sectors(velocity, reach):
-        said = [sight.blind(where, begin, end) for sight in sights]
-        for why in said:
-            if why:
-                return f"{BLIND}: {why}"
-        if where == AHEAD and all(why is None for why in said):
+    middle = 0 if velocity.vx >= 0.0 else 180
+    turns = abs(velocity.wz) * reach > velocity.speed
+    for side in ALL_AROUND if turns else ((middle - HALF, middle), (middle, middle + HALF)):
+        said = [why for sight in sights if (why := sight.blind(*side)) is not None]
+        if any(said):
+            return f"{BLIND}: {max(said)}"
+        if not said and side in ALL_AROUND[:2]:
             return f"{BLIND}: no lidar looks ahead; correct the yaw of obstacles.scan_at"
     return ""
-
-
-def _sectors(velocity: Velocity, reach: float) -> list[tuple[str, int, int]]:
-    """Where the body goes: names, with the bearings from and to, in degrees."""
-    ahead, wide = [(AHEAD, -HALF, 0), (AHEAD, 0, HALF)], 2 * HALF
-    if abs(velocity.wz) * reach > velocity.speed:
-        names = (LEFT, LEFT, BEHIND, RIGHT, RIGHT)
-        around = [(name, HALF + at * wide, HALF + (at + 1) * wide) for at, name in enumerate(names)]
-        return ahead + around
-    if velocity.vx >= abs(velocity.vy):
-        return ahead
-    if -velocity.vx >= abs(velocity.vy):
-        return [(BEHIND, 180 - HALF, 180), (BEHIND, 180, 180 + HALF)]
-    name, middle = (LEFT, 90) if velocity.vy > 0.0 else (RIGHT, -90)
-    return [(name, middle - HALF, middle), (name, middle, middle + HALF)]
