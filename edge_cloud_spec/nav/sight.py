@@ -161,7 +161,7 @@ class Sight:
         of = f"{telling} of {rays}" if scans else f"{telling}"
         return (
             f"{self.source} sees too little {WHERE[where]} ({of} rays); is it covered? Where "
-            "nothing is, its driver must say inf, and what its mount hides must not be in its angles"
+            "nothing is, its driver must say inf; what its mount hides must not be in its angles"
         )
 
 
