@@ -57,7 +57,7 @@ class Odometry:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """A lidar's scan: ``points`` [n, 2], m ahead of the base and to its left.
+    """A lidar's scan, as ``sight.Rays`` [n, 3].
 
     ``source``: one of ``SOURCES``. ``stamp`` and ``age`` as those of odometry. ``problem``: why the
     scan cannot be used, in one sentence; empty: it can.
@@ -66,7 +66,7 @@ class Scan:
     source: str
     stamp: int
     age: float = 0.0
-    points: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
+    rays: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 3)))
     problem: str = ""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
-from .motion import BLOCKED, IN_THE_WAY, SHORT, Steps
+from .motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
 from .status import (
     DONE,
     FAILED,
@@ -143,7 +143,7 @@ class Mission:
         if self._detail.startswith(ARRIVED):
             self._blocked = 0
             self._searched = self._searched + 1 if self._detail == f"{ARRIVED}search" else 0
-        elif self._detail.endswith(HELD) or IN_THE_WAY in self._detail:
+        elif self._detail.endswith(HELD) or any(why in self._detail for why in (IN_THE_WAY, BLIND)):
             self._blocked += 1  # else the motion was given up, as without odometry
 
     def status(self, state: str, detail: str = "") -> GoalStatus:

@@ -41,6 +41,7 @@ SHORT = (
     "stopped short of its goal; does the base follow slow commands (edge-cloud-spec commission)?"
 )
 IN_THE_WAY = "something is in the way at"
+BLIND = "the way there is not seen"
 BLOCKED = "did not get where it should; is the way blocked?"
 REMEMBERED = 400  # changes of the command: at least 20 s at one per tick
 HALF = PERIOD / 2  # s; a command holds for a period, so it is computed for the period's middle

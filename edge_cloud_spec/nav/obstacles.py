@@ -15,21 +15,34 @@ from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 from .settings import NavigatorSettings
+from .sight import Rays, Sight, blindness
 
 NEAR = 4.0  # m; farther points do not matter
 FRESH = 0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
 FUTURE = 0.2  # s; a stamp farther in the future is invalid
+KEPT_S = 2.0  # s for which a point counts of which newer scans tell nothing
+KEPT = (0.5, 300)  # m from the body within which points are kept, and how many, the nearest
+FROZEN = (0.3, math.radians(20))  # m, rad that a base moves at most while a scan repeats itself
 UNSEEN = "what is in the way is not seen"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Seen:
-    """A scan's points, and when it was taken, in monotonic s and in ns of our ROS clock."""
+    """A scan, and when it was taken, in monotonic s and in ns of our ROS clock.
 
+    ``points`` [n, 2] from where it was taken are those that it shows, and earlier ones of which it
+    tells nothing; ``when`` [n]: when each was seen, monotonic s. ``rays`` have been the same since
+    the base was at ``since``; None: unknown.
+    """
+
+    sight: Sight
     points: Points
+    when: NDArray[np.float64]
     stamp: int
     taken: float
     at: int
+    rays: Rays
+    since: Pose | None
 
 
 class Obstacles:
@@ -61,10 +74,10 @@ class Obstacles:
             late, at = max(0.0, scan.age + ahead), scan.stamp - round(ahead * 1e9)
             if scan.age + ahead < -FUTURE:
                 problem = f"the stamp of {source} is ahead of its clock"
+            elif self._is_repeated(seen := self._see(scan, now - late, at, now), now):
+                problem = f"{source} repeats itself though the base moves; restart its driver"
             else:
-                near = np.hypot(*scan.points.T) <= NEAR
-                points = scan.points[near & (self.settings.obstacles.beyond(scan.points) > 0.0)]
-                self._seen[source] = _Seen(points, scan.stamp, now - late, at)
+                self._seen[source] = seen
         self._problems[source] = problem
         return problem if problem != before else ""
 
@@ -77,6 +90,33 @@ class Obstacles:
         before, self._behind[scan.source] = self._behind.get(scan.source), scan.stamp
         is_old = now - last.taken > self.settings.obstacles.timeout
         return is_old and before is not None and before < scan.stamp < last.stamp
+
+    def _is_repeated(self, seen: _Seen, now: float) -> bool:
+        """Whether a driver repeats a scan, which shows something, though the base has moved."""
+        since, here = seen.since, self._odometer.newest(now)
+        if since is None or here is None or not len(seen.sight.points):
+            return False
+        moved, turned = math.hypot(here.x - since.x, here.y - since.y), wrap(here.yaw - since.yaw)
+        return moved > FROZEN[0] or abs(turned) > FROZEN[1]
+
+    def _see(self, scan: Scan, taken: float, at: int, now: float) -> _Seen:
+        """What the scan shows, and the points near the body that were seen lately, of which it
+        tells nothing: what is too near for the lidar, say."""
+        footprint, last = self.settings.obstacles, self._seen.get(scan.source)
+        sight, since = Sight.of(scan.source, scan.rays, footprint), self._odometer.newest(now)
+        points = sight.points[np.hypot(*sight.points.T) <= NEAR]
+        when = np.full(len(points), taken)
+        if last is not None and np.array_equal(scan.rays, last.rays):
+            since = last.since
+        if last and (moved := self._moved(last, self._odometer.track.at(at), now)):
+            kept = _seen_from(last.points, *moved)
+            beyond = footprint.beyond(kept)
+            counts = (beyond > 0.0) & (beyond < KEPT[0]) & (last.when > taken - KEPT_S)
+            nearest = np.flatnonzero(counts)[beyond[counts].argsort()[: KEPT[1]]]
+            nearest = nearest[sight.misses(kept[nearest])]
+            points = np.concatenate([points, kept[nearest]])
+            when = np.concatenate([when, last.when[nearest]])
+        return _Seen(sight, points, when, scan.stamp, taken, at, scan.rays, since)
 
     def missing(self, now: float) -> str:
         """Why a configured lidar cannot be used; empty if all can."""
@@ -93,7 +133,9 @@ class Obstacles:
         footprint, limits, self.why = self.settings.obstacles, self.settings.limits, ""
         if wanted == STILL or not footprint.promised:
             return wanted
-        self.why = self.missing(now)
+        self.why = self.missing(now) or blindness(
+            [self._seen[source].sight for source in footprint.promised], wanted, footprint.reach
+        )
         if self.why:
             return STILL
         share = 1.0
@@ -114,16 +156,23 @@ class Obstacles:
         """A scan's points relative to the base's current pose, and the margin to keep; without
         odometry the margin grows by as much as the base can have moved."""
         margin = self.settings.obstacles.margin
+        moved = self._moved(seen, self._odometer.newest(now), now)
+        if moved is not None:
+            return _seen_from(seen.points, *moved), margin
         path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
-        track = self._odometer.track
-        then = track.at(seen.at) if self._odometer.locates(now) else None
-        if then is not None:
-            here = track.newest
-            moved = math.hypot(here.x - then.x, here.y - then.y)
-            turned = wrap(here.yaw - then.yaw)
-            if moved <= DOUBT * path + FAR[0] and abs(turned) <= DOUBT * turn + FAR[1]:
-                return _seen_from(seen.points, then, here), margin
         return seen.points, margin + path + turn * np.hypot(*seen.points.T)
+
+    def _moved(self, seen: _Seen, here: Pose | None, now: float) -> tuple[Pose, Pose] | None:
+        """The base's pose when the scan was taken, and ``here``; None: unknown, or odometry that
+        has jumped."""
+        then = self._odometer.track.at(seen.at) if self._odometer.locates(now) else None
+        if then is None or here is None:
+            return None
+        path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
+        moved = math.hypot(here.x - then.x, here.y - then.y)
+        turned = wrap(here.yaw - then.yaw)
+        jumped = moved > DOUBT * path + FAR[0] or abs(turned) > DOUBT * turn + FAR[1]
+        return None if jumped else (then, here)
 
     def _sentence(self, point: Points) -> str:
         """A sentence on the obstacle and its direction from the body."""
@@ -131,7 +180,9 @@ class Obstacles:
         ahead = max(x - footprint.front, -footprint.rear - x, 0.0)
         far = math.hypot(ahead, max(0.0, abs(y) - footprint.side))
         where = "beside" if not ahead else "ahead" if x > 0.0 else "behind"
-        return f"{IN_THE_WAY} {far:.2f} m {where}"
+        side = {"beside": "side", "ahead": "front", "behind": "rear"}[where]
+        own = f"; if that is the robot itself, raise obstacles.{side}"
+        return f"{IN_THE_WAY} {far:.2f} m {where}{own if far < footprint.margin else ''}"
 
 
 def _seen_from(points: Points, then: Pose, here: Pose) -> Points:

@@ -52,6 +52,10 @@ class Odometer:
         settings = self.settings
         return settings.odometry != "off" and self.track.silence(now) <= settings.odometry_timeout
 
+    def newest(self, now: float) -> Pose | None:
+        """The base's newest pose; None: odometry does not locate it."""
+        return self.track.newest if self.locates(now) else None
+
     def rests(self, bounds: tuple[float, float]) -> bool:
         """Whether the base is slower than ``bounds`` (m/s, rad/s) now."""
         moved = self.track.made_within(RATE_S)

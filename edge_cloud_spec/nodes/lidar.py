@@ -1,47 +1,45 @@
-"""Converts LaserScan and PointCloud2 messages to points around the base."""
+"""Converts LaserScan and PointCloud2 messages to a lidar's rays around the base."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
-from ..nav.footprint import Mount, ObstacleSettings, Points
+from ..nav.footprint import Mount, ObstacleSettings
+from ..nav.sight import Rays, rays_of_cloud, rays_of_scan
 
 AXES = ("x", "y", "z")
+MORE_THAN_ROUND = 7.0  # rad
 SIZES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
 
 
-def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Points:
-    """Points [n, 2] in the base's frame, m; a return below the minimum range counts as at that
-    range.
+def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Rays:
+    """The rays [n, 3] of the scan in the base's frame.
 
     Raises ValueError, with a sentence, if the message cannot be used.
     """
     _check_frame(message.header.frame_id, settings.scan_at, base_frame, "scan")
     ranges = np.asarray(message.ranges, np.float64)
-    angles = message.angle_min + np.arange(len(ranges)) * message.angle_increment
-    ranges = np.where(ranges == -np.inf, message.range_min, ranges)
-    known = (ranges >= message.range_min) & (ranges <= message.range_max) & np.isfinite(angles)
-    if not known.any():
-        raise ValueError("no range of the scan is a number within its bounds; is it covered?")
-    ranges, angles = ranges[known], angles[known]
-    flat = np.stack([ranges * np.cos(angles), ranges * np.sin(angles), 0.0 * ranges], 1)
-    return settings.scan_at.to_base(flat)[:, :2]
+    step = message.angle_increment
+    if not 0.0 < abs(step) * len(ranges) < MORE_THAN_ROUND:
+        raise ValueError(
+            f"{len(ranges)} ranges of the scan, {math.degrees(step):.3g} degrees apart, are no "
+            "scan; correct angle_increment in its driver"
+        )
+    angles = message.angle_min + np.arange(len(ranges)) * step
+    return rays_of_scan(ranges, angles, message.range_min, message.range_max, settings)
 
 
-def points_of_cloud(message: PointCloud2, settings: ObstacleSettings, base_frame: str) -> Points:
-    """Points [n, 2] in the base's frame, m, within the configured heights.
+def points_of_cloud(message: PointCloud2, settings: ObstacleSettings, base_frame: str) -> Rays:
+    """The rays [n, 3] to the points of the cloud in the base's frame.
 
     Raises ValueError, with a sentence, if the message cannot be used.
     """
     _check_frame(message.header.frame_id, settings.points_at, base_frame, "points")
-    places = _places(message)
-    places = places[np.isfinite(places).all(1)]
-    if not len(places):
-        raise ValueError("none of the points is a number; is the lidar covered?")
-    x, y, height = settings.points_at.to_base(places).T
-    counts = (height >= settings.lowest) & (height <= settings.highest)
-    return np.stack([x[counts], y[counts]], 1)
+    return rays_of_cloud(_places(message), settings)
 
 
 def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None:
@@ -53,26 +51,23 @@ def _check_frame(frame: str, mount: Mount, base_frame: str, source: str) -> None
         )
 
 
-def _places(message: PointCloud2) -> Points:
+def _places(message: PointCloud2) -> NDArray[np.float64]:
     """x, y and z [n, 3] as stored in the message."""
     order = ">" if message.is_bigendian else "<"
     found = {field.name: field for field in message.fields if field.datatype in SIZES}
     size, rows = message.width * message.point_step, message.height
+    row = message.row_step or size  # some drivers leave it 0
     if not all(axis in found for axis in AXES):
         raise ValueError("the points have no x, y and z as floating-point numbers")
     kinds = [order + SIZES[found[axis].datatype] for axis in AXES]
     offsets = [found[axis].offset for axis in AXES]
     ends = [at + np.dtype(kind).itemsize for at, kind in zip(offsets, kinds, strict=True)]
     data = np.frombuffer(message.data, np.uint8)
-    if (
-        max(ends) > message.point_step
-        or size > message.row_step
-        or len(data) < (rows * message.row_step)
-    ):
+    if max(ends) > message.point_step or size > row or len(data) < rows * row:
         raise ValueError("the points are shorter than their message says")
     layout = np.dtype(
         {"names": AXES, "formats": kinds, "offsets": offsets, "itemsize": message.point_step}
     )
-    data = data[: rows * message.row_step].reshape(rows, message.row_step)[:, :size]
+    data = data[: rows * row].reshape(rows, row)[:, :size]
     cloud = np.ascontiguousarray(data).reshape(-1).view(layout)
     return np.stack([cloud[axis].astype(np.float64) for axis in AXES], 1)

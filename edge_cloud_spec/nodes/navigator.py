@@ -48,11 +48,11 @@ from ..nav.events import (
     Tick,
     Words,
 )
-from ..nav.footprint import Points
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import AGREE, Navigator
 from ..nav.pose import Pose, yaw_of
 from ..nav.settings import NavigatorSettings
+from ..nav.sight import Rays
 from ..nav.status import START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
@@ -218,15 +218,15 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._run(Odometry(Pose(position.x, position.y, yaw), stamp, self._age(stamp)))
 
-    def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
-        settings, points, problem = self._config.value, np.empty((0, 2)), ""
+    def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
+        settings, rays, problem = self._config.value, np.empty((0, 3)), ""
         try:
-            points = read(message, settings.obstacles, settings.base_frame)
+            rays = read(message, settings.obstacles, settings.base_frame)
         except ValueError as error:
             problem = str(error)
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         with self._lock:
-            self._run(Scan(source, stamp, self._age(stamp), points, problem))
+            self._run(Scan(source, stamp, self._age(stamp), rays, problem))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""

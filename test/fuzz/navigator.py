@@ -16,6 +16,8 @@ promises are checked from what it heard and what it did, by none of its own logi
    that was within 2 cm of it already, or 10 where nothing but the commands tell how it has moved.)
 7. A base that goes against its commands is held before it goes far, where odometry tells; then
    nothing moves it before somebody has released it. One that follows its commands is not held.
+8. Nor where the newest scan has next to no ray that tells something: ahead and behind of a move,
+   all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from random import Random
 import numpy as np
 from fuzz import Broken, rarely
 from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
+from helpers.lidar import hidden, scan_of
 
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
@@ -64,6 +67,10 @@ TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
 SOURCES = "camera", "base", "lidar"  # each with a clock of its own
 FAULTY = (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.9, 1.9)
 SURELY = 0.3  # m/s that move every base
+COVERS = math.nan, 0.0, -math.inf, 0.06, 13.0  # what covered rays say
+SIDES = (*((at, at + 30) for at in (-30, 0)), *((at, at + 60) for at in range(30, 330, 60)))
+BLINDER = 0.15  # share of rays below which nobody may call a side seen; the promise is a quarter
+RECALL = 1.8  # s for which what was seen is surely remembered
 SCAN_FAULTS = *["another frame", "no time"] * 4, "ahead", "behind", *["no places"] * 8
 
 
@@ -90,7 +97,17 @@ class Look:
     stamp: int
     taken: float
     pose: Pose
-    things: tuple[Place, ...]
+    things: tuple[Place, ...]  # that are not hidden
+    covers: tuple[tuple[float, float], ...] = ()  # sectors, in degrees, that tell nothing
+
+    def sees(self, begin: int, end: int) -> bool:
+        """Whether rays between these bearings tell something."""
+        return bool(1.0 - hidden(np.arange(begin, end + 1), self.covers).mean() >= BLINDER)
+
+    def hides(self, place: Place) -> bool:
+        """Whether a place, from the base, is well within what tells nothing."""
+        off = math.degrees(math.atan2(place[1], place[0]))
+        return bool(hidden(np.array([off - 1.0, off + 1.0]), self.covers).all())
 
 
 class Scene:
@@ -100,7 +117,7 @@ class Scene:
     """
 
     def __init__(self, random: Random, now: float, calm: bool) -> None:
-        self._random, self.now, self._calm = random, now, calm
+        self._random, self.now, self.calm = random, now, calm
         self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
         self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
         self._goal = GoalStatus(FOLLOWING)  # that the drafter follows
@@ -112,6 +129,9 @@ class Scene:
         self._sent: deque[tuple[float, Words]] = deque(maxlen=150)
         self._waiting = self._moving = False
         self._things: tuple[Place, ...] = ()
+        self._covers: tuple[tuple[float, float], ...] = ()
+        self._says = math.nan  # what covered rays do
+        self._loses_what_is_near, self._hides_near = random.random() < 0.5, False
         self._looks: deque[Look] = deque(maxlen=4)
         self._frozen = Look(0, 0.0, Pose(), ())
         self._fails_until, self._fault = -math.inf, ""
@@ -132,13 +152,13 @@ class Scene:
         while True:
             pause = rarely(random, 0.01, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))
             yield self._pass(pause, Tick())
-            if not self._calm and random.random() < 0.0015:  # a clock is set
+            if not self.calm and random.random() < 0.0015:  # a clock is set
                 self._ahead[random.choice(SOURCES)] = clock_offset(random)
             if random.random() < 0.7 and (scan := self._look()) is not None:
                 yield self._pass(random.uniform(0.0, 0.01), scan)
             for _ in range(random.choice((0, 1, 1, 1, 2))):
                 yield self._pass(random.uniform(0.0, 0.02), self._odometry())
-            chance = 0.3 if self._calm else 0.04
+            chance = 0.3 if self.calm else 0.04
             if random.random() < (chance if self._moving else 0.8):
                 yield self._pass(random.uniform(0.0, 0.03), self._disturbance())
 
@@ -166,7 +186,18 @@ class Scene:
                 (here.x + random.uniform(-far, far), here.y + random.uniform(-far, far))
                 for _ in range(random.choice((0, 1, 3, 10)))
             )
-        self._looks.append(Look(self._stamp("lidar", now), now, here, self._things))
+        if random.random() < 0.01:
+            wide = random.choice((20.0, 60.0, 100.0, 180.0, 300.0, 360.0))
+            begin = random.uniform(-180.0, 180.0)
+            covers = [(), (), ((begin, begin + wide),), ((-wide / 2, wide / 2),)]
+            self._covers, self._says = random.choice(covers), random.choice(COVERS)
+        self._hides_near ^= self._loses_what_is_near and random.random() < 0.25
+        near = [seen_from(here, thing) for thing in self._things if self._hides_near]
+        bearings = [math.degrees(math.atan2(y, x)) for x, y in near if math.hypot(x, y) < 1.0]
+        covers = *self._covers, *((bearing - 6.0, bearing + 6.0) for bearing in bearings)
+        look = Look(self._stamp("lidar", now), now, here, self._things, covers)
+        seen = [at for at in self._things if not look.hides(seen_from(here, at))]
+        self._looks.append(replace(look, things=tuple(seen)))
         look = rarely(random, 0.1, self._looks, self._looks[-1])
         if now > self._fails_until + 5.0 and random.random() < 0.01:
             self._fails_until = now + random.uniform(0.3, 3.0)
@@ -179,20 +210,25 @@ class Scene:
             self._frozen = look
         look = self._frozen
         stamp, age = look.stamp, now - look.taken - self._ahead["lidar"]
-        points = np.array([seen_from(look.pose, thing) for thing in look.things]).reshape(-1, 2)
+        try:
+            things = [seen_from(look.pose, thing) for thing in look.things]
+            rays = scan_of(things, look.covers, self._says)
+        except ValueError as error:
+            return Scan("scan", stamp, age, problem=str(error))
         match fault:
             case "another frame":
                 return Scan("scan", stamp, age, problem="its frame is another")
             case "no time":
-                return Scan("scan", stamp, random.choice((math.nan, math.inf, -1e300)), points)
+                return Scan("scan", stamp, random.choice((math.nan, math.inf, -1e300)), rays)
             case "ahead" if self.looks and now - look.taken < 0.5:  # else nobody could tell
-                return Scan("scan", stamp + 10**9, age - 1.0, points)
+                return Scan("scan", stamp + 10**9, age - 1.0, rays)
             case "behind":
                 stamp, age = stamp - 10**9, age + 1.0
             case "no places":
-                points = np.vstack([points, [[math.nan, 0.1], [math.inf, -math.inf]]])
+                odd = [[math.nan, 0.1, 1.0], [math.inf, -math.inf, 1.0], [0.0, math.nan, 1.0]]
+                rays = np.vstack([rays, odd, [[0.1, math.inf, 1.0], [3e9, 0.0, 0.0]]])
         self.looks[stamp] = replace(look, stamp=stamp)
-        return Scan("scan", stamp, age, points)
+        return Scan("scan", stamp, age, rays)
 
     def _odometry(self) -> Odometry:
         random, late = self._random, self._random.expovariate(100.0)
@@ -218,7 +254,7 @@ class Scene:
             return self._pieces.pop(0)
         if self._waiting and random.random() < 0.6:
             return self._instruct(random.choice(INSTRUCTIONS))
-        kind = 0.0 if self._calm and self._moving else random.random()
+        kind = 0.0 if self.calm and self._moving else random.random()
         if kind < 0.80:
             return self._words()
         if kind < 0.87:
@@ -258,7 +294,7 @@ class Scene:
             position=0,
             tokens=(0,) * 4,
             text=random.choice(TEXTS),
-            verified=random.random() < (0.95 if self._calm else 0.7),
+            verified=random.random() < (0.95 if self.calm else 0.7),
             finished=random.random() < 0.7,
             stamp=self._stamp("camera", taken),
             age=told[0],
@@ -362,6 +398,8 @@ class Checker:
         self.settings, self.counts = settings, Counter[str]()
         self._scene, self._decisions = scene, scene.decisions
         self._look: Look | None = None  # the newest
+        self._hidden: dict[Place, float] = {}  # what it saw then, and what tells nothing now hides
+        self._odometry_came = -math.inf
         self._held: set[str] = set()
         self._armed = True  # an instruction may move the robot
         self._since = -math.inf  # when that instruction came
@@ -399,6 +437,8 @@ class Checker:
                 self._followed(effects)
             case Scan():
                 self._looked(event)
+            case Odometry():
+                self._odometry_came = now
             case GoalStatus():
                 self._goal = event
         if not isinstance(event, (Tick, Words)):
@@ -413,6 +453,23 @@ class Checker:
         old = self.settings.obstacles.timeout
         if last is None or new.stamp > last.stamp or self._now - last.taken > old:
             self._look = new
+            self._recall(last, new)
+
+    def _recall(self, last: Look | None, new: Look) -> None:
+        """Keep what the last scan showed, or hid, near the body, and this one hides."""
+        scene, body = self._scene, self.settings.obstacles
+        known = {**self._hidden, **dict.fromkeys(last.things if last else (), last and last.taken)}
+        self._hidden = {}
+        trusted = scene.calm and self.settings.odometry != "off"
+        trusted &= self._now - self._odometry_came < 0.08
+        if not trusted or self._now - new.taken > 0.05:
+            return
+        for thing, seen in known.items():
+            at = seen_from(new.pose, thing)
+            near = within(body, at, 0.4) and not within(body, at, 0.03)
+            sure = scene.lied_at < seen - 1.6 and new.taken - seen < RECALL
+            if near and sure and new.hides(at):
+                self._hidden[thing] = seen
 
     def _followed(self, effects: list[Effect]) -> None:
         """A base that goes against its commands was held before it went far."""
@@ -560,11 +617,15 @@ class Checker:
         look, scene, limits = self._look, self._scene, self.settings.limits
         old = LATEST + self.settings.obstacles.timeout
         self._require(look is not None and now - look.taken <= old, "a command without a scan")
+        self._require(all(look.sees(*side) for side in self._into(velocity)), "a blind command")
+        self.counts["commands where it is blind elsewhere"] += bool(look.covers)
         if look.taken - scene.lied_at < BELIEVED or now - scene.lied_at < BELIEVED:
             return
         begin, pose, body = scene.truth, scene.truth, self.settings.obstacles
         near = 0.1 if self.settings.odometry == "off" else 0.02  # as exact as its place is known
         things = [at for at in look.things if not within(body, seen_from(look.pose, at), near)]
+        things += [thing for thing, seen in self._hidden.items() if now - seen < RECALL]
+        self.counts["commands beside what is hidden"] += bool(self._hidden)
         things = [thing for thing in things if not within(body, seen_from(begin, thing))]
         self.counts["commands near a thing"] += any(
             math.hypot(x - pose.x, y - pose.y) < 1.0 for x, y in things
@@ -581,6 +642,14 @@ class Checker:
             pose = moved(pose, going, lasts)
             meets = [at for at in things if within(body, seen_from(pose, at))]
             self._require(not meets, f"{velocity} towards {meets and seen_from(begin, meets[0])}")
+
+    def _into(self, velocity: Velocity) -> tuple[tuple[int, int], ...]:
+        """The sides, in degrees, into which a command leads: those of a turn, or of a move."""
+        if abs(velocity.wz) > 3.0 * velocity.speed:
+            return SIDES
+        if abs(velocity.vy) > abs(velocity.vx):
+            return ()
+        return SIDES[:2] if velocity.vx > 0.0 else ((150, 180), (180, 210))
 
     def _in_limits(self, velocity: Velocity, step: _Step, now: float) -> None:
         limits, slow = self.settings.limits, self.settings.unverified

@@ -11,7 +11,7 @@ import pytest
 from fuzz import Broken, spoil
 from fuzz.navigator import run
 
-from edge_cloud_spec.nav import motion, plausibility
+from edge_cloud_spec.nav import motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction, Words
@@ -31,9 +31,15 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["unverified steps"] > 5 and counts["stops"] > 100
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
+    assert counts["commands where it is blind elsewhere"] > 20
 
 
-SOON = {"STALL": 4, "seconds_to": 3, "_here": 7}  # the seed that finds what is wrong there soon
+SOON = {
+    "STALL": 4,
+    "seconds_to": 3,
+    "_here": 7,
+    "KEPT_S": 3,
+}  # the seed that finds what is wrong there soon
 
 # What is wrong: each gets what is right first.
 
@@ -126,6 +132,8 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
             lambda missing, self, now: "" if self._seen else missing(self, now),
             "without a scan",
         ),
+        (obstacles, "blindness", lambda _, *given: "", "a blind command"),
+        (obstacles, "KEPT_S", 0.0, "towards"),
         (ObstacleSettings, "stopping", _stops_at_once, "towards"),
         (ObstacleSettings, "seconds_to", _sees_the_nearest, "towards"),
         (Plausibility, "problem", lambda *_: "", "far against the commands"),

@@ -19,7 +19,7 @@ from edge_cloud_spec.nav.mission import (
     MissionSettings,
     frames_all_around,
 )
-from edge_cloud_spec.nav.motion import BLOCKED, IN_THE_WAY, SHORT, Steps
+from edge_cloud_spec.nav.motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavigatorStatus
@@ -132,6 +132,10 @@ def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
         story.decide(FORWARD, detail)
     assert not story.ends, "a robot that was stopped may stand elsewhere"
     story.decide(FORWARD, f"{FORWARD} {BLOCKED}")
+    other = Story()
+    for _ in range(3):
+        other.decide(FORWARD, f"{FORWARD}: {BLIND}: scan sees too little ahead (0 of 31 rays)")
+    assert other.ends, "where it does not see the way, it does not get on either"
     assert story.ends == [
         f"blocked {BALL}: 3 motions in a row did not arrive; the last: {FORWARD} {BLOCKED}"
     ]

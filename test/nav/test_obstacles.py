@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.drill import Drill, drives, words
 from helpers.lagging_base import Base, seen_from
+from helpers.lidar import scan_of
 
 from edge_cloud_spec.nav.events import (
     Effect,
@@ -18,7 +20,7 @@ from edge_cloud_spec.nav.events import (
     Tick,
 )
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import IN_THE_WAY, PERIOD, Axis, Limits
+from edge_cloud_spec.nav.motion import BLIND, IN_THE_WAY, PERIOD, Axis, Limits
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
@@ -37,6 +39,7 @@ class Room:
         self.drill = Drill(NavigatorSettings(limits=MEASURED, obstacles=settings))
         self.base = Base(0.1, self.drill.now)
         self.things = [*things, FAR_OFF]
+        self.lidar: dict[str, Any] = {"settings": settings}  # of `scan_of`
         self.odometry, self.scans, self.ticks = odometry, True, 0
         self.effects: list[Effect] = []
         self.nearest = math.inf  # m from the body that something ever was
@@ -55,7 +58,12 @@ class Room:
 
     def scan(self, late: float = 0.0, **changes: object) -> Scan:
         stamp = round((self.drill.now - late) * 1e9)
-        return replace(Scan("scan", stamp, late, self.seen()), **changes)  # type: ignore[arg-type]
+        rays, problem = np.empty((0, 3)), ""
+        try:
+            rays = scan_of(self.seen(), **self.lidar)
+        except ValueError as error:
+            problem = str(error)
+        return replace(Scan("scan", stamp, late, rays, problem), **changes)  # type: ignore[arg-type]
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / PERIOD)):
@@ -188,10 +196,98 @@ def test_scans_and_odometry_of_another_clock_are_of_one_moment() -> None:
         now += 0.05
         stamp = round((now - 3.0) * 1e9)
         navigator.on(Odometry(Pose(0.1 * tick, 0.0, 0.0), stamp, 3.0), now)
-        scan = Scan("scan", stamp - 100_000_000, 3.1, np.array([[1.0, 0.0]]))
+        scan = Scan("scan", stamp - 100_000_000, 3.1, scan_of([(1.0 + 1e-6 * tick, 0.0)]))
         navigator.on(scan, now)
     points, margin = navigator.obstacles._here(navigator.obstacles._seen["scan"], now)
     assert points[0] == pytest.approx(
         [1.0 - 0.2, 0.0], abs=0.01
     ) and not navigator.obstacles.missing(now)
     assert np.all(margin >= SEES.margin)
+
+
+@pytest.mark.parametrize("says", [math.nan, 0.0, -math.inf, 0.06])
+def test_a_half_covered_lidar_moves_it_only_where_it_sees(says: float) -> None:
+    room = Room()
+    room.lidar |= {"sectors": [(-90.0, 90.0)], "says": says}
+    room.run(0.2)
+    for action in ("move forward large", "turn left large", "turn right small"):
+        assert set(room.act(action, 1.0)) <= {STILL}
+        assert f"{action}: {BLIND}: scan sees too little ahead (0 of 31 rays)" in room.drill.status
+    if says == -math.inf:  # something stands at the body's edge, all the way to both sides
+        assert set(room.act("move backward medium", 1.0)) <= {STILL}
+        return
+    room.act("move backward medium")
+    assert "done: move backward medium" in room.drill.status
+    room.lidar["sectors"] = [(90.0, 270.0)]
+    room.run(0.2)
+    assert set(room.act("move backward medium", 1.0)) <= {STILL}
+    assert "too little behind" in room.drill.status
+    room.act("move forward small")
+    assert "done: move forward small" in room.drill.status
+
+
+def test_a_lidar_that_is_covered_on_the_way_stops_it() -> None:
+    room = Room()
+    room.act("move forward large", 0.6)
+    room.lidar["sectors"] = [(-20.0, 60.0)]
+    room.run(0.2)
+    assert drives(room.effects)[-1] == STILL and room.drill.navigator.moving
+    room.lidar["sectors"] = []
+    room.run(3.0)
+    assert "done: move forward large" in room.drill.status, "a hand before it for a moment"
+
+
+@pytest.mark.parametrize("odometry", [True, False])
+def test_what_gets_too_near_to_be_seen_counts_for_two_seconds(odometry: bool) -> None:
+    room = Room((0.75, 0.0), odometry=odometry)
+    room.act("move forward large", 2.5)
+    assert IN_THE_WAY in room.drill.status
+    room.lidar["sectors"] = [(-10.0, 10.0)]
+    room.run(0.2)
+    before = room.base.pose.x
+    room.act("move forward small", 1.5)
+    assert (room.base.pose.x < before + 0.02) == odometry, "without it nothing is kept"
+    if odometry:
+        assert f"move forward small: {IN_THE_WAY} 0." in room.drill.status
+        room.run(1.0)
+        room.act("move forward small", 1.5)
+        assert room.base.pose.x > before + 0.1, "nor longer"
+
+
+def test_what_a_ray_passes_is_forgotten_at_once() -> None:
+    room = Room((0.75, 0.0))
+    room.act("move forward large", 2.5)
+    room.things = [FAR_OFF]
+    room.run(0.1)
+    assert any(velocity.vx > 0.0 for velocity in room.act("move forward small", 0.3))
+
+
+@pytest.mark.parametrize(
+    ("own", "side"), [((0.25, 0.175), "side"), ((0.37, 0.0), "front"), ((-0.37, 0.0), "rear")]
+)
+def test_rays_that_end_close_beside_the_body_are_told_with_what_to_do(
+    own: tuple[float, float], side: str
+) -> None:
+    room = Room()
+    room.seen = lambda: np.array([own, FAR_OFF])  # type: ignore[method-assign]
+    room.run(0.2)
+    action = "move backward small" if side == "rear" else "move forward small"
+    assert set(room.act(action, 1.0)) <= {STILL}
+    assert f"if that is the robot itself, raise obstacles.{side}" in room.drill.status
+
+
+@pytest.mark.parametrize("action", ["move forward large", "turn left large"])
+def test_a_scan_that_a_driver_repeats_with_new_stamps_stops_it(action: str) -> None:
+    room = Room((1.8, 0.3))
+    frozen = scan_of(room.seen())
+    room.scan = lambda late=0.0, **changes: Scan(  # type: ignore[method-assign]
+        "scan", round(room.drill.now * 1e9), late, frozen
+    )
+    room.run(0.3)
+    room.act(action, 3.0)
+    room.act(action, 3.0)
+    assert room.drill.navigator.status.state == "stopped"
+    assert "scan repeats itself though the base moves" in room.drill.status
+    del room.scan
+    room.run(0.5)
+    assert room.drill.navigator.status.welcomes_decision

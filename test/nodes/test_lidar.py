@@ -12,9 +12,12 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
+from edge_cloud_spec.nav.sight import Sight
 from edge_cloud_spec.nodes.lidar import points_of_cloud, points_of_scan
 
 SETTINGS = ObstacleSettings()
+CLOUDS = ("points", points_of_cloud)
+WALL = [(3.0, y / 10, 0.0) for y in range(-20, 21)]
 HANGING = ObstacleSettings(
     scan_at=Mount("laser", x=0.2, roll=math.pi), points_at=Mount("l1", x=0.3, z=-0.05, pitch=2.88)
 )
@@ -24,6 +27,13 @@ def a_scan(ranges: list[float], frame: str = "base_link") -> LaserScan:
     message = LaserScan(angle_min=-math.pi, angle_increment=math.pi / 180, range_min=0.05)
     message.range_max, message.header.frame_id = 12.0, frame
     message.ranges = ranges
+    return message
+
+
+def standing_still(step: float) -> LaserScan:
+    """A scan whose rays all go one way."""
+    message = a_scan([3.0] * 360)
+    message.angle_increment = step
     return message
 
 
@@ -57,23 +67,41 @@ def a_cloud(
     return message
 
 
+def points_of(message: Any, settings: ObstacleSettings = SETTINGS) -> list[list[float]]:
+    """The obstacles that a message shows, in order."""
+    source, read = ("scan", points_of_scan) if isinstance(message, LaserScan) else CLOUDS
+    rays = read(message, settings, getattr(settings, f"{source}_at").frame or "base_link")
+    return sorted(Sight.of(source, rays, settings).points.tolist())
+
+
 def test_a_scan_is_points_about_the_base() -> None:
     ranges = [math.inf] * 360
     ranges[180], ranges[270], ranges[0], ranges[90] = 2.0, 1.0, math.nan, -math.inf
-    near, left, ahead = sorted(points_of_scan(a_scan(ranges), SETTINGS, "base_link").tolist())
+    near, left, ahead = points_of(a_scan(ranges))
     assert ahead == pytest.approx([2.0, 0.0]) and left == pytest.approx([0.0, 1.0], abs=1e-6)
-    assert near == pytest.approx([0.0, -0.05], abs=1e-6), "too near to be measured is near"
-    (ahead, left, _) = sorted(
-        points_of_scan(a_scan(ranges, "laser"), HANGING, "base_link").tolist()
-    )[::-1]
+    assert near == pytest.approx([0.0, -0.155], abs=0.01), "too near to measure: at its edge"
+    ahead = points_of(a_scan(ranges, "laser"), HANGING)[-1]
     assert ahead == pytest.approx([2.2, 0.0], abs=1e-6)
+
+
+def test_a_scan_from_0_to_2_pi_or_clockwise_is_the_same() -> None:
+    message = a_scan([1.0 + at / 100 for at in range(360)])
+    expected = points_of(message)
+    message.ranges = [*message.ranges[180:], *message.ranges[:180]]
+    message.angle_min = 0.0
+    assert np.allclose(points_of(message), expected, atol=1e-5)
+    message.ranges = message.ranges[::-1]
+    message.angle_min, message.angle_increment = 359 * math.pi / 180, -math.pi / 180
+    assert np.allclose(points_of(message), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", ">f8"])
 def test_points_count_in_their_band_of_heights(kind: str) -> None:
     places = [(1.0, 0.5, 0.0), (1.0, 0.0, -0.3), (2.0, 0.0, 0.5), (math.nan, 0.0, 0.0)]
-    points = points_of_cloud(a_cloud(places, kind=kind), SETTINGS, "base_link")
-    assert points.tolist() == [[1.0, 0.5]]
+    message = a_cloud(places, kind=kind)
+    assert points_of(message) == [pytest.approx([1.0, 0.5])]
+    message.row_step = 0  # as some drivers leave it
+    assert points_of(message) == [pytest.approx([1.0, 0.5])]
 
 
 def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
@@ -95,12 +123,16 @@ def test_a_lidar_that_is_turned_over_sees_what_is_there() -> None:
     ("message", "why"),
     [
         (a_scan([1.0], "odom"), "its frame is 'odom', not 'base_link'; obstacles.scan_at must say"),
-        (a_scan([math.nan] * 9), "no range of the scan is a number"),
-        (a_scan([]), "no range"),
-        (a_scan([math.inf, 0.0, 13.0]), "no range"),
+        (a_scan([math.nan] * 9), "0 of 9 rays tell anything from beyond the robot's body"),
+        (a_scan([]), "0 ranges of the scan, 1 degrees apart, are no scan"),
+        (a_scan([3.0] * 720), "720 ranges of the scan, 1 degrees apart, are no scan"),
+        (a_scan([0.0, 13.0] * 180), "0 of 360 rays"),
+        (standing_still(0.0), "0 degrees apart, are no scan; correct angle_increment"),
+        (standing_still(math.nan), "nan degrees apart"),
+        (a_cloud(np.zeros((400, 3))), "0 of 400 rays tell anything"),
         (a_cloud([(1.0, 0.0, 0.0)], "utlidar_lidar"), "not 'base_link'; obstacles.points_at"),
-        (a_cloud([(math.nan, 0.0, 0.0)]), "none of the points is a number"),
-        (a_cloud([]), "none of the points"),
+        (a_cloud([(math.nan, 0.0, 0.0)]), "0 of 1 rays"),
+        (a_cloud([]), "0 of 0 rays"),
         (PointCloud2(), "its frame is ''"),
     ],
 )
@@ -132,7 +164,7 @@ def test_a_node_stops_before_what_its_scan_shows_and_without_one(
     show = {"ranges": free, "frame": "base_link"}
 
     def look() -> None:
-        message, cloud = a_scan(**show), a_cloud([(3.0, 0.0, 0.0)])  # type: ignore[arg-type]
+        message, cloud = a_scan(**show), a_cloud(WALL)  # type: ignore[arg-type]
         now = bench.get_clock().now().to_msg()
         message.header.stamp = cloud.header.stamp = now
         lasers.publish(message)

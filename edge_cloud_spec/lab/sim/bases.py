@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ...nav.sight import Rays
 from .camera import cast
 from .legs import Legs
 from .room import Room
@@ -55,8 +56,7 @@ def scan(base: Base) -> np.ndarray:
     return nearest.astype(np.float32)
 
 
-def scanned_points(base: Base) -> np.ndarray:
-    """The points of a scan, [n, 2]: m ahead of the base and to its left."""
-    distances = scan(base)
-    points = distances[:, None] * np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1)
-    return np.asarray(points[np.isfinite(distances)], np.float64)
+def scanned_rays(base: Base) -> Rays:
+    """A scan as the rays [RAYS, 3] that the navigator takes."""
+    distances = scan(base).astype(np.float64)
+    return np.stack([ANGLES, distances, np.isfinite(distances)], 1)

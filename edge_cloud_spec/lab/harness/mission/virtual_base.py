@@ -10,7 +10,7 @@ from ....nav.navigator import Navigator
 from ....nav.pose import Pose
 from ....nav.settings import NavigatorSettings
 from ....nav.status import NavigatorStatus
-from ...sim.bases import Base, scanned_points
+from ...sim.bases import Base, scanned_rays
 from ..virtual_time import Timeline
 
 CYCLE = 0.05  # s between two velocity commands
@@ -100,7 +100,7 @@ class VirtualBase:
         pose = Pose(reading.x, reading.y, reading.yaw)
         self.navigator.on(Odometry(pose, stamp_of(now)), now)
         if self.navigator.settings.obstacles.scan:
-            self.navigator.on(Scan("scan", stamp_of(now), points=scanned_points(self.world)), now)
+            self.navigator.on(Scan("scan", stamp_of(now), rays=scanned_rays(self.world)), now)
 
     def _carry_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:

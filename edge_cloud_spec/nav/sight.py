@@ -1,0 +1,190 @@
+"""What the rays of a lidar tell: where something is, and in which directions it sees at all. Pure
+functions.
+
+A ray that tells nothing is no free way: a covered lidar has only such rays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .footprint import Mount, ObstacleSettings, Points
+from .motion import BLIND
+from .pose import Velocity
+
+Rays = NDArray[np.float64]
+"""[n, 3]: the bearing of a ray in the base's frame, rad; how far from the lidar it saw, m along the
+floor (0: it tells nothing); and 1 if something that counts ended it, else 0."""
+
+ROWS = 0.01  # the share of a message's rays that must tell something
+SHARE = 0.25  # the share of a scan's rays to a side with which it sees there
+RETURNS = 5  # of a cloud to a side with which it sees there; it does not tell its other rays
+HALF = 30  # degrees to either side of a move, each of which must be seen
+ALL_AROUND = ((-30, 0), (0, 30), *((begin, begin + 60) for begin in range(30, 330, 60)))
+WHERE = ("ahead", "to its left", "behind", "to its right")
+NO_RETURN = 1e-3  # m; nearer points are a driver's word for no return
+EDGE = 0.01  # m from the body's edge beyond which a ray must see to tell something
+SAME = 0.1  # m between two points of one thing at most
+
+
+def rays_of_scan(
+    ranges: NDArray[np.float64],
+    angles: NDArray[np.float64],
+    nearest: float,
+    farthest: float,
+    settings: ObstacleSettings,
+) -> Rays:
+    """The rays of a level scan with these ranges [n] (m) and angles [n] in the lidar's frame.
+
+    As REP 117 has it, +inf is a free way, -inf something too near to measure: it counts as standing
+    at the body's edge. NaN, zero and what is beyond ``farthest`` tell nothing. Raises ValueError,
+    with a sentence, if the scan sees nothing, or not what stands near the body.
+    """
+    if not 0.0 <= nearest < farthest:
+        raise ValueError(
+            f"range_min of the scan is {nearest:.3g} and range_max {farthest:.3g}; correct them in "
+            "its driver"
+        )
+    mount = settings.scan_at
+    beyond = max(mount.x - settings.front, -mount.x - settings.rear)
+    hidden = nearest + min(nearest, beyond)
+    if hidden > settings.margin + settings.clearance:
+        raise ValueError(
+            f"the scan does not see what is nearer than {nearest:.2f} m (range_min), up to "
+            f"{hidden:.2f} m from the body; set obstacles.clearance to {hidden:.2f}"
+        )
+    ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
+    x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
+    bearings = np.arctan2(y, x)
+    ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
+    seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
+    seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
+    return _telling(np.stack([bearings, seen, ends | near], 1), len(ranges), mount, settings)
+
+
+def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:
+    """The rays of a cloud's points [n, 3] in the lidar's frame; what has no return has no bearing
+    and is left out.
+
+    A ray counts as far as it is within the heights of ``settings``, so what sees only floor sees
+    that the way is free. Raises ValueError, with a sentence, if the cloud sees nothing.
+    """
+    mount = settings.points_at
+    is_return = np.isfinite(places).all(1) & (np.abs(places) > NO_RETURN).any(1)
+    x, y, z = (mount.to_base(places[is_return]) - (mount.x, mount.y, mount.z)).T
+    limit = np.clip(mount.z + z, settings.lowest, settings.highest)
+    counts = limit == mount.z + z
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(counts, 1.0, (limit - mount.z) / z)
+    part = np.where((part >= 0.0) & (part <= 1.0), part, 0.0)  # else it is never within
+    rays = np.stack([np.arctan2(y, x), np.hypot(x, y) * part, counts], 1)
+    return _telling(rays, len(places), mount, settings)
+
+
+def _telling(rays: Rays, count: int, mount: Mount, settings: ObstacleSettings) -> Rays:
+    """``rays``, if enough of ``count`` tell something; raises ValueError, with a sentence."""
+    tell = np.count_nonzero(settings.beyond(ends_of(rays, mount)) > EDGE)
+    if tell < max(1.0, ROWS * count):
+        raise ValueError(
+            f"{tell} of {count} rays tell anything from beyond the robot's body; is it covered? "
+            "(A ray that meets nothing must be inf, and the mount right: obstacles.scan_at, "
+            "points_at)"
+        )
+    return rays
+
+
+def ends_of(rays: Rays, mount: Mount) -> Points:
+    """Where rays end, or how far they saw: [n, 2] in the base's frame, m."""
+    bearings, seen = rays[:, 0], np.minimum(rays[:, 1], 1e3)
+    return np.stack([mount.x + seen * np.cos(bearings), mount.y + seen * np.sin(bearings)], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What a lidar of this ``source`` sees: the points [n, 2] at which rays ended beyond the body.
+
+    ``rays`` [360] counts its rays by the degree of their bearing, ``telling`` [360] those of them
+    that tell something. ``spacing``: degrees between the rays of a scan.
+    """
+
+    source: str
+    mount: Mount
+    points: Points
+    rays: NDArray[np.intp]
+    telling: NDArray[np.intp]
+    spacing: float
+
+    @classmethod
+    def of(cls, source: str, rays: Rays, settings: ObstacleSettings) -> Sight:
+        """What these rays tell; rays without a number are left out."""
+        mount: Mount = getattr(settings, f"{source}_at")
+        rays = rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
+        ends, degrees = ends_of(rays, mount), np.degrees(rays[:, 0])
+        beyond = settings.beyond(ends)
+        points = ends[(rays[:, 2] > 0.0) & (beyond > 0.0)]
+        apart = np.abs((np.diff(degrees, append=0.0) + 180.0) % 360.0 - 180.0)
+        spacing = float(np.median(apart)) if len(rays) else 0.0
+        counts, telling = _by_degree(degrees), _by_degree(degrees[beyond > EDGE])
+        return cls(source, mount, points, counts, telling, spacing)
+
+    def misses(self, points: Points) -> NDArray[np.bool_]:
+        """Whether this says nothing of each of ``points`` [n, 2], seen earlier.
+
+        A scan does where a ray looks there that tells something: the thing, or what is beyond. A
+        cloud's rays may pass above it, so only a point of the thing does.
+        """
+        if self.source == "scan":
+            x, y = (points - (self.mount.x, self.mount.y)).T
+            wide = int(self.spacing / 2 + 0.4)
+            there = np.degrees(np.arctan2(y, x)) + np.arange(-wide, wide + 1)[:, None]
+            return np.asarray((self.telling[_degree(there)] == 0).all(0))
+        apart = points[:, None] - self.points[None]
+        return np.asarray((np.hypot(*apart.T) > SAME).all(0))
+
+    def blind(self, begin: int, end: int) -> str | None:
+        """Why it does not see between these bearings (degrees to the left); empty: it does.
+
+        None: it does not look there, by its build: a scan by its angles; of a cloud, which tells
+        no ray without a return, only its view ahead is judged.
+        """
+        there, where = np.arange(begin, end + 1) % 360, round((begin + end) / 180) % 4
+        rays, telling = int(self.rays[there].sum()), int(self.telling[there].sum())
+        scans = self.source == "scan"
+        if rays * self.spacing < (end - begin) / 2 if scans else where:
+            return None
+        if telling >= (max(1.0, SHARE * rays) if scans else RETURNS):
+            return ""
+        of = f"{telling} of {rays}" if scans else f"{telling}"
+        return (
+            f"{self.source} sees too little {WHERE[where]} ({of} rays); is it covered? Where "
+            "nothing is, its driver must say inf; what its mount hides must not be in its angles"
+        )
+
+
+def _degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
+    return np.asarray(np.rint(bearings).astype(np.intp) % 360)
+
+
+def _by_degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
+    return np.bincount(_degree(bearings), minlength=360)
+
+
+def blindness(sights: Sequence[Sight], velocity: Velocity, reach: float) -> str:
+    """Why the lidars do not see where ``velocity`` leads; empty if they do.
+
+    Each that looks there must see there. Ahead one must look; elsewhere, where none looks by its
+    build, nothing is seen and the way counts as free. ``reach``: the body's, m.
+    """
+    middle = 0 if velocity.vx >= 0.0 else 180
+    turns = abs(velocity.wz) * reach > velocity.speed
+    for side in ALL_AROUND if turns else ((middle - HALF, middle), (middle, middle + HALF)):
+        said = [why for sight in sights if (why := sight.blind(*side)) is not None]
+        if any(said):
+            return f"{BLIND}: {max(said)}"
+        if not said and side in ALL_AROUND[:2]:
+            return f"{BLIND}: no lidar looks ahead; correct the yaw of obstacles.scan_at"
+    return ""
