@@ -22,6 +22,7 @@ from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
+from .transport import leave_shared_memory
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
@@ -125,6 +126,7 @@ def _exit_after(stop: SignalEvent) -> None:
 
 
 def _init() -> None:
+    leave_shared_memory()
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # the classes differ between distributions
