@@ -49,9 +49,9 @@ from .plausibility import STANDS_S, Plausibility
 from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
-    IMPLAUSIBLE,
     E_STOP,
     FOLLOWING,
+    IMPLAUSIBLE,
     INSTRUCTION,
     NOBODY,
     TOLD_TO_STOP,

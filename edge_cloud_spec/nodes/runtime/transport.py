@@ -29,7 +29,9 @@ def leave_shared_memory() -> None:
     only = os.environ.get(LOCALHOST_ONLY) == "1"
     profile = "udp.xml"
     if only or os.environ.get(RANGE, "") not in WIDE:
-        profile = "udp_localhost.xml"  # in this range rmw_fastrtps adds shared memory to any profile
+        profile = (
+            "udp_localhost.xml"  # in this range rmw_fastrtps adds shared memory to any profile
+        )
         os.environ.update({RANGE: "SUBNET", LOCALHOST_ONLY: "0"})
         if only:  # which ignores them
             os.environ["ROS_STATIC_PEERS"] = ""
