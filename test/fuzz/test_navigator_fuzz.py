@@ -14,7 +14,7 @@ from fuzz.navigator import run
 from edge_cloud_spec.nav import motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
-from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction, Words
+from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.motion import NOTHING, Budget, Motion
 from edge_cloud_spec.nav.navigator import Navigator
@@ -28,18 +28,15 @@ from edge_cloud_spec.nav.status import IMPLAUSIBLE, StopLatch
 def test_a_sample_of_random_events_breaks_no_promise() -> None:
     counts = run(20_000, seed=1)
     assert counts["steps"] > 60 and counts["commands"] > 800
-    assert counts["unverified steps"] > 5 and counts["stops"] > 100
+    assert counts["unverified steps"] > 5 and counts["stops"] > 80
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
     assert counts["commands where it is blind elsewhere"] > 20
 
 
-SOON = {
-    "STALL": 4,
-    "seconds_to": 3,
-    "_here": 7,
-    "KEPT_S": 3,
-}  # the seed that finds what is wrong there soon
+EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.WRONG.items()}
+# The seed that finds what is wrong there soon.
+SOON = {"STALL": 3, "seconds_to": 3, "_here": 7, "KEPT_S": 3}
 
 # What is wrong: each gets what is right first.
 
@@ -66,8 +63,8 @@ def _only_notes(_: Any, self: Navigator, settings: NavigatorSettings, now: float
     return []
 
 
-def _forgets(hear: Any, self: AnswerAssembler, words: Words, now: float) -> Settled | None:
-    settled = hear(self, words, now)
+def _forgets(hear: Any, self: AnswerAssembler, *given: Any) -> Settled | None:
+    settled = hear(self, *given)
     if settled is not None:
         self._answers.clear()
     return settled
@@ -117,7 +114,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (Motion, "_along", _creeps_backwards, "against the step's direction"),
         (
             *(AnswerAssembler, "hear"),
-            lambda hear, self, words, now: hear(self, replace(words, age=0.0), now),
+            lambda hear, self, words, *more: hear(self, replace(words, age=0.0), *more),
             "old frame of the move",
         ),
         (AnswerAssembler, "hear", _forgets, "carried out again"),
@@ -137,7 +134,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
         (ObstacleSettings, "stopping", _stops_at_once, "towards"),
         (ObstacleSettings, "seconds_to", _sees_the_nearest, "towards"),
         (Plausibility, "problem", lambda *_: "", "far against the commands"),
-        (plausibility, "WRONG", {plausibility.BACK: ("", (0.0, 0.0))}, "that follows is held"),
+        (plausibility, "WRONG", EAGER, "a base that follows is held"),
         (Navigator, "_latch", _holds_no_base, "while the robot is held"),
         (motion, "_no_faster", lambda _, wanted, speed: wanted, "beyond the limit"),
         (
