@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from ..errors import UserError
-from ..nav.pose import Pose, wrap, yaw_of
+from ..nav.pose import pose_of, wrap
 from ..nodes.drafting.camera import TYPES, encode_frame
 from ..observe.bag import Bag, topic_of
 from ..observe.run_log import seconds_of
@@ -32,13 +32,12 @@ def recording_of(
     for received, name, message in bag.read(topics):
         now = received / 1e9
         if name == "odom":
-            at = message.pose.pose.position
-            pose = Pose(at.x, at.y, yaw_of(message.pose.pose.orientation))
+            pose = pose_of(message.pose.pose)
             if pose.problem:
                 problem = f": it {pose.problem}"
                 continue
             yaw += wrap(pose.yaw - yaw)
-            recording.poses.append((now, at.x, at.y, yaw))
+            recording.poses.append((now, pose.x, pose.y, yaw))
             recording.stamps.append((seconds_of(message.header.stamp), now))
         elif name == "camera":
             jpeg = bytes(message.data) if hasattr(message, "format") else encode_frame(message)

@@ -22,7 +22,7 @@ from ..bringup.graph import ParameterFile, full_name
 from ..errors import UserError
 from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
 from ..nav.motion import PERIOD
-from ..nav.pose import Pose, Velocity, yaw_of
+from ..nav.pose import Velocity, pose_of
 from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, OutputSettings, make_output
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
@@ -139,9 +139,8 @@ class RosRobot:
         self._hear(EStop(message.data))
 
     def _on_odometry(self, message: OdometryMsg) -> None:
-        at, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
         stamp = Time.from_msg(message.header.stamp).nanoseconds
-        self._hear(Odometry(Pose(at.x, at.y, yaw), stamp, self._now() - stamp / 1e9))
+        self._hear(Odometry(pose_of(message.pose.pose), stamp, self._now() - stamp / 1e9))
 
     def _on_picture(self, message: Any) -> None:
         came, kind = self._now(), type(message).__name__

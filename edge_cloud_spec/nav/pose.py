@@ -59,8 +59,13 @@ def wrap(angle: float) -> float:
 
 
 def yaw_of(q: Any) -> float:
-    """The yaw (rad) of a quaternion with x, y, z and w; NaN if it is not near length 1."""
-    if not abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= UNIT:
-        return math.nan
+    """The yaw (rad) of a quaternion with x, y, z and w, of any length; NaN if it has none."""
     sin, cos = 2 * (q.w * q.z + q.x * q.y), q.w * q.w + q.x * q.x - q.y * q.y - q.z * q.z
-    return math.atan2(sin, cos)
+    return math.atan2(sin, cos) if sin or cos else math.nan
+
+
+def pose_of(pose: Any) -> Pose:
+    """The pose of a ROS Pose; NaN for the yaw of an orientation that is not near length 1."""
+    at, q = pose.position, pose.orientation
+    is_unit = abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) <= UNIT
+    return Pose(at.x, at.y, yaw_of(q) if is_unit else math.nan)

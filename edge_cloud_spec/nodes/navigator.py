@@ -50,7 +50,7 @@ from ..nav.events import (
 )
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import AGREE, Navigator
-from ..nav.pose import Pose, yaw_of
+from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.sight import Rays
 from ..nav.status import START, GoalStatus, NavigatorStatus
@@ -213,10 +213,9 @@ class NavigatorNode(ManagedNode):
             self._run(words)
 
     def _on_odometry(self, message: OdometryMsg) -> None:
-        position, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         with self._lock:
-            self._run(Odometry(Pose(position.x, position.y, yaw), stamp, self._age(stamp)))
+            self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
 
     def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
         settings, rays, problem = self._config.value, np.empty((0, 3)), ""

@@ -22,7 +22,7 @@ from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
-from .transport import leave_shared_memory
+from .transport import udp_alone
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
@@ -49,8 +49,9 @@ def spin(make: Callable[[], Node]) -> NoReturn:
         threading.Thread(target=_exit_after, args=(stop,), daemon=True).start()
         end_with_launch()
         try:
-            _init()
-            node = make()
+            with udp_alone():
+                _init()
+                node = make()
             if not isinstance(node, ManagedNode):  # which does this when it is configured
                 refuse_unknown_parameters(node)
         except UserError as error:
@@ -126,7 +127,6 @@ def _exit_after(stop: SignalEvent) -> None:
 
 
 def _init() -> None:
-    leave_shared_memory()
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # the classes differ between distributions
