@@ -61,7 +61,7 @@ def wrap(angle: float) -> float:
 def yaw_of(q: Any) -> float:
     """The yaw (rad) of a quaternion with x, y, z and w, of any length; NaN if it has none."""
     sin, cos = 2 * (q.w * q.z + q.x * q.y), q.w * q.w + q.x * q.x - q.y * q.y - q.z * q.z
-    return math.atan2(sin, cos) if sin or cos else math.nan
+    return math.atan2(sin, cos) if any((q.x, q.y, q.z, q.w)) else math.nan
 
 
 def pose_of(pose: Any) -> Pose:
