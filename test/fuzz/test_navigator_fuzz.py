@@ -36,7 +36,7 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
 SOON = {
     "STALL": 4,
     "seconds_to": 3,
-    "_here": 7,
+    "_here": 2,
     "KEPT_S": 3,
 }  # the seed that finds what is wrong there soon
 
