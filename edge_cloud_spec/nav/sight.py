@@ -40,7 +40,7 @@ def rays_of_scan(
 ) -> Rays:
     """The rays of a level scan with these ranges [n] (m) and angles [n] in the lidar's frame.
 
-    As REP 117 has it, +inf is a free way, -inf something too near to measure: it counts as standing
+    As REP 117 has it, +inf is a free way (in a scan that meets something), -inf something too near to measure: it counts as standing
     at the body's edge. NaN, zero and what is beyond ``farthest`` tell nothing. Raises ValueError,
     with a sentence, if the scan sees nothing, or not what stands near the body.
     """
@@ -63,7 +63,13 @@ def rays_of_scan(
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
     seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
     seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
-    return _telling(np.stack([bearings, seen, ends | near], 1), len(ranges), mount, settings)
+    rays = np.stack([bearings, seen, ends | near], 1)
+    if not (settings.beyond(ends_of(rays, mount))[ends] > EDGE).any():
+        raise ValueError(
+            "no ray of the scan meets anything beyond the robot's body: some drivers say inf for a "
+            "covered lidar, too; is it covered?"
+        )
+    return _telling(rays, len(ranges), mount, settings)
 
 
 def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:
