@@ -40,9 +40,10 @@ def rays_of_scan(
 ) -> Rays:
     """The rays of a level scan with these ranges [n] (m) and angles [n] in the lidar's frame.
 
-    As REP 117 has it, +inf is a free way (in a scan that meets something), -inf something too near to measure: it counts as standing
+    As REP 117 has it, +inf is a free way, -inf something too near to measure: it counts as standing
     at the body's edge. NaN, zero and what is beyond ``farthest`` tell nothing. Raises ValueError,
-    with a sentence, if the scan sees nothing, or not what stands near the body.
+    with a sentence, if the scan sees nothing (some drivers say +inf for a cover, too), or not what
+    stands near the body.
     """
     if not 0.0 <= nearest < farthest:
         raise ValueError(
@@ -64,12 +65,10 @@ def rays_of_scan(
     seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
     seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
     rays = np.stack([bearings, seen, ends | near], 1)
+    _telling(rays, len(ranges), mount, settings)
     if not (settings.beyond(ends_of(rays, mount))[ends] > EDGE).any():
-        raise ValueError(
-            "no ray of the scan meets anything beyond the robot's body: some drivers say inf for a "
-            "covered lidar, too; is it covered?"
-        )
-    return _telling(rays, len(ranges), mount, settings)
+        raise ValueError("no ray of the scan meets anything: all are inf; is it covered?")
+    return rays
 
 
 def rays_of_cloud(places: NDArray[np.float64], settings: ObstacleSettings) -> Rays:

@@ -30,13 +30,13 @@ def scan_of(
     settings: ObstacleSettings = BODY,
     field: tuple[float, float] = (-180.0, 180.0),
 ) -> Rays:
-    """The rays of a scan of things about the base, elsewhere free. A ray into ``sectors``, or to
+    """The rays of a scan of things about the base, elsewhere far walls. A ray into ``sectors``, or to
     what is nearer than ``nearest``, ``says`` this. ``field``: degrees in which rays go out."""
     places = np.array(list(things), float).reshape(-1, 2)
     around = np.arange(*field)
     off = np.degrees(np.arctan2(places[:, 1], places[:, 0]))
     looks = (off >= field[0]) & (off < field[1])
-    ranges = np.concatenate([np.full(len(around), math.inf), np.hypot(*places.T)[looks]])
+    ranges = np.concatenate([np.full(len(around), FARTHEST - 0.5), np.hypot(*places.T)[looks]])
     degrees = np.concatenate([around, off[looks]])
     for place in places[np.hypot(*places.T) < max(nearest, 0.6)]:  # it hides what is beyond it
         beside = np.abs((degrees - np.degrees(np.arctan2(place[1], place[0])) + 180) % 360 - 180)

@@ -75,7 +75,7 @@ def test_a_scan_of_which_next_to_nothing_tells_something_is_refused(says: float)
 
 
 @pytest.mark.parametrize("says", [math.nan, 0.0])
-def test_a_room_in_which_a_third_of_the_rays_is_lost_and_an_empty_field_are_seen(
+def test_a_room_in_which_a_third_of_the_rays_is_lost_and_a_field_with_a_tree_are_seen(
     says: float,
 ) -> None:
     for seed in range(50):
@@ -84,7 +84,12 @@ def test_a_room_in_which_a_third_of_the_rays_is_lost_and_an_empty_field_are_seen
         ranges[rng.random(360) < 1 / 3] = says
         rays = rays_of_scan(ranges, ANGLES, NEAREST, FARTHEST, BODY)
         assert not any(told(rays, velocity) for velocity in (FORWARD, BACK, LEFT)), seed
-    assert not any(told(scan_of([]), velocity) for velocity in (FORWARD, BACK, LEFT))
+    field = np.full(360, math.inf)
+    with pytest.raises(ValueError, match="all are inf; is it covered"):
+        rays_of_scan(field, ANGLES, NEAREST, FARTHEST, BODY)
+    field[7] = 9.0
+    rays = rays_of_scan(field, ANGLES, NEAREST, FARTHEST, BODY)
+    assert not any(told(rays, velocity) for velocity in (FORWARD, BACK, LEFT))
 
 
 @pytest.mark.parametrize("field", [(-35.0, 35.0), (-60.0, 60.0), (-135.0, 135.0)])
