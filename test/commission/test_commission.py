@@ -168,7 +168,7 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(told=3.0), None, "more than twice"),
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
-        (Kinematic(), freezes(195.0), "does not follow"),
+        (Kinematic(), freezes(195.0), "does not follow|does odometry freeze"),
         (Kinematic(), pauses(180.0, 1e9), "stamps did not go on"),
         (Kinematic(), pauses(180.0, 1.2), "stamps did not go on"),
         (Kinematic(), lambda p, now: p if now % 4.0 < 3.2 else None, "paused in each of 3 tries"),
