@@ -64,10 +64,9 @@ def run_commission(args: argparse.Namespace) -> int:
         problem, title = "", f"What {args.bag.name} tells of its robot"
     else:
         (recording, problem), title = _drive(args, settings), "What this robot does"
-    report = report_of(recording, settings)
-    if problem:  # what was to be refused or measured then is no news
-        print(report.figures)
+    if problem:
         raise UserError(f"commission ended: {problem}; nothing was written")
+    report = report_of(recording, settings)
     print(report)
     write_whole(page, page_of(report, title))
     if args.bag is None:

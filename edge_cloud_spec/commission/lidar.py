@@ -29,7 +29,7 @@ STEP = 15  # degrees between two candidates, and a fifth of it at last
 SCALES, ROUGHLY = np.arange(0.6, 1.61, 0.02), (0.7, 1.0, 1.4)  # of odometry's way
 CLEAR = (1.25, 0.004)  # times, and m more, that other candidates are farther off
 BODY, ROOM = 0.25, 0.02  # m around it in which it sees only itself; m more than it sees
-SECTORS, SEEN = 8, 0.6  # headings of the base, and their share in which it sees itself
+SECTORS, SEEN = 8, 0.85  # headings of the base, and their share in which it sees itself
 
 Pair = tuple[Points, Points, NDArray[np.float64], float]
 """The points of two stands, and where the second was from the first: m [2], rad."""

@@ -57,6 +57,7 @@ class CommissionReport:
 
     Sentences: ``refused``: what makes the robot unfit to drive, ``slower``: which speeds are
     refused, ``stands``: why it must stand while deciding, ``notes``: what else to know.
+    ``obstacles``: parameters by a lidar; ``told``: metres by odometry of one by the tape.
     """
 
     axes: tuple[AxisFigures, AxisFigures]
@@ -70,7 +71,6 @@ class CommissionReport:
     parameters: dict[str, Any] = field(default_factory=dict)
     lags: Lags | None = None
     told: float | None = None
-    """Metres by odometry of one by the tape."""
 
     def tell(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
         """Add a figure (one number or several) formatted by ``text``; None: add it to the unknown
@@ -92,15 +92,11 @@ class CommissionReport:
             *(f"note: {one}" for one in self.notes),
         ]
 
-    @property
-    def figures(self) -> str:
-        """What was measured, a figure a line."""
-        wide = max((len(what) for what, _ in self.lines), default=0)
-        return "\n".join(f"  {what:{wide}}  {text}" for what, text in self.lines)
-
     def __str__(self) -> str:
+        wide = max((len(what) for what, _ in self.lines), default=0)
+        figures = [f"  {what:{wide}}  {text}" for what, text in self.lines]
         missing = [f"not measured: {one}" for one in [*self.missing, *NOT_MEASURED]]
-        return "\n".join([self.figures, *self.sentences, *missing])
+        return "\n".join([*figures, *self.sentences, *missing])
 
 
 def report_of(recording: TrialMeasurements, settings: TrialSettings) -> CommissionReport:
@@ -166,8 +162,8 @@ def _tell_lidar(report: CommissionReport, recording: TrialMeasurements, source: 
     own = own_points(recording, source)
     mount = mount_of(recording, source, [run for found in report.axes for run in found.runs], own)
     figures = mount and (math.degrees(mount.yaw), mount.told)
-    text = "turned from its mount by {:.0f} degrees; odometry tells {:.2f} m of a metre"
-    report.tell(source, figures, text)
+    text = "turned by {:.0f} degrees; odometry tells {:.2f} m of a metre"
+    report.tell(f"{source}: its mount", figures, text)
     if mount and (mount.hangs or abs(mount.yaw) > TURNED):
         at = getattr(body, f"{source}_at")
         yaw = math.remainder((-at.yaw if mount.hangs else at.yaw) - mount.yaw, math.tau)
@@ -242,7 +238,8 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         ("camera: lag", found, "{:.2f} s, fit {:.2f}, from {:.2f}"),
         ("camera: sharpness when it turns", blur, "{:.2f} of that at rest, at {:.1f} rad/s"),
     ):
-        report.tell(what, value, text)
+        if rate is not None:  # else one sentence says it
+            report.tell(what, value, text)
     sentences = {
         f"the camera's lag is not known: {unknown}": bool(unknown),
         f"pictures come at {rate or 0.0:.1f} Hz; {SLOW_CAMERA:g} are needed": (
@@ -275,6 +272,8 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
+    if asked < settings.speed or limits["turn_speed"] < settings.turn_speed:
+        report.notes.append("it goes faster than its commands; limits.* are so much lower")
     top = min(asked, math.floor(100 * min(fastest.top_speed, tried) + 1e-6) / 100)
     if top < max(0.05, fastest.move.slowest):
         report.refused.append("it is slower to stop than to move: there is no speed for it")

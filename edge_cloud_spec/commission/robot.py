@@ -40,6 +40,7 @@ from .trials import Event
 SIMULATED = "sim/outcome"  # what simulators publish, and no robot
 FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
 MORE_S = 1.5  # s more, to find who else is there
+OURS = ("output.", "obstacles.", "base_frame")  # of the navigator's parameters
 GRACE_S = 0.3  # s after a command that this program did not renew, until it is stopped
 
 
@@ -61,9 +62,7 @@ class RosRobot:
         try:
             file = ParameterFile.read(Path(args.parameters)) if args.parameters else None
             said = file.of(full_name(args.namespace, "navigator")) if file else {}
-            given = {
-                k: v for k, v in said.items() if k.startswith(("output.", "obstacles.", "base"))
-            }
+            given = {name: value for name, value in said.items() if name.startswith(OURS)}
             given |= {f"obstacles.{s}": topic for s in LIDARS if (topic := getattr(args, s))}
             settings = changed(NodeSettings(), given)
             self.obstacles, self._base_frame = settings.obstacles, settings.base_frame

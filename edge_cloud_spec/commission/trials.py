@@ -250,8 +250,8 @@ class Commission:
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
         start = self._start = self._start or poses[0]
         lasted = self._now - start[0]
-        turned = cmath.rect(1.0, -self._drift[TURN] * lasted)
-        self._undrifted += complex(pose.x - x, pose.y - y) * turned
+        step = cmath.rect(1.0, -self._drift[TURN] * lasted) * complex(pose.x - x, pose.y - y)
+        self._undrifted += step
         away = max(math.dist(poses[-1][1:3], start[1:3]), abs(self._undrifted))
         drifted = self._drift[2] * lasted
         away += -drifted if self._velocity == STILL else drifted + AHEAD * self._velocity.speed

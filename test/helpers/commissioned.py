@@ -33,6 +33,7 @@ class Kinematic:
     drift: tuple[float, float] = (0.0, 0.0)
     told: float = 1.0
     gain: float = 1.0
+    wall: float = math.inf  # m ahead of its start, which it cannot pass
     timeout: float = 0.5
     follows: Callable[[float, float], tuple[float, float]] | None = None
     x: float = 0.0
@@ -50,6 +51,8 @@ class Kinematic:
             self.rates[axis] = wanted + (self.rates[axis] - wanted) * keep
         self.yaw += self.rates[1] * dt
         self.x += self.rates[0] * math.cos(self.yaw) * dt
+        if self.x > self.wall:
+            self.x, self.rates[0] = self.wall, 0.0
         self.y += self.rates[0] * math.sin(self.yaw) * dt
 
 
@@ -124,6 +127,7 @@ class Trial:
         self.pending: list[Event] = []
         self.given: list[tuple[float, Event]] = []
         self.way = self.farthest = 0.0
+        self.astray = self.fastest = 0.0  # m from where the person agreed last, m/s
         self.marked = self.base.x, self.base.y
         self.yaws = [0.0]
 
@@ -176,6 +180,8 @@ class Trial:
         self.poses.append(Pose(self.base.x, self.base.y, self.base.yaw))
         self.way += math.hypot(self.base.x - x, self.base.y - y)
         self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
+        self.astray = max(self.astray, math.dist(self.marked, (self.base.x, self.base.y)))
+        self.fastest = max(self.fastest, abs(self.base.rates[0]))
         self.pending += [event for at, event in self.given if at <= self.now]
         self.given = [one for one in self.given if one[0] > self.now]
         if self.steps % ODOMETRY == 0:
