@@ -22,9 +22,9 @@ from std_msgs.msg import Bool
 from ..bringup.graph import ParameterFile, full_name
 from ..errors import UserError
 from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
-from ..nav.footprint import Points
 from ..nav.motion import PERIOD
 from ..nav.pose import Velocity, pose_of
+from ..nav.sight import Rays
 from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, make_output
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
@@ -156,12 +156,12 @@ class RosRobot:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         self._hear(Odometry(pose_of(message.pose.pose), stamp, self._now() - stamp / 1e9))
 
-    def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
+    def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
         if time.monotonic() - self._looked[source] < EVERY:
             return
         self._looked[source] = time.monotonic()
         try:
-            self._hear(Scan(source, 0, points=read(message, self.obstacles, self._base_frame)))
+            self._hear(Scan(source, 0, rays=read(message, self.obstacles, self._base_frame)))
         except ValueError as error:
             self._hear(Scan(source, 0, problem=str(error)))
 

@@ -17,6 +17,7 @@ from typing import Protocol
 from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
 from ..nav.motion import PERIOD, REACTION
 from ..nav.pose import STILL, Velocity, wrap
+from ..nav.sight import ends_of
 from ..nav.watchdog import REPEATS
 from ..options import Bounded, bounded
 from .camera import PictureFeatures
@@ -222,7 +223,9 @@ class Commission:
                 self.recording.blind[event.source] = event.problem
                 if self._answer is not None and not event.problem:  # a person may take hours
                     scans = self.recording.scans.setdefault(event.source, [])
-                    scans.append((now, thinned(event.points)))
+                    mount = getattr(self.recording.obstacles, f"{event.source}_at")
+                    ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
+                    scans.append((now, thinned(ends)))
             elif isinstance(event, Odometry):
                 self._hear_odometry(event)
             elif isinstance(event, Instruction):

@@ -191,7 +191,10 @@ class Trial:
 
         if self.lidar and self.steps % SCAN == 0:
             then = self.poses[-1 - min(len(self.poses) - 1, round(self.lidar.lag / DT))]
-            self.pending.append(Scan("scan", 0, 0.0, self.lidar.points(then, self.noise)))
+            points = self.lidar.points(then, self.noise)
+            bearings, far = np.arctan2(points[:, 1], points[:, 0]), np.hypot(*points.T)
+            rays = np.stack([bearings, far, np.ones(len(points))], 1)
+            self.pending.append(Scan("scan", 0, 0.0, rays))
 
     def _tell(self) -> None:
         k = self.base.told

@@ -30,8 +30,9 @@ def scan_of(
     settings: ObstacleSettings = BODY,
     field: tuple[float, float] = (-180.0, 180.0),
 ) -> Rays:
-    """The rays of a scan of things about the base, elsewhere far walls. A ray into ``sectors``, or to
-    what is nearer than ``nearest``, ``says`` this. ``field``: degrees in which rays go out."""
+    """The rays of a scan of things about the base, elsewhere of far walls. A ray into ``sectors``,
+    or to what is nearer than ``nearest``, ``says`` this. ``field``: degrees in which rays go
+    out."""
     places = np.array(list(things), float).reshape(-1, 2)
     around = np.arange(*field)
     off = np.degrees(np.arctan2(places[:, 1], places[:, 0]))
