@@ -35,9 +35,9 @@ DRIFTS = 3.0  # s of standing, from which a drift is told
 MOVED = 0.5  # of what was commanded, with which a base has moved
 NEAR = (0.02, math.radians(2))  # m, rad about where it stands in the end
 LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
-FASTEST = 1.2  # of its commands that a base may go, in either direction
-HURRIES = (0.15, 0.3)  # m/s, rad/s from which a base that goes does not lose its speed by itself
-LOSES = 0.3  # s at a command's end, and of its speed before: a base with less met something
+FASTEST = (1.2, 1.3)  # of its commands that a base may go: mean of both directions, and one
+HURRIES = (0.24, 0.5)  # m/s, rad/s from which a base that goes does not lose its speed by itself
+WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share that is left of that
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Run:
             return False
         *paces, last = np.diff(self.at(np.arange(self.end, self.begin, -LOSES)[::-1])) / LOSES
         went = float(np.quantile(paces, 0.75))
-        return went > MOVED * self.speed and bool(last < LOSES * went)
+        return went > WENT * self.speed and bool(last < LOSES * went)
 
     @property
     def steady(self) -> Steady | None:
@@ -272,9 +272,9 @@ def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
     steady = [(run, found) for run in follows if (found := run.steady)]
     ratios = [(run.speed, found.ratio) for run, found in steady]
     shares = [run.stands / run.commanded for run in follows]
-    # What it goes beyond FASTEST of its commands is overshoot.
+    # What it goes beyond that is overshoot.
     beyond = [
-        run.farthest - run.commanded * min(FASTEST, max(1.0, near(ratios, run.speed)))
+        run.farthest - run.commanded * min(FASTEST[1], max(1.0, near(ratios, run.speed)))
         for run in follows
     ]
     slowest = slowest_of(heard, axis)

@@ -137,9 +137,11 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
         )
     told = report.told if axis == MOVE and report.told else 1.0
     least, most = (pick((*found.ratios, 1.0)) / told for pick in (min, max))
-    if most > FASTEST:
+    mean = float(np.mean(found.ratios or 1.0)) / told
+    if mean > FASTEST[0] or most > FASTEST[1]:
         report.refused.append(
-            f"{name}: it goes {most:.2f} of its commands, {FASTEST:g} at most: {SET_SCALE}"
+            f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
+            f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
         )
     if least < 1 / SHARE:
         report.notes.append(
@@ -273,7 +275,9 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
     if asked < settings.speed or limits["turn_speed"] < settings.turn_speed:
-        report.notes.append("it goes faster than its commands; limits.* are so much lower")
+        report.notes.append(
+            "it outruns its commands; limits.speed and limits.turn_speed are lower by that"
+        )
     top = min(asked, math.floor(100 * min(fastest.top_speed, tried) + 1e-6) / 100)
     if top < max(0.05, fastest.move.slowest):
         report.refused.append("it is slower to stop than to move: there is no speed for it")

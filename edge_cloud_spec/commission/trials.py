@@ -344,7 +344,9 @@ class Commission:
             self._send(velocity)
         self._check(axis, sign, before, abs(speed), self._came - begun)
         self._rest()
-        if any(run.blocked for run in runs_of(self.recording)[-1:] if run.begin >= begun):
+        if self._slowest[axis] and any(
+            run.blocked for run in runs_of(self.recording)[-1:] if run.begin >= begun
+        ):
             raise Stop(BLOCKED)
 
     def _check(self, axis: int, sign: float, before: Pose, speed: float, seconds: float) -> None:
@@ -464,7 +466,7 @@ class Commission:
         for speed in sorted({least, (least + most) / 2, most}):
             ratio = axis_figures(self.recording, axis).fastest
             too_far = axis == MOVE and not self._stands_from(speed)
-            if too_far or speed * ratio > FASTEST * most:
+            if too_far or speed * ratio > FASTEST[1] * most:
                 why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
                 self.robot.say(f"  {speed:.2g} {RATES[axis]} is too fast to {why}")
                 return

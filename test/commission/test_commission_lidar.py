@@ -57,10 +57,11 @@ def test_a_lidar_that_is_turned_is_refused_and_its_mount_is_proposed(
     assert np.abs(back - ahead)[:, :2].max() < math.sin(math.radians(5)), "as it is mounted"
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("noise", "lag"), [(0.0, 0.0), (0.015, 0.1), (0.04, 0.3)])
+@pytest.mark.parametrize(
+    ("seed", "noise", "lag"), [(0, 0.0, 0.0), (1, 0.015, 0.1), (2, 0.04, 0.3), (3, 0.03, 0.2)]
+)
 def test_a_lidar_that_is_mounted_as_said_is_not_refused(
-    noise: float, lag: float, seed: int
+    seed: int, noise: float, lag: float
 ) -> None:
     degrees = (seed - 1.5) * 3.0
     base = Kinematic(0.05 + 0.05 * seed, 0.1, gain=(1.0, 0.9, 1.1, 1.0)[seed])
@@ -70,7 +71,7 @@ def test_a_lidar_that_is_mounted_as_said_is_not_refused(
     assert abs(float(figures.split()[2]) - degrees) <= 4.0, figures
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_a_lidar_always_sees_of_the_robot_is_its_body(seed: int) -> None:
     body = reported(Lidar(legs=LEGS), seed=seed).obstacles
     assert body.keys() == {"side"} and 0.18 <= body["side"] <= 0.23
@@ -96,8 +97,7 @@ def test_a_corridor_does_not_tell_how_a_lidar_is_mounted_and_a_blind_one_is_name
     assert "scan: nothing came" in report_of(recording, TrialSettings()).missing
 
 
-@pytest.mark.parametrize("scale", [0.75, 1.0, 1.3, 1.5])
-@pytest.mark.parametrize("degrees", [0, 90])
+@pytest.mark.parametrize(("scale", "degrees"), [(0.75, 0), (1.0, 0), (1.3, 90), (1.5, 0)])
 def test_a_lidar_tells_that_base_and_odometry_are_wrong_by_the_same(
     scale: float, degrees: int
 ) -> None:
