@@ -34,12 +34,15 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--camera", default="", metavar="TOPIC", help="of pictures (camera/image_raw/compressed)"
     )
+    parser.add_argument("--scan", default="", metavar="TOPIC", help="as the launch's scan:=")
+    parser.add_argument("--points", default="", metavar="TOPIC", help="as the launch's points:=")
     parser.add_argument("--namespace", default="", metavar="NS", help="of these topics")
     parser.add_argument(
         "--parameters",
         default="",
         metavar="FILE",
-        help="as the launch's: output.* of its navigator is how commands are sent",
+        help="as the launch's: output.* of its navigator is how commands are sent, obstacles.* "
+        "which lidar is looked at",
     )
     parser.set_defaults(ros_args=[])
     parser.add_argument("--yes", action="store_true", help="answer yes to all, in simulation only")
@@ -61,10 +64,10 @@ def run_commission(args: argparse.Namespace) -> int:
         problem, title = "", f"What {args.bag.name} tells of its robot"
     else:
         (recording, problem), title = _drive(args, settings), "What this robot does"
-    report = report_of(recording, settings)
-    print(report)
     if problem:
         raise UserError(f"commission ended: {problem}; nothing was written")
+    report = report_of(recording, settings)
+    print(report)
     write_whole(page, page_of(report, title))
     if args.bag is None:
         print(f"wrote {write_parameters(report, args.out)}")
@@ -78,6 +81,7 @@ def _drive(args: argparse.Namespace, settings: TrialSettings) -> tuple[TrialMeas
 
     robot = RosRobot(args)
     commission = Commission(robot, settings)
+    commission.recording.obstacles = robot.obstacles
     try:
         with signals_as_event() as robot.interrupted:
             return commission.recording, commission.run()

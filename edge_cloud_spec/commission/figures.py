@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..nav.footprint import ObstacleSettings, Points
 from .camera import PictureFeatures
 
 MOVE, TURN = 0, 1
@@ -34,6 +35,9 @@ DRIFTS = 3.0  # s of standing, from which a drift is told
 MOVED = 0.5  # of what was commanded, with which a base has moved
 NEAR = (0.02, math.radians(2))  # m, rad about where it stands in the end
 LOWEST = (0.03, 0.06)  # m/s, rad/s that count as no dead band
+FASTEST = (1.2, 1.3)  # of its commands that a base may go: mean of both directions, and one
+HURRIES = (0.24, 0.5)  # m/s, rad/s from which a base that goes does not lose its speed by itself
+WENT, LOSES = 0.75, 0.3  # of its command that it went; s at its end, and share that is left of that
 
 
 @dataclass
@@ -43,7 +47,9 @@ class TrialMeasurements:
     ``commands``: since when (monotonic s), m/s, rad/s; SILENT while nothing was sent. ``poses``:
     time of arrival, m, m, rad unwrapped. ``stamps`` of these: stamp and arrival by ROS time, s.
     ``metre``: a distance by tape and by odometry, m. ``zeroed``: when a run was ended by zero
-    commands only. ``looks``: the first frame and pose of the turns for the camera.
+    commands only. ``looks``: the first frame and pose of the turns for the camera. ``scans`` of
+    each lidar: time of arrival, and points [n, 2]; ``blind``: what is wrong with its newest;
+    ``obstacles``: the navigator's.
     """
 
     commands: list[tuple[float, float, float]] = field(default_factory=list)
@@ -53,6 +59,9 @@ class TrialMeasurements:
     metre: tuple[float, float] | None = None
     zeroed: float = math.nan
     looks: tuple[int, int] = (0, 0)
+    scans: dict[str, list[tuple[float, Points]]] = field(default_factory=dict)
+    blind: dict[str, str] = field(default_factory=dict)
+    obstacles: ObstacleSettings = field(default_factory=ObstacleSettings)
 
     def command(self, now: float, speed: float, turn: float) -> None:
         """Record a command, in force from now on."""
@@ -128,6 +137,15 @@ class Run:
         return self.stands >= MOVED * self.commanded
 
     @property
+    def blocked(self) -> bool:
+        """Whether it lost its speed before the end of a command that was held."""
+        if self.speed < HURRIES[self.axis] or self.held < HELD or math.isfinite(self.silent):
+            return False
+        *paces, last = np.diff(self.at(np.arange(self.end, self.begin, -LOSES)[::-1])) / LOSES
+        went = float(np.quantile(paces, 0.75))
+        return went > WENT * self.speed and bool(last < LOSES * went)
+
+    @property
     def steady(self) -> Steady | None:
         """The steady part of a held command; None if there is none."""
         since = self.end - self.held + SETTLE
@@ -144,9 +162,10 @@ class Run:
 class AxisFigures:
     """How a base follows commands along one axis; m or rad, s; None: unknown.
 
-    ``slowest`` as in ``nav.motion.Axis``; ``ratio``: steady speed over commanded; ``executed``: the
-    share of the commanded distance, once it stands: median, least, most; ``stopping``: for each
-    commanded speed the farthest distance and the longest time after a command's end.
+    ``slowest`` as in ``nav.motion.Axis``; ``ratio``: steady speed over commanded; ``ratios``: of
+    each direction; ``executed``: the share of the commanded distance, once it stands: median,
+    least, most; ``stopping``: for each commanded speed the farthest distance and the longest time
+    after a command's end.
     """
 
     runs: tuple[Run, ...] = ()
@@ -156,8 +175,14 @@ class AxisFigures:
     overshoot: float | None = None
     drift: float | None = None
     ratio: float | None = None
+    ratios: tuple[float, ...] = ()
     executed: tuple[float, float, float] | None = None
     stopping: tuple[tuple[float, float, float], ...] = ()
+
+    @property
+    def fastest(self) -> float:
+        """The ratio of the faster direction; 1 at least."""
+        return max((1.0, *self.ratios))
 
 
 def runs_of(recording: TrialMeasurements) -> list[Run]:
@@ -247,20 +272,29 @@ def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
     steady = [(run, found) for run in follows if (found := run.steady)]
     ratios = [(run.speed, found.ratio) for run, found in steady]
     shares = [run.stands / run.commanded for run in follows]
-    beyond = [run.farthest - run.commanded * max(1.0, near(ratios, run.speed)) for run in follows]
+    # What it goes beyond that is overshoot.
+    beyond = [
+        run.farthest - run.commanded * min(FASTEST[1], max(1.0, near(ratios, run.speed)))
+        for run in follows
+    ]
+    slowest = slowest_of(heard, axis)
+    goes = [(run, found) for run in heard if run.speed > LOWEST[axis] and (found := run.steady)]
+    goes = [one for one in goes if one[0].speed > (slowest or 0.0)]
+    both = [_ratio([one for one in goes if one[0].sign == sign]) for sign in (-1.0, 1.0)]
     stopping: dict[float, list[Run]] = {}
     for run in sorted(stops, key=lambda one: one.speed):
         stopping.setdefault(round(run.speed, 2), []).append(run)
     return AxisFigures(
         runs=runs,
-        slowest=slowest_of(heard, axis),
+        slowest=slowest,
         response=_slope([(found.speed, found.behind, found.sure) for _, found in steady]),
         braking=_slope(
             [(found.speed, found.rolls, found.sure) for run, found in steady if run in stops]
         ),
         overshoot=max([0.0, *beyond]) if beyond else None,
         drift=drifts and abs(drifts[2] if axis == MOVE else drifts[TURN]),
-        ratio=_slope([(run.speed, found.ratio * run.speed, found.sure) for run, found in steady]),
+        ratio=_ratio(steady),
+        ratios=tuple(ratio for ratio in both if ratio is not None),
         executed=(float(np.median(shares)), min(shares), max(shares)) if shares else None,
         stopping=tuple(
             (speed, max(run.farthest - run.at(run.end) for run in at), max(run.took for run in at))
@@ -328,6 +362,11 @@ def rate_of(times: Sequence[float] | np.ndarray) -> float | None:
 def median(values: Sequence[float] | np.ndarray) -> float | None:
     """The median; None of an empty list."""
     return float(np.median(values)) if len(values) else None
+
+
+def _ratio(runs: Sequence[tuple[Run, Steady]]) -> float | None:
+    """The steady speed of these runs over the commanded."""
+    return _slope([(run.speed, found.ratio * run.speed, found.sure) for run, found in runs])
 
 
 def _slope(points: Sequence[tuple[float, float, float]]) -> float | None:

@@ -15,11 +15,13 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
-from ..nav.motion import REACTION, Axis, Limits
+from ..nav.footprint import SOURCES
+from ..nav.motion import REACTION, SHARE, Axis, Limits
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from ..share import page
 from .camera import FITS, LAGS, Lags, blur_of, lags_of
 from .figures import (
+    FASTEST,
     MOVE,
     TURN,
     AxisFigures,
@@ -32,10 +34,14 @@ from .figures import (
     rate_of,
     timeout_of,
 )
-from .trials import TrialSettings
+from .lidar import body_around, mount_of, own_points
+from .trials import BLOCKED, TrialSettings
 
 DRIFTS = (0.02, 0.05)  # m/s, rad/s at most of a base that stands
-SCALE = 0.05  # of a metre that odometry may be off by
+SCALE, BY_LIDAR = 0.05, 0.1  # of a metre that odometry may be off by: by a tape, and by a lidar
+TURNED = math.radians(10)  # that a lidar may be off by
+NO_FIGURE = -0.05  # s; less is no braking time, but a wall's
+SET_SCALE = "set the scale of commands or of odometry in its driver"
 SLOW_ODOMETRY, SLOW_CAMERA = 10.0, 5.0  # messages a second at least
 SHARP = 0.6  # of the sharpness at least, while it turns
 VARIES = 0.05  # s by which the lag may differ between thirds of the time
@@ -50,7 +56,8 @@ class CommissionReport:
     """``lines``: (what, value) to read; ``missing``: unknown figures; ``parameters`` by node.
 
     Sentences: ``refused``: what makes the robot unfit to drive, ``slower``: which speeds are
-    refused, ``stands``: why it must stand while deciding.
+    refused, ``stands``: why it must stand while deciding, ``notes``: what else to know.
+    ``obstacles``: parameters by a lidar; ``told``: metres by odometry of one by the tape.
     """
 
     axes: tuple[AxisFigures, AxisFigures]
@@ -58,9 +65,12 @@ class CommissionReport:
     refused: list[str] = field(default_factory=list)
     slower: list[str] = field(default_factory=list)
     stands: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    obstacles: dict[str, Any] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     lags: Lags | None = None
+    told: float | None = None
 
     def tell(self, what: str, value: Any, text: str, each: float = 1.0) -> None:
         """Add a figure (one number or several) formatted by ``text``; None: add it to the unknown
@@ -79,6 +89,7 @@ class CommissionReport:
         return [
             *(f"refused: {one}" for one in [*self.refused, *self.slower]),
             *(f"stands to decide: {one}" for one in self.stands),
+            *(f"note: {one}" for one in self.notes),
         ]
 
     def __str__(self) -> str:
@@ -91,10 +102,14 @@ class CommissionReport:
 def report_of(recording: TrialMeasurements, settings: TrialSettings) -> CommissionReport:
     """The report of a recording, even of an incomplete one."""
     report = CommissionReport((axis_figures(recording, MOVE), axis_figures(recording, TURN)))
+    report.told = recording.metre and recording.metre[1] / recording.metre[0]
     _tell_axis(report, MOVE, "moves", "{:.3f} m", 1.0)
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
     _tell_base(report, recording)
     _tell_camera(report, recording)
+    for source in SOURCES:
+        if getattr(recording.obstacles, source):
+            _tell_lidar(report, recording, source)
     report.parameters = _parameters(report, settings)
     return report
 
@@ -104,8 +119,8 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
     found = report.axes[axis]
     for what, value, text, scale in (
         ("dead band", found.slowest, unit + "/s" if found.slowest else "none", each),
-        ("response", found.response and max(0.0, found.response), "{:.3f} s", 1.0),
-        ("braking", found.braking, "{:.3f} s", 1.0),
+        ("response", _lag(found.response), "{:.3f} s", 1.0),
+        ("braking", _lag(found.braking), "{:.3f} s", 1.0),
         ("speed over commanded", found.ratio, "{:.3f}", 1.0),
         ("executed", found.executed, "{:.2f} of the commanded (from {:.2f} to {:.2f})", 1.0),
         ("overshoot, at most", found.overshoot, unit, each),
@@ -120,6 +135,57 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
         report.refused.append(
             f"it moves though it is told to stand, {moving}/s: trim it, or have its driver stand"
         )
+    told = report.told if axis == MOVE and report.told else 1.0
+    least, most = (pick((*found.ratios, 1.0)) / told for pick in (min, max))
+    mean = float(np.mean(found.ratios or 1.0)) / told
+    if mean > FASTEST[0] or most > FASTEST[1]:
+        report.refused.append(
+            f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
+            f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
+        )
+    if least < 1 / SHARE:
+        report.notes.append(
+            f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
+            f"of its goal: {SET_SCALE}"
+        )
+    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
+        report.refused.append(f"{name}: {BLOCKED}")
+
+
+def _lag(value: float | None) -> float | None:
+    return None if value is None or value < NO_FIGURE else max(0.0, value)
+
+
+def _tell_lidar(report: CommissionReport, recording: TrialMeasurements, source: str) -> None:
+    """Report the mount of a lidar, and what it sees of the robot; adds to the parameters."""
+    problem, body = recording.blind.get(source, "nothing came"), recording.obstacles
+    if problem or source not in recording.scans:
+        return report.missing.append(f"{source}: {problem}")
+    own = own_points(recording, source)
+    mount = mount_of(recording, source, [run for found in report.axes for run in found.runs], own)
+    figures = mount and (math.degrees(mount.yaw), mount.told)
+    text = "turned by {:.0f} degrees; odometry tells {:.2f} m of a metre"
+    report.tell(f"{source}: its mount", figures, text)
+    if mount and (mount.hangs or abs(mount.yaw) > TURNED):
+        at = getattr(body, f"{source}_at")
+        yaw = math.remainder((-at.yaw if mount.hangs else at.yaw) - mount.yaw, math.tau)
+        roll = math.remainder(at.roll + math.pi * mount.hangs, math.tau)
+        found = {"yaw": round(yaw, 2) + 0.0, "roll": round(abs(roll), 5)}
+        report.obstacles[f"{source}_at"] = found
+        report.refused.append(
+            f"{source}: what it shows does not move as the base does; it would with "
+            f"obstacles.{source}_at.yaw: {found['yaw']:g} and roll: {found['roll']:g}"
+        )
+        return None
+    for name, far in body_around(own, body).items():
+        report.obstacles[name] = max(far, report.obstacles.get(name, 0.0))
+        report.notes.append(f"{source}: it sees the robot itself; obstacles.{name} is {far:g}")
+    if mount and abs(mount.told - 1.0) > BY_LIDAR:
+        report.refused.append(
+            f"odometry tells {mount.told:.2f} m of a metre by {source}: does the base slip? Or "
+            f"{SET_SCALE}"
+        )
+    return None
 
 
 def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
@@ -127,7 +193,7 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
     stamps, came = np.array(recording.stamps).reshape(-1, 2).T
     steps = [math.dist(a[1:3], b[1:3]) for a, b in pairwise(recording.poses)]
     timeout, rate = timeout_of(recording, report.axes), rate_of(stamps)
-    scale = recording.metre and recording.metre[1] / recording.metre[0]
+    scale = report.told
     endless = timeout == math.inf
     for what, value, text in (
         ("zero commands", obeys_zero(recording), "it stands {:.2f} s after the first"),
@@ -174,7 +240,8 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         ("camera: lag", found, "{:.2f} s, fit {:.2f}, from {:.2f}"),
         ("camera: sharpness when it turns", blur, "{:.2f} of that at rest, at {:.1f} rad/s"),
     ):
-        report.tell(what, value, text)
+        if rate is not None:  # else one sentence says it
+            report.tell(what, value, text)
     sentences = {
         f"the camera's lag is not known: {unknown}": bool(unknown),
         f"pictures come at {rate or 0.0:.1f} Hz; {SLOW_CAMERA:g} are needed": (
@@ -198,24 +265,34 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
         "stops_within": settings.stops_within,
     }
     tried = min(settings.speed, tried_within(moves, settings))
+    faster, turning = (found.fastest for found in report.axes)
     # What it needed at the speeds that it may have, so that Axis.stopping is never less.
-    ways = [far - speed * (moves.braking or 0.0) for speed, far, _ in moves.stopping]
+    beyond = REACTION * (faster - 1.0) - max(0.0, moves.braking or 0.0)
+    ways = [far + speed * beyond for speed, far, _ in moves.stopping]
     slow = [way for way, (speed, *_) in zip(ways, moves.stopping, strict=True) if speed <= tried]
     move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *slow])):.3f}")
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
-    top = math.floor(100 * min(fastest.top_speed, tried) + 1e-6) / 100
-    if top < settings.speed:
+    asked = round(settings.speed / faster, 2)  # the base goes faster than its command
+    limits["turn_speed"] = round(settings.turn_speed / turning, 2)
+    if asked < settings.speed or limits["turn_speed"] < settings.turn_speed:
+        report.notes.append(
+            "it outruns its commands; limits.speed and limits.turn_speed are lower by that"
+        )
+    top = min(asked, math.floor(100 * min(fastest.top_speed, tried) + 1e-6) / 100)
+    if top < max(0.05, fastest.move.slowest):
+        report.refused.append("it is slower to stop than to move: there is no speed for it")
+    elif top < asked:
         report.slower.append(
             f"above {top:g} m/s it does not stand within {settings.stops_within:g} m of a fault, "
             "or was not tried; limits.speed is that"
         )
-    if top < max(0.05, fastest.move.slowest):
-        report.refused.append("it is slower to stop than to move: there is no speed for it")
     drive = STOP_AND_GO if report.stands or report.refused else CONTINUOUS
     limits["speed"] = max(0.05, top)
     nodes: dict[str, Any] = {
         "navigator": {"drive": drive, "limits": {**limits, "move": move, "turn": turn}}
     }
+    if report.obstacles:
+        nodes["navigator"]["obstacles"] = report.obstacles
     if report.lags and not report.stands:
         nodes["drafter"] = {"camera_lag": round(max(0.0, report.lags.most), 2)}
     return {f"/**/{node}": {"ros__parameters": values} for node, values in nodes.items()}
@@ -236,7 +313,7 @@ def tried_within(moves: AxisFigures, settings: TrialSettings) -> float:
     if not moves.stopping:
         return settings.speed
     speeds, ways, _ = np.array(moves.stopping).T
-    totals = np.maximum.accumulate(ways + REACTION * speeds * (moves.ratio or 1.0))
+    totals = np.maximum.accumulate(ways + REACTION * speeds * moves.fastest)
     return float(np.interp(settings.stops_within, [0.0, *totals], [0.0, *speeds]))
 
 
@@ -248,6 +325,7 @@ def write_parameters(report: CommissionReport, path: Path) -> Path:
     if report.refused:
         path = path.with_suffix(".refused" + path.suffix)
     said = ["Written by edge-cloud-spec commission; launch with robot:=FILE.", *report.sentences]
+    said += [f"not measured: {one}" for one in report.missing]
     text = "".join(f"# {one}\n" for one in said)
     write_whole(path, text + yaml.safe_dump(report.parameters, sort_keys=False))
     return path

@@ -8,8 +8,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,26 @@ from std_msgs.msg import Bool
 
 from ..bringup.graph import ParameterFile, full_name
 from ..errors import UserError
-from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
+from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
+from ..nav.footprint import Points
 from ..nav.motion import PERIOD
 from ..nav.pose import Pose, Velocity, yaw_of
 from ..nav.watchdog import Watchdog
-from ..nodes.base_output import SPORT_TOPIC, OutputSettings, make_output
+from ..nodes.base_output import SPORT_TOPIC, make_output
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
+from ..nodes.navigator import LIDARS, NodeSettings
 from ..nodes.runtime.node_thread import NodeThread
+from ..nodes.runtime.parameters import changed
 from ..nodes.runtime.qos import EVERY_PUBLISHER, SENSOR_DATA
 from ..nodes.runtime.subscription_thread import SubscriptionThread
 from .camera import frame_of
+from .lidar import EVERY
 from .trials import Event
 
 SIMULATED = "sim/outcome"  # what simulators publish, and no robot
 FOUND_S, LOOKS = 10.0, 50  # s to find odometry, and how often it is looked for
 MORE_S = 1.5  # s more, to find who else is there
+OURS = ("output.", "obstacles.", "base_frame")  # of the navigator's parameters
 GRACE_S = 0.3  # s after a command that this program did not renew, until it is stopped
 
 
@@ -56,12 +62,20 @@ class RosRobot:
         try:
             file = ParameterFile.read(Path(args.parameters)) if args.parameters else None
             said = file.of(full_name(args.namespace, "navigator")) if file else {}
-            output = {k[7:]: v for k, v in said.items() if k.startswith("output.")}
-            self.output = make_output(node, OutputSettings(**output), "base_link")
+            given = {name: value for name, value in said.items() if name.startswith(OURS)}
+            given |= {f"obstacles.{s}": topic for s in LIDARS if (topic := getattr(args, s))}
+            settings = changed(NodeSettings(), given)
+            self.obstacles, self._base_frame = settings.obstacles, settings.base_frame
+            self.output = make_output(node, settings.output, settings.base_frame)
             self._check_alone()
         except (TypeError, ValueError) as error:
-            raise UserError(f"{args.parameters}: output: {error}") from None
+            raise UserError(f"{args.parameters}: {error}") from None
         self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
+        self._looked = dict.fromkeys(LIDARS, 0.0)
+        for source, (kind, read) in LIDARS.items():
+            if topic := getattr(self.obstacles, source):
+                on_lidar = partial(self._on_lidar, source, read)
+                self._pictures.subscribe(kind, topic, on_lidar, SENSOR_DATA)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._pictures.subscribe(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)
         self._pictures.subscribe(Image, RAW, self._on_picture, SENSOR_DATA)
@@ -141,6 +155,15 @@ class RosRobot:
         at, yaw = message.pose.pose.position, yaw_of(message.pose.pose.orientation)
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         self._hear(Odometry(Pose(at.x, at.y, yaw), stamp, self._now() - stamp / 1e9))
+
+    def _on_lidar(self, source: str, read: Callable[..., Points], message: Any) -> None:
+        if time.monotonic() - self._looked[source] < EVERY:
+            return
+        self._looked[source] = time.monotonic()
+        try:
+            self._hear(Scan(source, 0, points=read(message, self.obstacles, self._base_frame)))
+        except ValueError as error:
+            self._hear(Scan(source, 0, problem=str(error)))
 
     def _on_picture(self, message: Any) -> None:
         came, kind = self._now(), type(message).__name__

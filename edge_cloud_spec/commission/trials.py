@@ -6,6 +6,7 @@ The trials are functions that call each other. Each waits, one period at a time,
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -13,15 +14,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
+from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
 from ..nav.motion import PERIOD, REACTION
 from ..nav.pose import STILL, Velocity, wrap
 from ..nav.watchdog import REPEATS
 from ..options import Bounded, bounded
 from .camera import PictureFeatures
-from .figures import GAP, MOVE, SILENT, TURN, TrialMeasurements, axis_figures, drift_of, runs_of
+from .figures import (
+    FASTEST,
+    GAP,
+    MOVE,
+    SILENT,
+    TURN,
+    TrialMeasurements,
+    axis_figures,
+    drift_of,
+    runs_of,
+)
+from .lidar import thinned
 
-CIRCLE = 1.5  # m around the start, which it never leaves
+CIRCLE = 1.5  # m around where a person agreed to a trial, which it never leaves
 AHEAD = 0.4  # s of driving that are left to the circle's edge
 LOST = 1.0  # s without odometry whose stamps go on, after which it ends
 TRIES = 3  # of a trial in which odometry paused for less
@@ -29,6 +41,7 @@ APPEARS = 5.0  # s that odometry has to appear
 JUMP = ((0.15, 2.5), (0.35, 6.0))  # m and m/s, rad and rad/s that odometry goes on by at most
 AGAINST = (0.12, 0.6)  # m, rad against a command
 FAR = (0.35, 0.6)  # m, rad beyond twice a command
+ASTRAY = (0.35, math.radians(30))  # m aside or in a turn, rad of turning in a move
 SHOULD = (0.35, 0.8)  # m, rad of commands after which it must have moved,
 FOLLOWS = 0.25  # by this share
 STARTS = 0.4  # s that a base may take to get going, as legs do from a stand
@@ -47,9 +60,13 @@ SHORT = (0.35, 0.15)  # s of a small step
 HOME = (0.12, 0.3)  # m, rad from its start at which a trial may begin
 LOOKS = (1.1, 0.5, 1.5, 0.8, 1.3, 0.6, 1.0, 1.4, 0.7, 1.2, 0.9, 1.6)  # s of turning
 PAUSES = (0.3, 0.9, 0.5, 1.2)  # s
+BLOCKED = (
+    "it lost its speed while it was told to go on, as odometry has it: is something in its way "
+    "(clear 2 m around it), or does odometry freeze?"
+)
 GARBAGE = 3  # answers that say nothing, after which it ends
 
-Event = Odometry | PictureFeatures | Instruction | EStop | Hold | Tick
+Event = Odometry | PictureFeatures | Scan | Instruction | EStop | Hold | Tick
 Pose = tuple[float, float, float, float]
 """As of a recording: s, m, m, rad."""
 
@@ -105,6 +122,8 @@ class Commission:
         self._stops = REPEATS  # messages of the stop that holds
         self._velocity = STILL
         self._drift = (0.0, 0.0, 0.0)
+        self._start: Pose | None = None  # where the person agreed
+        self._undrifted = 0j  # m from there, if the drift is odometry's and not the base's
         self._slowest = [0.0, 0.0]
         self._answer: str | None = None
 
@@ -113,7 +132,7 @@ class Commission:
         standing."""
         trials: tuple[tuple[str, Callable[[], None]], ...] = (
             (
-                "Stand at the e_stop, with 2 m free around the robot. First it stands for 8 s.",
+                "Stand at the e_stop. First it stands for 8 s.",
                 self._stand,
             ),
             (
@@ -156,7 +175,9 @@ class Commission:
                     self._home()
                 self._agree(text)
                 trial()
-                return self._home()
+                if trial != self._metre:  # there odometry drifted while a person measured
+                    self._home()
+                return
             except OdometryInterrupted as pause:
                 self.robot.say(f"  {pause}: it stands, and repeats this")
         raise Stop(f"odometry is missing: it paused in each of {TRIES} tries")
@@ -197,6 +218,11 @@ class Commission:
             self._now = now
             if isinstance(event, PictureFeatures):
                 self.recording.frames.append(event)
+            elif isinstance(event, Scan):
+                self.recording.blind[event.source] = event.problem
+                if self._answer is not None and not event.problem:  # a person may take hours
+                    scans = self.recording.scans.setdefault(event.source, [])
+                    scans.append((now, thinned(event.points)))
             elif isinstance(event, Odometry):
                 self._hear_odometry(event)
             elif isinstance(event, Instruction):
@@ -222,9 +248,15 @@ class Commission:
         self._stamp, self._came = event.stamp, self._now
         poses.append((self._now, pose.x, pose.y, yaw + turned))
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
-        away = math.dist(poses[-1][1:3], poses[0][1:3])
-        if away + AHEAD * self._velocity.speed > CIRCLE:
-            raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}")
+        start = self._start = self._start or poses[0]
+        lasted = self._now - start[0]
+        step = cmath.rect(1.0, -self._drift[TURN] * lasted) * complex(pose.x - x, pose.y - y)
+        self._undrifted += step
+        away = max(math.dist(poses[-1][1:3], start[1:3]), abs(self._undrifted))
+        drifted = self._drift[2] * lasted
+        away += -drifted if self._velocity == STILL else drifted + AHEAD * self._velocity.speed
+        if away > CIRCLE:
+            raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}, drift included")
 
     def _periods(self, seconds: float) -> Iterator[float]:
         """Yield the elapsed seconds each period, for ``seconds``; waits a period after each."""
@@ -267,8 +299,9 @@ class Commission:
 
     def _agree(self, text: str) -> None:
         for _ in range(GARBAGE):
-            answer = self._ask(f"{text} Go on? [y/n] ")
+            answer = self._ask(f"{text} Go on, with 2 m free around it? [y/n] ")
             if answer in ("y", "yes"):
+                self._start, self._undrifted = self.recording.poses[-1], 0j
                 return
             if answer in ("n", "no", "q"):
                 raise Stop("you said no")
@@ -304,15 +337,22 @@ class Commission:
         before, sign, begun = self.recording.poses[-1], math.copysign(1.0, speed), self._now
         velocity = Velocity(speed) if axis == MOVE else Velocity(wz=speed)
         for _ in self._periods(seconds):
-            self._check(axis, sign * self._since(before)[axis], abs(speed), self._came - begun)
+            self._check(axis, sign, before, abs(speed), self._came - begun)
             self._send(velocity)
-        self._check(axis, sign * self._since(before)[axis], abs(speed), self._came - begun)
+        self._check(axis, sign, before, abs(speed), self._came - begun)
         self._rest()
+        if self._slowest[axis] and any(
+            run.blocked for run in runs_of(self.recording)[-1:] if run.begin >= begun
+        ):
+            raise Stop(BLOCKED)
 
-    def _check(self, axis: int, made: float, speed: float, seconds: float) -> None:
+    def _check(self, axis: int, sign: float, before: Pose, speed: float, seconds: float) -> None:
         """Raise Stop if the base does not follow its commands; m or rad."""
-        commanded, drifts = speed * seconds, abs(self._drift[axis]) * seconds
-        due = speed * (seconds - STARTS)
+        since = ahead, turned, aside = self._since(before)
+        made, commanded = sign * since[axis], speed * seconds
+        drifts, due = abs(self._drift[axis]) * seconds, speed * (seconds - STARTS)
+        slides = math.hypot(0.0 if axis == MOVE else ahead, aside) - self._drift[2] * seconds
+        spins = (abs(turned) - abs(self._drift[TURN]) * seconds) * (axis == MOVE)
         for is_wrong, why in (
             (
                 made < -AGAINST[axis] - drifts,
@@ -321,6 +361,11 @@ class Commission:
             (
                 made > 2 * commanded + FAR[axis] + drifts,
                 "it moves by more than twice its commands, as odometry has it",
+            ),
+            (
+                slides > ASTRAY[MOVE] or spins > ASTRAY[TURN],
+                f"it {('turns or goes aside', 'moves')[axis]} when it is told to "
+                f"{('move', 'turn')[axis]}, as odometry has it: look at the axes of both",
             ),
             (
                 due > SHOULD[axis] + drifts and made < FOLLOWS * due,
@@ -338,7 +383,7 @@ class Commission:
     def _home(self) -> None:
         """Drive back to near the start, bounded by commands and by odometry."""
         for _ in range(3):
-            ahead, turned, aside = self._since(self.recording.poses[0])
+            ahead, turned, aside = self._since(self._start or self.recording.poses[0])
             far, turned = math.hypot(ahead, aside), wrap(turned)
             bearing = wrap(math.atan2(-aside, -ahead) - turned)
             back = abs(bearing) > math.pi / 2
@@ -416,12 +461,12 @@ class Commission:
     def _faster(self, axis: int, most: float) -> None:
         least = min(self._easy(axis, EASY[axis]), most)
         for speed in sorted({least, (least + most) / 2, most}):
-            if axis == MOVE and not self._stands_from(speed):
-                self.robot.say(
-                    f"  {speed:.2g} m/s is too fast to stand within its bound; not tried"
-                )
+            ratio = axis_figures(self.recording, axis).fastest
+            too_far = axis == MOVE and not self._stands_from(speed)
+            if too_far or speed * ratio > FASTEST[1] * most:
+                why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
+                self.robot.say(f"  {speed:.2g} {RATES[axis]} is too fast to {why}")
                 return
-            ratio = max(1.0, axis_figures(self.recording, axis).ratio or 1.0)
             for seconds in (min(LONG, WAY[axis] / speed / ratio), SHORT[axis]):
                 for sign in (1, -1):
                     self._drive(axis, sign * speed, seconds)
@@ -429,7 +474,8 @@ class Commission:
 
     def _stands_from(self, speed: float) -> bool:
         found = axis_figures(self.recording, MOVE)
-        beyond = (found.overshoot or 0.0) + speed * (REACTION + (found.braking or 0.0))
+        lasts = REACTION * found.fastest + max(0.0, found.braking or 0.0)
+        beyond = (found.overshoot or 0.0) + speed * lasts
         return beyond <= self.settings.stops_within
 
     def _look(self) -> None:

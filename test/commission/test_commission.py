@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from helpers.bags import make_bag
@@ -17,11 +18,18 @@ from helpers.commissioned import Kinematic, Trial, write_bag
 from edge_cloud_spec.bringup.graph import GraphSettings, NodeSpec, command
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.commission.bag import recording_of
-from edge_cloud_spec.commission.figures import MOVE, TURN, axis_figures, runs_of
-from edge_cloud_spec.commission.report import page_of, report_of, write_parameters, write_whole
+from edge_cloud_spec.commission.figures import FASTEST, MOVE, TURN, axis_figures, runs_of
+from edge_cloud_spec.commission.report import (
+    CommissionReport,
+    page_of,
+    report_of,
+    write_parameters,
+    write_whole,
+)
 from edge_cloud_spec.commission.trials import CIRCLE, TrialSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.events import EStop, Hold
+from edge_cloud_spec.nav.motion import REACTION, Axis
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.settings import NavigatorSettings
 
@@ -94,7 +102,7 @@ def test_another_base_is_not_taken_for_it() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_it_stands_and_nothing_is_left_to_write_when_it_is_interrupted_anywhere(seed: int) -> None:
-    abort = random.Random(seed).uniform(0.0, 125.0)
+    abort = Random(seed).uniform(0.0, 125.0)
     trial = Trial(Kinematic(0.2, 0.2), seed=seed).run([(abort, Hold("Ctrl-C"))])
     assert trial.problem == "Ctrl-C" and trial.halts >= 11
     assert trial.velocity == (0.0, 0.0) and max(map(abs, trial.base.rates)) < 0.01
@@ -108,7 +116,7 @@ def pauses(at: float, lasts: float) -> Callable[[Pose, float], Pose | None]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_short_pause_of_odometry_only_repeats_the_trial(seed: int) -> None:
-    draw = random.Random(seed)
+    draw = Random(seed)
     lasts = draw.uniform(0.3, 0.95)
     base = Kinematic(0.2, 0.2)
     trial = Trial(base, odometry=pauses(draw.uniform(100.0, 220.0), lasts), seed=seed).run()
@@ -116,6 +124,109 @@ def test_a_short_pause_of_odometry_only_repeats_the_trial(seed: int) -> None:
     recording = trial.commission.recording
     for axis in (MOVE, TURN):
         assert not wrong(vars(axis_figures(recording, axis)), truth_of(base, axis)), axis
+
+
+def answered(text: str, trial: Trial) -> str:
+    """A person who agrees, and has no tape."""
+    return "" if "cm did" in text else trial.agree(text)
+
+
+def limits_of(report: CommissionReport) -> dict[str, Any]:
+    """The limits that it writes."""
+    return report.parameters["/**/navigator"]["ros__parameters"]["limits"]
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.05, 1.12, 1.3, 1.5, 1.9])
+def test_a_base_that_outruns_its_commands_is_refused_or_its_limits_are_lower(gain: float) -> None:
+    trial = Trial(Kinematic(0.15, 0.15, gain=gain), answered).run()
+    report = report_of(trial.commission.recording, TrialSettings())
+    limits = limits_of(report)
+    assert trial.problem == "" and trial.fastest < FASTEST[1] * 0.6 * 1.02
+    assert bool(report.refused) == (gain > FASTEST[0])
+    assert limits["speed"] * gain <= 0.61 and limits["turn_speed"] * gain <= 1.21
+    assert limits["speed"] == pytest.approx(0.6 / gain, abs=0.02) or report.refused
+    axis, speed = Axis(**limits["move"]), limits["speed"]
+    assert axis.stopping(speed) >= speed * gain * (REACTION + 0.9 * 0.15) or report.refused
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        Kinematic(follows=lambda v, w: (1.6 * v, w)),
+        Kinematic(follows=lambda v, w: (1.6 * v if v > 0.0 else v, w)),
+        Kinematic(follows=lambda v, w: (v, 1.6 * w if w < 0.0 else w)),
+        Kinematic(told=1.3),
+    ],
+)
+def test_one_axis_one_direction_or_odometry_alone_that_is_too_much_is_refused(
+    base: Kinematic,
+) -> None:
+    report = report_of(Trial(replace(base), answered).run().commission.recording, TrialSettings())
+    assert "of its commands" in report.refused[0]
+
+
+def test_a_tape_counts_where_base_and_odometry_are_wrong_by_the_same() -> None:
+    base = Kinematic(gain=1.3, told=1 / 1.3)
+    report = report_of(Trial(base).run().commission.recording, TrialSettings())
+    assert "moves: it goes up to 1.30 of its commands" in "".join(report.refused)
+    assert "0.77 m of a metre by the tape" in "".join(report.refused)
+
+
+@pytest.mark.parametrize(
+    "follows",
+    [lambda v, w: (0.6 * v, w), lambda v, w: (max(-0.2, v), w)],
+)
+def test_a_base_that_is_too_slow_to_arrive_is_told(
+    follows: Callable[[float, float], tuple[float, float]], tmp_path: Path
+) -> None:
+    report = report_of(
+        Trial(Kinematic(follows=follows), answered).run().commission.recording, TrialSettings()
+    )
+    text = write_parameters(report, tmp_path / "robot.yaml").read_text()
+    assert "a step ends short of its goal" in text
+    ideal = report_of(Trial(Kinematic(), answered).run().commission.recording, TrialSettings())
+    assert not ideal.notes and not ideal.refused
+
+
+@pytest.mark.parametrize("wall", [0.3, 0.5, 0.7, 0.8])
+@pytest.mark.parametrize("lag", [0.05, 0.15])
+def test_a_wall_ends_it_and_no_figure_is_made_of_it(wall: float, lag: float) -> None:
+    trial = Trial(Kinematic(lag, lag, wall=wall), answered).run()
+    assert any(why in (trial.problem or "") for why in ("lost its speed", "does not follow"))
+    figures = dict(report_of(trial.commission.recording, TrialSettings()).lines)
+    assert not figures.get("moves: braking", "").startswith("-")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_and_a_gait_are_no_wall(seed: int) -> None:
+    random, draw = np.random.default_rng(seed), Random(seed)
+    sways, beats = draw.uniform(0.0, 0.006), draw.uniform(2.0, 4.0)
+
+    def sway(pose: Pose, now: float) -> Pose:
+        dx, dy = random.normal(0.0, 0.002, 2)
+        dx += sways * math.sin(math.tau * beats * now)
+        return replace(pose, x=pose.x + dx, y=pose.y + dy, yaw=pose.yaw + random.normal(0, 0.003))
+
+    lag = draw.uniform(0.05, 0.25)
+    trial = Trial(Kinematic(lag, lag, gain=draw.uniform(0.85, 1.08)), odometry=sway).run()
+    report = report_of(trial.commission.recording, TrialSettings())
+    assert trial.problem == "" and not report.refused
+
+
+@pytest.mark.parametrize(
+    ("metres", "radians"),
+    [(0.0, 0.0), (0.002, 0.0), (0.005, 0.01), (0.019, 0.0), (0.0, 0.05), (0.05, 0.02), (0.2, 0.3)],
+)
+def test_it_stays_in_its_circle_where_odometry_drifts_and_the_base_does_not(
+    metres: float, radians: float
+) -> None:
+    def drifts(pose: Pose, now: float) -> Pose:
+        lasted = now - 100.0
+        return Pose(pose.x + metres * lasted, pose.y, pose.yaw + radians * lasted)
+
+    trial = Trial(Kinematic(0.1, 0.1), answered, odometry=drifts).run()
+    assert trial.astray < CIRCLE
+    assert trial.problem == "" or metres + radians > 0.01
 
 
 class Sticky(Kinematic):
@@ -166,9 +277,14 @@ def freezes(at: float) -> Callable[[Pose, float], Pose]:
         (Kinematic(slowest=(0.5, 0.0)), None, "does not move|does not follow"),
         (Kinematic(told=0.1), None, "does not move at up to 0.3 m/s"),
         (Kinematic(told=3.0), None, "more than twice"),
+        (Kinematic(follows=lambda v, w: (w, v)), None, "moves when it is told to turn"),
+        (Kinematic(follows=lambda v, w: (v, w + 2 * v)), None, "when it is told to move"),
+        (Kinematic(follows=lambda v, w: (max(v, 0.0), w)), None, "does not move|does not follow"),
+        (Kinematic(), lambda p, now: replace(p, yaw=-p.yaw), "against its commands"),
+        (Kinematic(), lambda p, now: replace(p, x=-p.y, y=p.x), "goes aside|does not"),
         (Kinematic(), lambda pose, now: None, "there is no odometry"),
         (Kinematic(), freezes(0.0), "does not move|does not follow"),
-        (Kinematic(), freezes(195.0), "does not follow"),
+        (Kinematic(), freezes(195.0), "does not follow|does odometry freeze"),
         (Kinematic(), pauses(180.0, 1e9), "stamps did not go on"),
         (Kinematic(), pauses(180.0, 1.2), "stamps did not go on"),
         (Kinematic(), lambda p, now: p if now % 4.0 < 3.2 else None, "paused in each of 3 tries"),
@@ -266,7 +382,7 @@ def test_a_bag_of_the_drive_tells_the_same_and_what_is_not_in_it(
     said = capsys.readouterr().out
     assert "moves: dead band                  0.100 m/s" in said
     assert "braking                    0.19" in said
-    assert "not measured: camera: lag" in said and "0.6 m and more" in said
+    assert "not known: there were no pictures" in said and "0.6 m and more" in said
     assert (tmp_path / "robot.html").is_file() and not (tmp_path / "robot.yaml").exists()
     recording.commands.clear()
     del recording.poses[:-2000]  # 40 s

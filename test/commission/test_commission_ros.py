@@ -16,11 +16,12 @@ from helpers.cloud.grpc_cloud import until
 from helpers.commissioned import Kinematic
 from helpers.graph.ros_domain import ros_domain
 from nav_msgs.msg import Odometry
+from sensor_msgs.msg import LaserScan
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.commission.command import add_commission_arguments
 from edge_cloud_spec.commission.robot import GRACE_S, RosRobot
-from edge_cloud_spec.nav.events import EStop
+from edge_cloud_spec.nav.events import EStop, Scan
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
@@ -78,6 +79,36 @@ def test_its_own_watchdog_stops_a_base_but_where_its_time_out_is_tried_and_an_e_
         until(lambda: base.heard[-1] == (0.0, 0.0))
         robot.command(Velocity(0.3))
         until(lambda: (0.3, 0.0) in base.heard and base.heard[-1] == (0.0, 0.0))
+    finally:
+        robot.close()
+
+
+def test_a_lidar_is_read_as_the_navigators_parameters_say_and_named_if_it_cannot_be(
+    base: Base, tmp_path: Path
+) -> None:
+    file = tmp_path / "nav.yaml"
+    file.write_text(
+        "/**/navigator:\n  ros__parameters:\n    use_sim_time: false\n"
+        "    obstacles: {scan: other, scan_at: {frame: laser, yaw: 3.1415927}}\n"
+    )
+    parser = argparse.ArgumentParser()
+    add_commission_arguments(parser)
+    given = ["--yes", "--cmd-vel", "go", "--scan", "front", "--parameters", str(file)]
+    robot = RosRobot(parser.parse_args(given))
+    scans, node = [], base.thread.node
+    publisher = node.create_publisher(LaserScan, "front", SENSOR_DATA)
+
+    def hears(frame: str) -> Scan:
+        scan = LaserScan(angle_increment=0.1, range_min=0.1, range_max=9.0, ranges=[2.0] * 9)
+        scan.header.frame_id = frame
+        publisher.publish(scan)
+        scans.extend(event for _, event in robot.period() if isinstance(event, Scan))
+        return scans[-1] if scans else Scan("", 0)
+
+    try:
+        until(lambda: len(hears("laser").points) == 9)
+        assert scans[-1].points[0] == pytest.approx([-2.0, 0.0], abs=1e-6)
+        until(lambda: "its frame is 'base_link'" in hears("base_link").problem)
     finally:
         robot.close()
 

@@ -15,10 +15,11 @@ from helpers.run_bag import Said, odometry, write_run
 from edge_cloud_spec.commission.camera import WIDE, PictureFeatures
 from edge_cloud_spec.commission.figures import TrialMeasurements
 from edge_cloud_spec.commission.trials import Commission, Event, TrialSettings
-from edge_cloud_spec.nav.events import Instruction, Odometry, Tick
+from edge_cloud_spec.nav.events import Instruction, Odometry, Scan, Tick
+from edge_cloud_spec.nav.footprint import ObstacleSettings, Points
 from edge_cloud_spec.nav.pose import Pose, Velocity
 
-DT, ODOMETRY, TICK, PICTURE = 0.01, 2, 5, 7  # s, and every so many of them
+DT, ODOMETRY, TICK, PICTURE, SCAN = 0.01, 2, 5, 7, 40  # s, and every so many of them
 EPOCH = 1_700_000_000.0
 
 
@@ -32,6 +33,7 @@ class Kinematic:
     drift: tuple[float, float] = (0.0, 0.0)
     told: float = 1.0
     gain: float = 1.0
+    wall: float = math.inf  # m ahead of its start, which it cannot pass
     timeout: float = 0.5
     follows: Callable[[float, float], tuple[float, float]] | None = None
     x: float = 0.0
@@ -49,7 +51,53 @@ class Kinematic:
             self.rates[axis] = wanted + (self.rates[axis] - wanted) * keep
         self.yaw += self.rates[1] * dt
         self.x += self.rates[0] * math.cos(self.yaw) * dt
+        if self.x > self.wall:
+            self.x, self.rates[0] = self.wall, 0.0
         self.y += self.rates[0] * math.sin(self.yaw) * dt
+
+
+WALLS = np.array(  # [n, 2, 2] m: ends of a room's walls and of a cupboard in it, around the start
+    [
+        [[-3.1, -2.4], [2.9, -2.4]],
+        [[2.9, -2.4], [2.9, 2.7]],
+        [[2.9, 2.7], [-3.1, 2.7]],
+        [[-3.1, 2.7], [-3.1, -2.4]],
+        [[1.1, 2.7], [1.1, 2.1]],
+        [[1.1, 2.1], [2.0, 2.1]],
+        [[2.0, 2.1], [2.0, 2.7]],
+    ]
+)
+CORRIDOR = np.array([[[-40.0, 1.2], [40.0, 1.2]], [[-40.0, -1.2], [40.0, -1.2]]])
+
+
+@dataclass
+class Lidar:
+    """A planar lidar of 360 rays in a room; its points are turned by ``yaw`` and, if it ``hangs``,
+    mirrored, and some always show the robot itself (``legs``: [n, 2] m)."""
+
+    yaw: float = 0.0
+    hangs: bool = False
+    legs: Points = field(default_factory=lambda: np.empty((0, 2)))
+    walls: Points = field(default_factory=lambda: WALLS)
+    noise: float = 0.015
+    lag: float = 0.1
+
+    def points(self, pose: Pose, random: np.random.Generator) -> Points:
+        angles = np.radians(np.arange(-180.0, 180.0))
+        rays = np.stack([np.cos(angles + pose.yaw), np.sin(angles + pose.yaw)], 1)[:, None]
+        begin, along = self.walls[:, 0] - (pose.x, pose.y), self.walls[:, 1] - self.walls[:, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            across = rays[..., 0] * along[:, 1] - rays[..., 1] * along[:, 0]
+            far = (begin[:, 0] * along[:, 1] - begin[:, 1] * along[:, 0]) / across
+            share = (begin[:, 0] * rays[..., 1] - begin[:, 1] * rays[..., 0]) / across
+        met = (far > 0.0) & (share >= 0.0) & (share <= 1.0)
+        near = np.where(met, far, np.inf).min(1)
+        near = near + random.normal(0.0, self.noise, len(near))
+        seen = np.stack([np.cos(angles), np.sin(angles)], 1)[near < 12.0] * near[near < 12.0, None]
+        legs = self.legs + random.normal(0.0, self.noise / 3, self.legs.shape)
+        cos, sin = math.cos(self.yaw), math.sin(self.yaw)
+        mirror = (1.0, -1.0 if self.hangs else 1.0)
+        return np.concatenate([seen, legs]) @ np.array([[cos, sin], [-sin, cos]]) * mirror
 
 
 class Trial:
@@ -62,9 +110,13 @@ class Trial:
         odometry: Callable[[Pose, float], Pose | None] = lambda pose, now: pose,
         camera: tuple[float, float] | None = (0.15, 0.0),
         seed: int = 0,
+        lidar: Lidar | None = None,
     ) -> None:
+        self.lidar, self.poses = lidar, [Pose()]
         self.base, self.answer, self.odometry, self.camera = base, answer, odometry, camera
         self.commission = Commission(self, TrialSettings())
+        if lidar is not None:
+            self.commission.recording.obstacles = ObstacleSettings(scan="scan")
         self.noise = np.random.default_rng(seed)
         self.scene = self.noise.normal(size=4096)
         self.now, self.steps = 100.0, 0
@@ -75,6 +127,7 @@ class Trial:
         self.pending: list[Event] = []
         self.given: list[tuple[float, Event]] = []
         self.way = self.farthest = 0.0
+        self.astray = self.fastest = 0.0  # m from where the person agreed last, m/s
         self.marked = self.base.x, self.base.y
         self.yaws = [0.0]
 
@@ -124,14 +177,21 @@ class Trial:
         fresh = self.now - self.sent <= self.base.timeout
         self.base.move(self.velocity if fresh else (0.0, 0.0), DT)
         self.yaws.append(self.base.yaw)
+        self.poses.append(Pose(self.base.x, self.base.y, self.base.yaw))
         self.way += math.hypot(self.base.x - x, self.base.y - y)
         self.farthest = max(self.farthest, math.hypot(self.base.x, self.base.y))
+        self.astray = max(self.astray, math.dist(self.marked, (self.base.x, self.base.y)))
+        self.fastest = max(self.fastest, abs(self.base.rates[0]))
         self.pending += [event for at, event in self.given if at <= self.now]
         self.given = [one for one in self.given if one[0] > self.now]
         if self.steps % ODOMETRY == 0:
             self._tell()
         if self.camera and self.steps % PICTURE == 0:
             self._see(*self.camera)
+
+        if self.lidar and self.steps % SCAN == 0:
+            then = self.poses[-1 - min(len(self.poses) - 1, round(self.lidar.lag / DT))]
+            self.pending.append(Scan("scan", 0, 0.0, self.lidar.points(then, self.noise)))
 
     def _tell(self) -> None:
         k = self.base.told

@@ -60,7 +60,7 @@ class Parameters(Generic[T]):
         descriptor = _descriptor(start, metadata)
         try:
             value = node.declare_parameter(name, start, descriptor).value
-            self.value = _changed(self.value, {name: _fit(name, start, value, metadata)})
+            self.value = changed(self.value, {name: _fit(name, start, value, metadata)})
         except (ValueError, InvalidParameterValueException, InvalidParameterTypeException) as bad:
             if node.has_parameter(name):
                 node.set_parameters([Parameter(name, value=start)])
@@ -74,7 +74,7 @@ class Parameters(Generic[T]):
         mine = {p.name: p.value for p in parameters if p.name in self._fields}
         try:
             fitted = {name: _fit(name, *self._with(name, value)) for name, value in mine.items()}
-            self.value = _changed(self.value, fitted)
+            self.value = changed(self.value, fitted)
         except ValueError as bad:
             return SetParametersResult(successful=False, reason=f"parameter {bad}")
         for name in mine:
@@ -114,7 +114,7 @@ def refuse_unknown_parameters(node: Node) -> None:
     )
 
 
-def _changed(config: Any, values: dict[str, Any]) -> Any:
+def changed(config: Any, values: dict[str, Any]) -> Any:
     """``config`` with the named fields (dotted) replaced at once."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
@@ -125,7 +125,7 @@ def _changed(config: Any, values: dict[str, Any]) -> Any:
         else:
             changes[head] = value
     for head, nested in inner.items():
-        changes[head] = _changed(getattr(config, head), nested)
+        changes[head] = changed(getattr(config, head), nested)
     return replace(config, **changes)
 
 
