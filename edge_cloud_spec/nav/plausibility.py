@@ -20,6 +20,7 @@ WRONG = {
     LEFT: ("moves sideways when told ahead", FAR),
     RIGHT: ("moves sideways when told ahead", FAR),
 }
+GAP_S = 0.5  # s between two poses, beyond which nothing is known of the time between
 GOES_ON = "goes on moving though it was told to stand"
 
 
@@ -59,7 +60,7 @@ class Plausibility:
         turns = min(limits.turn.slowest, limits.turn_speed)
         made = _made(there, here)
         for axis, least in ((0, moves), (1, turns)):
-            if abs(_way_of(told)[axis]) >= max(least, ROUNDING) and 0.0 < seconds <= STANDS_S:
+            if abs(_way_of(told)[axis]) >= max(least, ROUNDING) and 0.0 < seconds <= GAP_S:
                 earlier = [
                     _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION) / SLOW_S))
                     for v, _, end in recent
@@ -90,11 +91,12 @@ class Plausibility:
             return ""
         self._stopped, track = stopped, self._odometer.track
         at, here = track.latest
-        seconds = [track.at(at - back * 10**9) or here for back in (2, 1, 0)]
-        made = [_made(*pair) for pair in pairwise(seconds)]  # both: it did not rest in between
+        halves = [track.at(at - back * 500_000_000) or here for back in (4, 3, 2, 1, 0)]
+        # All of them: it did not rest in between, and a jump is in two at most.
+        made = [_made(*pair) for pair in pairwise(halves)]
         goes_on = any(
             all(
-                (way[axis] * v.conjugate()).real > abs(v) * max(far, PROGRESS * abs(v))
+                (way[axis] * v.conjugate()).real > abs(v) * max(far, PROGRESS * abs(v)) / 2
                 for way in made
             )
             for axis, (v, far) in enumerate(zip(_way_of(told), FAR, strict=True))
