@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..observe.observer import Observer
+from ..wire.channel import NO_PROXY
 from .graph import GraphSettings, NodeSpec, Value, command, graph
 from .processes import Processes
 
@@ -123,7 +124,7 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
 
 def is_serving(address: str) -> bool:
     """Whether a verifier reports SERVING."""
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, NO_PROXY) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)

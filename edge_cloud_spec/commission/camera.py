@@ -6,16 +6,15 @@ best.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from ..errors import UserError
+from ..models.image import MAX_SIDE, decode_image
 
 WIDE = 192  # columns of a picture
 FARTHEST = WIDE // 4  # that one picture is moved against the one before
@@ -43,8 +42,8 @@ class PictureFeatures:
 def frame_of(jpeg: bytes, taken: float, came: float) -> PictureFeatures:
     """The features of a JPEG or PNG; raises UserError."""
     try:
-        grey = Image.open(io.BytesIO(jpeg)).convert("L")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        grey = decode_image(jpeg, MAX_SIDE**2).convert("L")
+    except UserError as error:
         raise UserError(f"a picture cannot be read: {error}") from None
     columns = np.asarray(grey.resize((WIDE, WIDE)), np.float64).mean(axis=0)
     pixels = np.asarray(grey, np.float64)

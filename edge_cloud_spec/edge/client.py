@@ -18,7 +18,16 @@ import grpc
 import grpc.aio
 
 from ..health import Health, Level
-from ..wire.channel import ASK, AVOID, CLIENT_OPTIONS, LEASE, METHOD, host_of
+from ..wire.channel import (
+    ASK,
+    AVOID,
+    CLIENT_OPTIONS,
+    LEASE,
+    METHOD,
+    NO_PROXY,
+    host_of,
+    is_loopback,
+)
 from ..wire.codec import decode_client, encode_client
 from ..wire.frames import kind_of
 from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
@@ -42,9 +51,11 @@ def open_channel(
     Call this on the loop that will use it.
     """
     address = address or cloud
-    if credentials is None:
-        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
     options: tuple[tuple[str, int | str], ...] = CLIENT_OPTIONS
+    if is_loopback(address):
+        options = (*options, *NO_PROXY)
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
     if host_of(address) != host_of(cloud):
         options = (*options, ("grpc.ssl_target_name_override", host_of(cloud)))
     return grpc.aio.secure_channel(address, credentials, options=options)

@@ -6,6 +6,7 @@ If the connection fails, ``connection_problem`` finds out why: gRPC says only th
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import time
@@ -17,7 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..health import Health, Level
-from ..wire.channel import METHOD, SERVICE
+from ..wire.channel import METHOD, SERVICE, host_of, is_loopback
 from ..wire.messages import PROTOCOL
 from .link.route import ClientSettings
 
@@ -84,6 +85,9 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Heal
     if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
         text = f"{address} answers, but is no verifier of protocol {PROTOCOL}"
         return _error("not_a_verifier", text)
+    if variable := proxy_variable(address):
+        text = f"{address} is asked through the proxy of {variable}, which does not pass it on"
+        return _error("proxy", text, f"add {host_of(address)} to no_proxy, or unset {variable}")
     problem = await asyncio.to_thread(
         connection_problem,
         address,
@@ -96,6 +100,18 @@ async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Heal
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _error("not_a_verifier", f"{address} is open, but does not answer gRPC")
     return None
+
+
+def proxy_variable(address: str) -> str:
+    """The variable of the environment whose proxy gRPC takes to ``address``; empty: none."""
+    host = host_of(address)
+    known = os.environ.get  # gRPC reads the names in small letters only
+    passed = known("no_grpc_proxy") or known("no_proxy") or ""
+    names = [name.strip().lstrip(".") for name in passed.split(",")]
+    goes_past = "*" in names or any(name and f".{host}".endswith(f".{name}") for name in names)
+    if goes_past or is_loopback(address):
+        return ""
+    return next((n for n in ("grpc_proxy", "https_proxy", "http_proxy") if known(n)), "")
 
 
 def _error(check: str, text: str, advice: str = "") -> Health:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..errors import UserError
 from ..options import bounded
@@ -24,6 +24,16 @@ MAX_CHUNKS = 4096  # of a PNG, in total
 MAX_SIDE = 8192
 MAX_ASPECT = 200  # of the model family's resize rule
 
+# How a picture is stored turned or mirrored, by EXIF's orientation.
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xda-\xef\xfe]")
 
 
@@ -111,6 +121,7 @@ class PictureLimits:
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The RGB image of JPEG (or PNG) bytes; raises UserError if it is damaged or too large.
 
+    The orientation in its EXIF is applied, as every viewer does; of 16 bits the higher 8 are kept.
     Anything costlier to decode than a frame of ``max_pixels`` is refused before it is decoded.
     """
     if not data:
@@ -125,13 +136,48 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         check_size(*image.size, max_pixels)
-        return image.convert("RGB")
+        image.load()
+        turned = _turned(image)
+        upright = image if turned is None else image.transpose(turned)
+        return _of_8_bits(upright).convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
             "the camera frame is not a JPEG or PNG image: check its encoding"
         ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
+
+
+def plain(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
+    """The same picture for another program's decoder, which may ignore EXIF's orientation and clip
+    16 bits: these bytes if it has neither, else a new JPEG. Raises UserError as ``decode_image``.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+            if _turned(image) is None and not _is_deep(image):
+                return data
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pass  # said below
+    encoded = io.BytesIO()
+    decode_image(data, max_pixels).save(encoded, "JPEG", quality=95)
+    return encoded.getvalue()
+
+
+def _turned(image: Image.Image) -> Image.Transpose | None:
+    """What makes the picture upright; None: it is. An EXIF that cannot be read says nothing."""
+    try:
+        return _TURNED.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # of Pillow's reader of whatever a stranger wrote
+        return None
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode == "I" or image.mode.startswith("I;16")
+
+
+def _of_8_bits(image: Image.Image) -> Image.Image:
+    """Pillow's own conversion would clip: a picture of 16 bits would be white."""
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if _is_deep(image) else image
 
 
 def _is_split_jpeg(data: bytes) -> bool:

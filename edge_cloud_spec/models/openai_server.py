@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import UserError, check_installed, one_line
+from ..wire.channel import is_loopback
 from ..wire.secret_files import read_token
+from .image import plain
 from .prompt import PromptSpec, Request, messages_of
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ class OpenAiServer:
             timeout=openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             http_client=openai.DefaultAsyncHttpxClient(
                 follow_redirects=False,  # pictures must go only to the configured server
+                trust_env=not is_loopback(f"{parts.hostname}:0"),  # a proxy has its own
                 headers={"accept-encoding": "identity"},
                 # Otherwise cookies accumulate.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -291,10 +294,14 @@ async def _bound(response: Any) -> None:
 def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
     """The request as messages of the chat API, with its pictures inline; raises UserError."""
     messages, pictures = messages_of(request, spec), iter(request.pictures)
+    limit = spec.image.max_frame_pixels
     for message in messages[1:] if spec.system_text else messages:
         for part in message["content"]:
             if part["type"] == "image":
-                part |= {"type": "image_url", "image_url": {"url": _url(next(pictures).jpeg)}}
+                part |= {
+                    "type": "image_url",
+                    "image_url": {"url": _url(plain(next(pictures).jpeg, limit))},
+                }
     return messages
 
 

@@ -229,7 +229,9 @@ def render(
 
     UserError: the instruction, the order or the template cannot be used.
     """
-    control = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    added = tokenizer.added_tokens_decoder.items()
+    steers = {*spec.end_ids, tokenizer.convert_tokens_to_ids(image_token)}
+    control = [token.content for index, token in added if token.special or index in steers]
     messages = messages_of(request, spec, control)
     text = tokenizer.apply_chat_template(
         messages,

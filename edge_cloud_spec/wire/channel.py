@@ -33,6 +33,8 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.min_reconnect_backoff_ms", 5_000),  # of one attempt: TLS takes three round trips
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+# For addresses of this machine: a proxy of the environment would look for them on its own.
+NO_PROXY: tuple[tuple[str, int], ...] = (("grpc.enable_http_proxy", 0),)
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server_handshake_timeout_ms", 10_000),  # until a silent connection is closed
     ("grpc.max_send_message_length", MESSAGE_BYTES),

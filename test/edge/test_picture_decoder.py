@@ -23,6 +23,7 @@ from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.edge.probe import proxy_variable
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
@@ -261,3 +262,35 @@ def test_what_nobody_can_decode_is_named(
     assert main(asked) == 2
     out, told = capsys.readouterr()
     assert re.match(f"error: .*{complaint}", told) and not out
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    link: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.set_delay(0.0)
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.delenv("no_proxy", raising=False)
+    with PictureDecoder(link.address, str(checkpoint("qwen3_vl", 2, 384))) as decoder:
+        assert decoder.decode(jpeg(1), IT).text
+
+
+@pytest.mark.parametrize(
+    ("address", "passed", "variable"),
+    [
+        ("127.0.0.1:50151", "", ""),
+        ("localhost:50151", "", ""),
+        ("cloud.example.org:50151", "", "https_proxy"),
+        ("cloud.example.org:50151", "10.0.0.1, .example.org", ""),
+        ("cloud.example.org:50151", "ample.org", "https_proxy"),
+        ("cloud.example.org:50151", "*", ""),
+    ],
+)
+def test_a_proxy_that_stands_between_is_named(
+    address: str, passed: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_proxy", "http_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", passed)
+    assert proxy_variable(address) == variable

@@ -7,7 +7,7 @@ import io
 import shutil
 import zlib
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 from helpers.checkpoints import CLOSE, FAMILIES, checkpoint, difference, fresh, jpeg, vlm
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from transformers import AutoTokenizer
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
@@ -33,11 +33,12 @@ from edge_cloud_spec.models.image import (
     is_black,
     patches,
     picture_of,
+    plain,
     target_size,
 )
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, messages_of
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, messages_of, render
 from edge_cloud_spec.models.vlm import Vlm
 
 
@@ -115,6 +116,21 @@ def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
     assert "银色" in vlm().tokenizer.decode(prompt.input_ids)
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_only_a_token_that_steers_is_kept_out_of_an_instruction(special: bool) -> None:
+    tokenizer, request = (
+        AutoTokenizer.from_pretrained(checkpoint()),
+        Request("find the bottle", b""),
+    )
+    tokenizer.add_tokens(["bottle"], special_tokens=special)
+    make = partial(render, tokenizer, request, spec_of(), [(1, 2, 2)], "<|image_pad|>")
+    if special:
+        with pytest.raises(UserError, match="control token"):
+            make()
+    else:
+        assert "find the bottle" in tokenizer.decode(make())
+
+
 def chunk(kind: bytes, data: bytes) -> bytes:
     """Of a PNG."""
     crc = zlib.crc32(kind + data).to_bytes(4, "big")
@@ -161,10 +177,45 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_decoded(
         decode_image(data)
 
 
-def saved(image: Image.Image, **options: bool) -> bytes:
+def saved(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
     file = io.BytesIO()
-    image.save(file, "JPEG", **options)
+    image.save(file, kind, **options)
     return file.getvalue()
+
+
+@given(st.integers(0, 9), st.sampled_from(["JPEG", "PNG"]), st.integers(0, 99))
+def test_a_picture_is_seen_upright_however_it_is_stored(
+    orientation: int, kind: str, seed: int
+) -> None:
+    image, exif = decode_image(jpeg(seed, 40, 24)), Image.Exif()
+    exif[0x0112] = orientation
+    data = saved(image, kind, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert decode_image(data).tobytes() == upright.tobytes()
+    if not 2 <= orientation <= 8:
+        assert plain(data) == data
+    else:
+        others = Image.open(io.BytesIO(plain(data)))  # a decoder that does not know EXIF
+        assert others.size == upright.size and 0x0112 not in others.getexif()
+        apart = np.asarray(others, int) - np.asarray(upright, int)
+        assert np.abs(apart).mean() < 8
+
+
+@given(st.binary(max_size=200))
+def test_an_exif_that_lies_changes_nothing(lie: bytes) -> None:
+    data = jpeg(0, 40, 24)
+    exif = b"Exif\0\0" + lie
+    marked = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
+    assert decode_image(marked).size in ((40, 24), (24, 40))
+    assert decode_image(plain(marked)).size in ((40, 24), (24, 40))
+
+
+def test_of_16_bits_the_higher_8_are_seen() -> None:
+    grey = np.random.default_rng(0).integers(0, 65536, (24, 40), dtype=np.uint16)
+    data = saved(Image.fromarray(grey), "PNG")
+    for seen in (decode_image(data), Image.open(io.BytesIO(plain(data)))):
+        assert np.abs(np.asarray(seen.convert("L"), int) - (grey >> 8)).mean() < 2
+    assert np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).mean() > 250  # Pillow's own
 
 
 def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it() -> None:

@@ -137,7 +137,8 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
     sizes = (0, 1, 3, 8, 64, 300, 65_501, 2**16, 2**31, 2**32 - 1)
     for _ in range(2000):
         width, height = random.choices(sizes, k=2)
-        encoding = random.choice(("rgb8", "bgra8", "mono8", "", "16UC1", "rgb8\n", "x" * 10**5))
+        known = "rgb8", "bgra8", "mono8", "mono16", "16UC1"
+        encoding = random.choice((*known, "", "rgb8\n", "x" * 10**5))
         step = random.choice((width, 3 * width, 4 * width, *sizes))
         size = random.choice((step * height, step * height - 1, 3 * width * height, 0))
         raw: Any = SimpleNamespace(
@@ -146,6 +147,7 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
             step=step,
             encoding=encoding,
             data=bytes(min(max(0, size), 10**6)),
+            is_bigendian=0,
         )
         try:
             assert decode_image(encode_frame(raw)).size == (width, height)
@@ -153,6 +155,24 @@ def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence()
         except UserError as error:
             assert str(error).isprintable() and len(str(error)) < 250
     assert taken > 20
+
+
+def test_a_raw_frame_of_16_bits_keeps_its_higher_8_and_what_is_no_picture_is_named() -> None:
+    grey = np.random.default_rng(0).integers(0, 65536, (24, 40))
+    for order in ("<", ">"):
+        data = grey.astype(f"{order}u2").tobytes()
+        raw: Any = SimpleNamespace(
+            width=40, height=24, step=80, encoding="mono16", data=data, is_bigendian=order == ">"
+        )
+        seen = np.asarray(decode_image(encode_frame(raw)).convert("L"), int)
+        assert np.abs(seen - (grey >> 8)).mean() < 8
+    for changes, said in (
+        ({"encoding": "16UC1"}, "a depth camera's"),
+        ({"step": 0}, "rows of 0 bytes"),
+        ({"data": data[:-1]}, "truncated"),
+    ):
+        with pytest.raises(UserError, match=said):
+            encode_frame(SimpleNamespace(**(vars(raw) | changes)))
 
 
 FINE, PRESSED = (

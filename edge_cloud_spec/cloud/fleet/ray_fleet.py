@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ...errors import UserError, check_installed
-from ...wire.channel import is_loopback
+from ...wire.channel import NO_PROXY, is_loopback
 from ..serving.metrics import MetricsServer, counter, gauge
 from ..serving.server import ServerSettings
 from .lease import new_key
@@ -238,7 +238,7 @@ def _check_refusal(address: str) -> None:
     """Raise UserError unless Ray refuses clients without a token, since clients can run code
     there."""
     code = None
-    with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
+    with grpc.insecure_channel(address, NO_PROXY) as channel:
         try:
             channel.unary_unary("/ray.rpc.InternalKVGcsService/InternalKVKeys")(b"", timeout=ASK_S)
         except grpc.RpcError as error:

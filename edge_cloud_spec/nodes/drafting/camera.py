@@ -22,31 +22,43 @@ if TYPE_CHECKING:
     from rclpy.node import Node
     from sensor_msgs.msg import Image
 
-_CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
+# Bytes of a pixel, by encoding.
+_WIDTHS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "8UC1": 1, "mono16": 2}
+_DEPTHS = ("16UC1", "32FC1")
 
 
 def encode_frame(message: Image) -> bytes:
     """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
-    channels = _CHANNELS.get(message.encoding)
-    if channels is None:
+    width = _WIDTHS.get(message.encoding)
+    if message.encoding in _DEPTHS:
+        raise UserError(
+            f"camera frames have encoding {message.encoding!r}, which is a depth camera's: "
+            "name the topic of the colour camera (camera:=)"
+        )
+    if width is None:
         raise UserError(
             f"camera frames have encoding {message.encoding!r:.40}; "
-            f"publish {', '.join(_CHANNELS)}, or compressed frames"
+            f"publish {', '.join(_WIDTHS)}, or compressed frames"
         )
     check_size(message.width, message.height, MAX_SIDE**2)  # only the model knows how many pixels
-    row = message.width * channels
-    data = np.frombuffer(message.data, np.uint8)
-    if message.step < row or data.size < message.step * message.height:
+    row, size = message.width * width, len(message.data)
+    shape = f"a camera frame of {message.width}x{message.height} {message.encoding}"
+    if message.step < row:
         raise UserError(
-            f"a camera frame of {message.width}x{message.height} {message.encoding} holds only "
-            f"{data.size} bytes: it is truncated"
+            f"{shape} has rows of {message.step} bytes (its step), not {row}: its driver is wrong, "
+            "or publish compressed frames"
         )
-    pixels = data[: message.step * message.height].reshape(message.height, message.step)[:, :row]
-    pixels = pixels.reshape(message.height, message.width, channels)
+    if size < message.step * message.height:
+        raise UserError(f"{shape} holds only {size} bytes: it is truncated")
+    data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
+    pixels = data.reshape(message.height, message.step)[:, :row]
+    pixels = pixels.reshape(message.height, message.width, width)
     if message.encoding.startswith("bgr"):
         pixels = pixels[..., [2, 1, 0]]
+    if message.encoding == "mono16":
+        pixels = pixels[..., [0 if message.is_bigendian else 1]]  # the higher byte
     encoded = io.BytesIO()
-    picture = Picture.fromarray(pixels[..., 0] if channels == 1 else pixels[..., :3])
+    picture = Picture.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
     picture.convert("RGB").save(encoded, "JPEG", quality=90)
     return encoded.getvalue()
 
