@@ -40,6 +40,10 @@ class ModelSettings(LoadSettings):
         str(EMBEDDED / "target"), "directory or hub name, openai:URL or vllm:URL"
     )
     drafter: str = described("", "a drafter beside it, for cloud_sd and auto")
+    generation_config: str = chosen(
+        "auto", ("auto", "none"), "none: leave out what the target's does to logits"
+    )
+    no_check: bool = described(False, "do not compare a first answer with transformers' own")
     max_tokens: int = bounded(128, 1, inf, "longest answer")
     dialect: str = described(CLAUSES_FORM, "of its answers, a name or a YAML file")
     system_text: str = described("", "file with another system text than the dialect's")
@@ -93,6 +97,8 @@ class ServeSettings:
             "--replicas": fleet.replicas,
             # With vLLM it is part of the target's name.
             "--quantize": models.quantize != "none" and not on_vllm,
+            "--generation-config": models.generation_config != "auto" and not on_vllm,
+            "--no-check": models.no_check,
         }
         wrong = [name for name, given in others.items() if given]
         for good, text in (
@@ -195,12 +201,17 @@ def make_worker(settings: ServeSettings) -> Worker:
         return _make_vllm(settings, text, dialect)
     from ..models.exits import Exits  # imports torch; late, so that a wrong option costs no time
     from ..models.load import load
+    from ..models.load_check import first_request
 
     options = models.load_options
-    target = load(models.target, **options)
-    drafter = load(models.drafter, **options) if models.drafter else None
+    own, check = models.generation_config, not models.no_check
+    target = load(models.target, **options, generation_config=own, check=check)
+    drafter = None
+    if models.drafter:
+        drafter = load(models.drafter, **options, generation_config="none", check=False)
     spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
     spec = replace(spec, history=dialect.history)
+    target.prompt(first_request(), spec)  # the chat template is rendered
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
             target.grammar(dialect.grammar("action", order), spec)
@@ -254,7 +265,8 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     server.model = served.model
     told = f"{model.dtype}:{model.quantize}"  # from the options, as the server does not report it
     identity = f"vllm-{served.version}:{served.model}:{told}"
-    processor = Processor(checkpoint_files(checkpoint_directory(remote.checkpoint)), identity)
+    files = checkpoint_files(checkpoint_directory(remote.checkpoint), model.generation_config)
+    processor = Processor(files, identity)
     spec = processor.spec(system_text, model.max_tokens, dialect.user_text, dialect.identity)
     spec = replace(spec, history=dialect.history)
     models = VllmModels(processor, spec, dialect, server, served)

@@ -8,6 +8,7 @@ greedy sampler takes it. Other requests are unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from ..decoding.policy import SamplingPolicy
+from ..decoding.processors import LogitsProcessing, LogitsProcessors
 from ..decoding.target_rows import LogitRows
 
 
@@ -27,14 +29,15 @@ class Wanted:
     policy: SamplingPolicy
     position: int
     vocabulary: int
+    processors: LogitsProcessors
     said: list[int]
 
 
-def wanted_of(params: Any, said: list[int]) -> Wanted | None:
+def wanted_of(params: Any, prompt: Sequence[int] | None, said: list[int]) -> Wanted | None:
     """Parse a request's coupled sampling; None if it asks for none.
 
-    said: the request's generated tokens, a list that vLLM appends to. Raises ValueError, TypeError
-    or KeyError for invalid parameters.
+    prompt: the request's tokens. said: the generated ones, a list that vLLM appends to. Raises
+    ValueError, TypeError or KeyError for invalid parameters.
     """
     asked = (params.extra_args or {}).get("coupled")
     if asked is None:
@@ -42,7 +45,9 @@ def wanted_of(params: Any, said: list[int]) -> Wanted | None:
     policy = SamplingPolicy(
         asked["temperature"], int(asked["top_k"]), asked["top_p"], int(asked["seed"])
     )
-    return Wanted(policy, int(asked["position"]), int(asked["vocabulary"]), said)
+    vocabulary, own = int(asked["vocabulary"]), LogitsProcessing(**asked["logits"])
+    processors = LogitsProcessors(vocabulary, None, own, prompt or ())
+    return Wanted(policy, int(asked["position"]), vocabulary, processors, said)
 
 
 class Coupled(LogitsProcessor):  # type: ignore[misc]
@@ -53,7 +58,7 @@ class Coupled(LogitsProcessor):  # type: ignore[misc]
     def validate_params(cls, params: Any) -> None:
         """Raise ValueError for invalid parameters, before the request is scheduled."""
         try:
-            wanted_of(params, [])
+            wanted_of(params, (), [])
         except (KeyError, TypeError) as error:
             raise ValueError(f"extra_args of rule coupled: {error!r}") from None
 
@@ -66,9 +71,7 @@ class Coupled(LogitsProcessor):  # type: ignore[misc]
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that were added, removed or moved in the batch."""
-        process_dict_updates(
-            self._wanted, batch_update, lambda params, prompt, said: wanted_of(params, said)
-        )
+        process_dict_updates(self._wanted, batch_update, wanted_of)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """In logits [requests, V], keep only the chosen token for each coupled request."""
@@ -76,6 +79,7 @@ class Coupled(LogitsProcessor):  # type: ignore[misc]
             row = logits[index, : wanted.vocabulary].float().cpu().numpy()
             try:
                 place = wanted.position + len(wanted.said)
+                row = wanted.processors.after(wanted.said).of(row)
                 token = LogitRows(row[None]).token(-1, wanted.policy, place)
             except ValueError:
                 continue

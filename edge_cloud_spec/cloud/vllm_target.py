@@ -27,8 +27,8 @@ import numpy as np
 from PIL import Image
 
 from ..decoding.draft import Draft
-from ..decoding.grammar import Allowed
 from ..decoding.policy import GREEDY, SamplingPolicy
+from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
 from ..errors import UserError
 from ..models.image import picture_of, picture_spans
@@ -36,7 +36,7 @@ from ..models.processor import Processor
 from ..models.prompt import ORDERS, Prompt, PromptImage, PromptSpec
 from ..nav.answer import Dialect
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted, allowed_after_draft
+from .model_thread.model_runner import ModelRunner, OnPredicted, adjustments_of
 from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
 
@@ -61,11 +61,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a draft: the path to it, and the mask [V] of tokens that a grammar allows after
-    it."""
+    """A node of a draft: the path to it, and how the logits after it change; vLLM applies the
+    penalties itself."""
 
     path: tuple[int, ...] = ()
-    allowed: Allowed | None = None
+    adjustment: Adjustment = UNADJUSTED
 
 
 class VllmSession(TargetSession):
@@ -150,7 +150,8 @@ class VllmModels(ModelRunner):
         if opening.rule != "greedy" and not (self.rows or self._samples):
             raise UserError(
                 "this verifier's vLLM does not sample as rule coupled does: take rule greedy, or "
-                "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled"
+                "start it with --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled, of "
+                "this version"
             )
         super().check(opening)
 
@@ -180,16 +181,15 @@ class VllmModels(ModelRunner):
             due.draft, due.source = Draft(tuple(replies[:-1])), "target"
             session.judged = due.draft
         elif self._wants_rows(held.opening):
-            return LogitRows(np.stack(replies), allowed_after_draft(held))
+            return LogitRows(np.stack(replies), adjustments_of(held))
         return SaidTokens(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
 
     def _begin_round(self, held: HeldSession, session: VllmSession) -> Future[list[Any]]:
-        draft, allowed = held.due.draft, allowed_after_draft(held)
-        nodes = [
-            Node(draft.tokens_to(node), None if allowed is None else allowed(node))
-            for node in range(-1, len(draft))
-        ]
-        if held.generating and not (draft or allowed):
+        draft, adjusted = held.due.draft, adjustments_of(held) or (lambda _: UNADJUSTED)
+        nodes = [Node(draft.tokens_to(node), adjusted(node)) for node in range(-1, len(draft))]
+        excluding = replace(self.spec.logits, repetition_penalty=1.0) != UNPROCESSED
+        excludes = held.opening.policy.grammar or excluding
+        if held.generating and not (draft or excludes):
             asked: Any = self._run(session)
         else:
             asked = self._score(session, draft, nodes)
@@ -205,8 +205,8 @@ class VllmModels(ModelRunner):
         # First, so that the other requests find the prompt in its cache.
         first = await asyncio.wrap_future(session.first)
         policy = session.opening.policy
-        free: dict[tuple[int, ...], Any] = {}  # results after these paths, without the grammar
-        if not session.tokens and (nodes[0].allowed is None or not self._cuts(policy)):
+        free: dict[tuple[int, ...], Any] = {}  # results after these paths, no token excluded
+        if not session.tokens and (nodes[0].adjustment.allowed is None or not self._cuts(policy)):
             free[()] = first
         if self._wants_rows(session.opening):
             return await _all([self.ask(session, node, free.get(node.path)) for node in nodes])
@@ -267,16 +267,16 @@ class VllmModels(ModelRunner):
     ) -> Any:
         """Ask for the logits after a node if the rule needs them, else for the token.
 
-        free: that result without the grammar, if it is known already.
+        free: that result with no token excluded, if it is known already.
         """
         if self._wants_rows(session.opening):
             if free is None:
                 reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
                 free = reply.row(self.spec.vocabulary)
             return free
-        policy, allowed = session.opening.policy, None
-        if node.allowed is not None:
-            allowed = np.flatnonzero(node.allowed).tolist()
+        policy, mask, allowed = session.opening.policy, node.adjustment.allowed, None
+        if mask is not None:
+            allowed = np.flatnonzero(mask).tolist()
             if len(allowed) == 1:
                 return allowed[0]
         few = allowed is not None and (len(allowed) <= MAX_ALLOWED or self._cuts(policy))
@@ -284,7 +284,7 @@ class VllmModels(ModelRunner):
             free = await self._token(session, node.path, policy, None, with_picture)
         # The winner among all tokens also wins among the allowed ones, if it is one of them.
         is_known = free is not None and free < self.spec.vocabulary
-        if is_known and (node.allowed is None or node.allowed[free]):
+        if is_known and (mask is None or mask[free]):
             return free
         if allowed is None:
             allowed = list(range(self.spec.vocabulary))
@@ -311,8 +311,9 @@ class VllmModels(ModelRunner):
         self, session: VllmSession, path: tuple[int, ...], policy: SamplingPolicy
     ) -> dict[str, Any]:
         """The request's sampling parameters for this policy after a path."""
+        penalty = self.spec.logits.repetition_penalty
         if policy.temperature == 0:
-            return {"logprobs": 0}
+            return {"logprobs": 0, "repetition_penalty": penalty}
         coupled = {
             "temperature": policy.temperature,
             "top_k": policy.top_k,
@@ -320,6 +321,7 @@ class VllmModels(ModelRunner):
             "seed": policy.seed,
             "position": len(session.tokens) + len(path),
             "vocabulary": self.spec.vocabulary,
+            "logits": {"repetition_penalty": penalty},
         }
         return {"logprobs": 0, "extra_args": {"coupled": coupled}}
 
@@ -392,8 +394,7 @@ class VllmModels(ModelRunner):
 
     @staticmethod
     def _cuts(policy: SamplingPolicy) -> bool:
-        """Whether top-k or top-p apply. A grammar is applied before them, and changes their
-        result."""
+        """Whether top-k or top-p apply. Tokens are excluded before, which changes their result."""
         return policy.temperature > 0 and (policy.top_k > 0 or policy.top_p < 1)
 
     def _wants_rows(self, opening: Open) -> bool:
@@ -461,15 +462,21 @@ class VllmModels(ModelRunner):
                 len(prompt.input_ids),
             )
         self._samples = len(set(said[1:])) > 1
+        penalizes = self.spec.logits.repetition_penalty != 1
+        if self._samples and penalizes:  # an older processor knows of no penalties
+            asked = self._rule(session, (), policies[0])
+            asked["extra_args"]["coupled"]["logits"] = {"suppress_tokens": [said[2]]}
+            self._samples = (await self._reply(session, (), asked)).tokens() != [said[2]]
         path = (said[0], (said[0] + 1) % self.spec.vocabulary, said[0])
-        for _ in range(PROBE_CHAINS):
+        scored: dict[tuple[int, ...], int] = {}
+        for _ in range(0 if penalizes else PROBE_CHAINS):  # scores are without penalties
             # What its cache has may be scored as no number; then the whole reply is refused.
             if len(scored := await self._chain(session, path)) >= len(path):
                 break
         plain = [await self._token(session, path[:at], GREEDY, None) for at in range(len(path) + 1)]
         agree = all(plain[len(start)] == token for start, token in scored.items())
         self._chains = agree and len(scored) >= len(path)
-        if not self._chains:
+        if not self._chains and not penalizes:
             log.warning(
                 "%s is asked for each node of a draft: it does not score a chain as a prompt (is "
                 "--enable-prompt-tokens-details given?)",

@@ -6,16 +6,13 @@ them. Greedy is the argmax over them, and coupled the argmax of log P + G over t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .draft import Draft
-
 Allowed = NDArray[np.bool_]  # [V]: the tokens that may follow, at least one
-AllowedAfter = Callable[[int], Allowed]  # after a node of a draft; -1: after the prefix
 
 
 class Grammar(Protocol):
@@ -29,20 +26,6 @@ class Grammar(Protocol):
 def masked(logits: NDArray[np.float32], allowed: Allowed) -> NDArray[np.float32]:
     """Logits [V], -inf where a token is not allowed."""
     return np.where(allowed, logits, np.float32(-np.inf))
-
-
-def allowed_after(
-    grammar: Grammar | None, prefix: Sequence[int], draft: Draft
-) -> AllowedAfter | None:
-    """A function from a node to the tokens allowed after it, for a draft after this prefix.
-
-    None without a grammar.
-    """
-    if grammar is None:
-        return None
-    verified = tuple(prefix)
-
-    return lambda node: grammar.allowed(verified + draft.tokens_to(node))
 
 
 def forced_token(allowed: Allowed) -> int | None:

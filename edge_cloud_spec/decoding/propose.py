@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .draft import Draft
-from .grammar import Allowed
 from .noise import Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
+from .processors import Adjustment
 from .random_source import RandomSource
 from .shape import BestFirst, Expansion, Shape
 from .token_distribution import TokenDistribution, distribution_of
@@ -192,7 +192,7 @@ class Growth:
         self._likelihood: list[float] = []  # cumulative probability of each node
         self._near: dict[int, list[tuple[int, float]]] = {}  # after a node: tokens and likelihoods
         self._level = 0
-        self.allowed: list[Allowed] = []  # by the grammar after each path of the frontier, if known
+        self.adjustments: list[Adjustment] = []  # after each path of the frontier, if known
 
     @property
     def done(self) -> bool:
@@ -215,7 +215,7 @@ class Growth:
         first = len(self._tree)
         self._tree = self._tree.extend(tokens, [parent for parent, _ in found])
         self._level += 1
-        self.allowed = []
+        self.adjustments = []
         self._open += [n for n, token in enumerate(tokens, first) if token not in self._ends]
         if isinstance(self._shape, BestFirst):
             self._open.sort(key=lambda node: -self._likelihood[node])

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .grammar import AllowedAfter, masked
 from .noise import GUMBEL_MAX, LOG_2_31, GumbelBounds, Purpose, gumbel
 from .policy import SamplingPolicy, check_top, scaled_logits, softmax
+from .processors import AdjustmentAfter
 from .propose import coupled_token
 from .random_source import RandomSource
 from .token_distribution import TokenDistribution, distribution_of
@@ -226,11 +226,11 @@ class LogitRows:
     """Logits float32 [1 + n, V] (0: after the prefix) in numpy.
 
     Greedy and coupled tokens equal those of ``coupled_token``; P equals ``distribution_of`` up to
-    float32's rounding. Only what a rule asks for is computed, restricted to ``allowed`` tokens.
+    float32's rounding. Only what a rule asks for is computed, ``adjusted`` first.
     """
 
     logits: NDArray[np.float32]
-    allowed: AllowedAfter | None = None
+    adjusted: AdjustmentAfter | None = None
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
         logits = self._logits(node)
@@ -246,4 +246,4 @@ class LogitRows:
 
     def _logits(self, node: int) -> NDArray[np.float32]:
         logits = self.logits[node + 1]
-        return logits if self.allowed is None else masked(logits, self.allowed(node))
+        return logits if self.adjusted is None else self.adjusted(node).of(logits)

@@ -16,16 +16,16 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
-from ..decoding.grammar import Grammar
 from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
+from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
 from ..errors import UserError
 from ..history import NO_HISTORY, History
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens
+from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens, logits_processors
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
 from ..options import Bounded, chosen, described
 from ..wire.codec import decode_server
@@ -175,11 +175,11 @@ def opening_of(
 
 @dataclass(frozen=True)
 class PromptPass:
-    """The draft model's prefill of a prompt, with the end tokens and grammar of its answers."""
+    """The draft model's prefill of a prompt, with end tokens and logits processors."""
 
     prefill: DraftPrefill
     end_ids: tuple[int, ...]
-    grammar: Grammar | None
+    processors: LogitsProcessors | None
 
 
 class _Interrupted(Exception):
@@ -379,7 +379,7 @@ class DecodeLoop:
             preset.proposal(self._settings.rule, self._settings.policy),
             prompt.end_ids,
             with_likelihoods=preset.speculation.predicts,
-            grammar=prompt.grammar,
+            processors=prompt.processors,
             lookup=None if self._robot.draft_model.chains_only else self._lookup_of(),
         )
         return Prefilled()
@@ -394,7 +394,8 @@ class DecodeLoop:
             prompt = model.prompt(self._request, spec)
             text = self._settings.policy.grammar
             grammar = model.grammar(text, spec) if text else None
-            self._prompt = PromptPass(model.prefill(prompt), spec.end_ids, grammar)
+            processors = logits_processors(spec, prompt, grammar)
+            self._prompt = PromptPass(model.prefill(prompt), spec.end_ids, processors)
         except (UserError, ValueError) as error:
             return Unusable(str(error))
         return PromptReady(

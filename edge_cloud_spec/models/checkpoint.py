@@ -7,15 +7,54 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, library_errors
+from PIL import Image
+
+from ..decoding.processors import UNPROCESSED, LogitsProcessing
+from ..errors import UserError, library_errors, one_line
 from .image import ImageSpec
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
+
+# Fields of generation_config.json that change answers but are not applied, and the values that do
+# not. Temperature, top_k, top_p and lengths are a request's own.
+_UNAPPLIED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "dola_layers": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "guidance_scale": (1,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "sequence_bias": (),
+    "bad_words_ids": (),
+    "min_length": (0,),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "token_healing": (False,),
+    "stop_strings": ("", []),
+    "max_time": (),
+    "min_p": (0,),
+    "top_h": (),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+}
+# What our preprocessing does, by fields of the image processor.
+_PREPROCESSING = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "resample": Image.Resampling.BICUBIC,
+    "rescale_factor": 1 / 255,
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +71,7 @@ class CheckpointFiles:
     """A checkpoint's files besides its weights.
 
     rows: of the embedding matrix. chat_template: None if there is none; such a checkpoint cannot be
-    a target.
+    a target. logits: what it does to its logits as a target.
     """
 
     tokenizer: Any
@@ -41,11 +80,14 @@ class CheckpointFiles:
     end_ids: tuple[int, ...]
     image_id: int
     rows: int
+    logits: LogitsProcessing = UNPROCESSED
 
 
-def checkpoint_files(directory: Path) -> CheckpointFiles:
-    """Read a checkpoint's files besides its weights; raises UserError for a missing or unfit
-    one."""
+def checkpoint_files(directory: Path, generation_config: str = "auto") -> CheckpointFiles:
+    """Read a checkpoint's files besides its weights; raises UserError for a missing or unfit one.
+
+    generation_config: ``none`` leaves out what it does to logits.
+    """
     config = read_json(directory, "config.json")
     preprocessing = image_preprocessing(directory)
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
@@ -73,6 +115,7 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
         _end_ids(directory, config, tokenizer),
         image_id,
         rows,
+        UNPROCESSED if generation_config == "none" else _logits_processing(directory, config),
     )
 
 
@@ -135,7 +178,7 @@ def read_json(directory: Path, name: str, needed: bool = True) -> dict[str, Any]
 def weight_files(directory: Path) -> list[Path]:
     """The files of a checkpoint's weights; raises UserError if one is missing."""
     index = directory / "model.safetensors.index.json"
-    if index.is_file():
+    if index.is_file() and not (directory / "model.safetensors").is_file():  # as transformers
         names = sorted(set(read_json(directory, index.name).get("weight_map", {}).values()))
     else:
         names = ["model.safetensors"]
@@ -159,16 +202,21 @@ def weights_digest(directory: Path, weights: Sequence[Path]) -> str:
 
 
 def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
-    """The image settings in preprocessor_config.json, or its successor processor_config.json.
+    """The image settings in processor_config.json, or its predecessor preprocessor_config.json.
 
     Raises UserError.
     """
-    directory = Path(directory).expanduser()
-    name, newer = "preprocessor_config.json", "processor_config.json"
-    if not (directory / name).is_file() and (directory / newer).is_file():
-        name = newer
-    content = read_json(directory, name)
-    content = content.get("image_processor", content)
+    directory, name = Path(directory).expanduser(), "processor_config.json"
+    content = read_json(directory, name, needed=False).get("image_processor")
+    if content is None:
+        name = "preprocessor_config.json"
+        content = read_json(directory, name)
+    for setting, ours in _PREPROCESSING.items():
+        if (value := content.get(setting)) not in (None, ours):
+            raise UserError(
+                f"{directory / name} sets {setting} to {value!r}, which is not implemented: "
+                f"set it to {json.dumps(ours)} if the model works with that"
+            )
     size = content.get("size") or {}
     low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
     high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
@@ -194,12 +242,40 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
 def _chat_template(directory: Path, tokenizer: Any) -> str | None:
     older = read_json(directory, "chat_template.json", needed=False)  # where Qwen2-VL has it
     template = older.get("chat_template") if older else tokenizer.chat_template
+    if isinstance(template, dict):  # named ones
+        template = template.get("default")
     return template if isinstance(template, str) else None
 
 
+def _logits_processing(directory: Path, config: dict[str, Any]) -> LogitsProcessing:
+    content = read_json(directory, "generation_config.json", needed=False)
+    content = content or {**(config.get("text_config") or {}), **config}  # as older checkpoints
+    given = {name: value for name, value in content.items() if value is not None}
+    remedy = "remove it there, or give --generation-config none"
+    for name in given.keys() & _UNAPPLIED.keys():
+        if given[name] not in _UNAPPLIED[name]:
+            raise UserError(
+                f"generation_config.json in {directory} sets {name} to {given[name]!r}, which is "
+                f"not implemented: {remedy}"
+            )
+    known = {each.name for each in fields(LogitsProcessing)}
+    applied = {name: value for name, value in given.items() if name in known}
+    try:
+        return LogitsProcessing(**applied)
+    except (ValueError, TypeError):
+        raise UserError(
+            f"generation_config.json in {directory} has a value that is none: {one_line(applied)}; "
+            f"{remedy}"
+        ) from None
+
+
 def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    ids = read_json(directory, "generation_config.json", needed=False).get("eos_token_id")
-    ids = ids if ids is not None else config.get("eos_token_id", tokenizer.eos_token_id)
+    first = read_json(directory, "generation_config.json", needed=False)
+    named = (first, config, config.get("text_config") or {})
+    ids = next(
+        (each["eos_token_id"] for each in named if each.get("eos_token_id") not in (None, [])),
+        tokenizer.eos_token_id,
+    )
     if ids is None:
         raise UserError(f"the model in {directory} names no end token: add generation_config.json")
     return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ..decoding.accept import follow
 from ..decoding.digest import common_prefix
 from ..decoding.draft import Draft
-from ..decoding.grammar import Allowed, Grammar, forced_token, masked
+from ..decoding.grammar import masked
+from ..decoding.processors import Adjustment, LogitsProcessors
 from ..decoding.propose import FinishedDraft, Growth, ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
@@ -134,17 +135,17 @@ class DraftModel:
         end_tokens: Sequence[int] = (),
         random_source: RandomSource | None = None,
         with_likelihoods: bool = False,
-        grammar: Grammar | None = None,
+        processors: LogitsProcessors | None = None,
         lookup: AnswerLookup | None = None,
     ) -> None:
         """Nothing is drafted after ``end_tokens``. with_likelihoods: as in ``Growth``.
 
-        grammar: restricts drafts; tokens that it forces cost no pass. lookup: proposes tokens of
+        processors: as the target's; tokens that they force cost no pass. lookup: proposes tokens of
         the model's vocabulary, or end tokens.
         """
         self.rows = 0  # tokens computed by the last step's pass; 0: it needed none
         self._with_likelihoods = with_likelihoods
-        self._grammar, self._lookup = grammar, lookup
+        self._processors, self._lookup = processors, lookup
         self._scored = ScoredPaths(session)
         self._proposal = proposal
         self._ends = tuple(end_tokens)
@@ -230,36 +231,38 @@ class DraftModel:
             tokens += growth.grow(np.stack([self._row(*each) for each in self._frontier(branch)]))
         return Drafted(branch, tokens, growth.finished(), growth.done)
 
-    def _frontier(self, branch: Branch) -> list[tuple[Path, Allowed | None]]:
-        """The paths whose logits the branch needs next, with the tokens the grammar allows after
-        each."""
-        growth, grammar = self._growing[branch], self._grammar
+    def _frontier(self, branch: Branch) -> list[tuple[Path, Adjustment | None]]:
+        """The paths whose logits the branch needs next, and how those change."""
+        growth, processors = self._growing[branch], self._processors
         predicted = branch.prefix[len(self._scored.verified) :]
         paths = [predicted + path for path in growth.frontier]
-        if grammar is None:
+        if processors is None:
             return [(path, None) for path in paths]
-        if not growth.allowed:
-            growth.allowed = [grammar.allowed(branch.prefix + path) for path in growth.frontier]
-        return list(zip(paths, growth.allowed, strict=True))
+        if not growth.adjustments:
+            growth.adjustments = [
+                processors.after(branch.prefix + path) for path in growth.frontier
+            ]
+        return list(zip(paths, growth.adjustments, strict=True))
 
     def _unforced(self, branch: Branch) -> list[Path]:
-        """The paths of the frontier after which the grammar leaves a choice."""
+        """The paths of the frontier after which there is a choice."""
         return [
             path
-            for path, allowed in self._frontier(branch)
-            if allowed is None or forced_token(allowed) is None
+            for path, adjustment in self._frontier(branch)
+            if adjustment is None or adjustment.forced is None
         ]
 
-    def _row(self, path: Path, allowed: Allowed | None) -> NDArray[np.float32]:
-        """The logits [V] after a path, restricted to allowed tokens."""
-        if allowed is None:
+    def _row(self, path: Path, adjustment: Adjustment | None) -> NDArray[np.float32]:
+        """The logits [V] after a path, adjusted."""
+        if adjustment is None:
             return self._scored.row(path)
-        known = allowed.astype(np.float32)  # any finite logit will do, as no other token is allowed
-        if forced_token(allowed) is not None:
-            return masked(known, allowed)
-        row = masked(self._scored.row(path), allowed)
-        # If the model excludes all allowed tokens, they get equal logits.
-        return masked(known, allowed) if row.max() == -np.inf else row
+        if adjustment.forced is None:
+            row = adjustment.of(self._scored.row(path))
+            # If the model excludes all allowed tokens, they get equal logits.
+            if adjustment.allowed is None or row.max() > -np.inf:
+                return row
+        assert adjustment.allowed is not None
+        return masked(adjustment.allowed.astype(np.float32), adjustment.allowed)
 
     # Lookup drafts
 
@@ -297,7 +300,6 @@ class DraftModel:
     def _next_token(self, path: Path) -> int:
         """The next token of a chain, after a scored path."""
         prefix = self._scored.verified + path
-        allowed = None if self._grammar is None else self._grammar.allowed(prefix)
-        row = self._row(path, allowed)
+        row = self._row(path, None if self._processors is None else self._processors.after(prefix))
         (token,), _ = candidates(row, self._proposal, len(prefix), 1, self._random_source)
         return token

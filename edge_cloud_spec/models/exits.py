@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from ..decoding.accept import follow
 from ..decoding.draft import Draft
-from ..decoding.grammar import AllowedAfter, forced_token, masked
 from ..decoding.noise import gumbel
 from ..decoding.policy import SamplingPolicy, scaled_logits
+from ..decoding.processors import AdjustmentAfter
 from ..decoding.propose import coupled_token
 from ..errors import UserError, library_errors
 from .passes.layer import is_plain
+from .passes.target_rows import adjusted_row
 from .passes.transformer import Transformer
 from .vlm import Vlm
 
@@ -66,7 +67,7 @@ class ExitPredictor:
     before each exit. ids: token ids [S] that exits may predict. logits: (layer, hidden [m, E]) ->
     float32 [m, S]. position: of the first drafted token in the answer. first: logits [V] after the
     prefix, if the pass leaves them out. open_at: the leaf after which another draft continues, so
-    that the verdict is open there. allowed: the tokens that the grammar allows.
+    that the verdict is open there. adjusted: how the logits of the whole vocabulary change.
     """
 
     layers: frozenset[int]
@@ -79,7 +80,7 @@ class ExitPredictor:
     first: NDArray[np.float32] | None = None
     end_tokens: frozenset[int] = frozenset()
     open_at: int | None = None
-    allowed: AllowedAfter | None = None
+    adjusted: AdjustmentAfter | None = None
     _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by position
     _reported: tuple[int | None, ...] | None = None
 
@@ -111,7 +112,7 @@ class ExitPredictor:
 
     def _predict(self, layer: int, logits: Tensor, left_out: int) -> ExitPrediction:
         """Follow the draft along the exit's tokens; ``logits`` [m, S]."""
-        every = _Rows(self._scaled(logits)) if self.allowed is None else None
+        every = _Rows(self._scaled(logits)) if self.adjusted is None else None
         confidence, position = 1.0, self.position - 1
 
         def token_after(node: int) -> int:
@@ -122,16 +123,15 @@ class ExitPredictor:
             row = node + 1 - left_out
             if row < 0:
                 assert self.first is not None  # so the verdict's token is known here, not predicted
-                first = self.first if self.allowed is None else masked(self.first, self.allowed(-1))
+                first = self.first if self.adjusted is None else self.adjusted(-1).of(self.first)
                 return coupled_token(first, self.policy, position)
             rows = every
-            if self.allowed is not None:
-                allowed = self.allowed(node)
-                if (forced := forced_token(allowed)) is not None:
-                    return forced
-                outside = torch.from_numpy(~allowed[self.ids]).to(logits.device)
-                rows = _Rows(self._scaled(logits[row : row + 1].masked_fill(outside, -torch.inf)))
-                row = 0
+            if self.adjusted is not None:
+                adjustment = self.adjusted(node)
+                if adjustment.forced is not None:
+                    return adjustment.forced
+                changed = adjusted_row(logits[row], adjustment.among(self.ids))
+                rows, row = _Rows(self._scaled(changed[None])), 0
             assert rows is not None
             chance, place = rows.chances[row], rows.places[row]
             if self.policy.temperature > 0 and chance < CERTAIN:
@@ -283,7 +283,7 @@ class Exits:
         first: NDArray[np.float32] | None = None,
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
-        allowed: AllowedAfter | None = None,
+        adjusted: AdjustmentAfter | None = None,
     ) -> ExitPredictor | None:
         """The ``on_layer`` of a ``Session.forward`` that predicts the verdict on this draft.
 
@@ -305,7 +305,7 @@ class Exits:
             first=first,
             end_tokens=frozenset(end_tokens),
             open_at=open_at,
-            allowed=allowed,
+            adjusted=adjusted,
         )
 
     def _rows_of_head(self, ids: NDArray[np.int64]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError, library_errors
+from . import EMBEDDED, FLATS
 from .checkpoint import (
     checkpoint_directory,
     checkpoint_files,
@@ -16,8 +17,10 @@ from .checkpoint import (
     weight_files,
     weights_digest,
 )
+from .load_check import FirstAnswer
 from .passes.layer import PatchLinear, check_quantization, pack_linears
 from .passes.transformer import Transformer
+from .processor import Processor
 from .vlm import Vlm
 
 AUTO = "auto"
@@ -49,6 +52,8 @@ FAMILIES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
+# How far our logits may be from transformers' own, in their standard deviations.
+FLOAT32, FEWER_BITS, QUANTIZED = 1e-3, 0.2, 0.7
 PROGRESS_BAR_BYTES = 1 << 30  # of weights; larger models show a progress bar
 
 
@@ -59,11 +64,16 @@ def load(
     dtype: str = "float32",
     quantize: str = "none",
     threads: int = 0,
+    generation_config: str = "auto",
+    check: bool = True,
 ) -> Vlm:
     """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
 
     device, dtype: see ``choose``. threads: torch's intra-operation threads, for the whole process;
-    0: unchanged. UserError names what is missing or does not fit, and what to do.
+    0: unchanged. generation_config: ``none`` leaves out what the checkpoint does to its logits.
+    check: compare a first answer with transformers' own, except of the embedded pairs; always done
+    for a quantized checkpoint, whose kernels may lack the device or dtype.
+    UserError names what is missing or does not fit, and what to do.
     """
     device, dtype = choose(device, dtype)
     directory = checkpoint_directory(str(name_or_dir))
@@ -75,7 +85,7 @@ def load(
         )
     check_quantization(quantize, device, dtype, config)
     weights = weight_files(directory)
-    files = checkpoint_files(directory)
+    files = checkpoint_files(directory, generation_config)
     if threads:
         if threads < 0:
             raise UserError(f"threads is {threads}: give 1 or more, or 0 for torch's own number")
@@ -84,14 +94,24 @@ def load(
     long = sum(path.stat().st_size for path in weights) > PROGRESS_BAR_BYTES
     with library_errors(whole, "fetch its files again"), quiet_libraries(long):
         model = _model(directory, family, config, device, DTYPES[dtype])
+    name, quantized = identity(directory, dtype, quantize), "quantization_config" in config
+    check = quantized or (check and directory.resolve().parent not in (EMBEDDED, FLATS))
+    first = None
     with library_errors(whole, "choose another device, dtype or quantization"), quiet_libraries():
-        if "quantization_config" not in config:
+        if not quantized:
             model = model.to(device)
+        if check and files.chat_template:
+            own = generation_config == "auto"
+            first = FirstAnswer(model, Processor(files, name), directory, own)
         transformer = Transformer(model.model.language_model, model.lm_head, quantize)
         visual = model.model.visual
         visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
         pack_linears(visual)
-    return Vlm(model, transformer, files, identity(directory, dtype, quantize))
+    vlm = Vlm(model, transformer, files, name)
+    if first is not None:
+        bits = FLOAT32 if dtype == "float32" else FEWER_BITS
+        first.compare(vlm, bits if quantize == "none" else QUANTIZED)
+    return vlm
 
 
 def _model(

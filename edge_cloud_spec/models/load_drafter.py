@@ -87,6 +87,6 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
     else:
         from .load import load
 
-        model = load(path, **settings.load_options)
+        model = load(path, **settings.load_options, generation_config="none", check=False)
     model.limit_picture(limits)
     return model

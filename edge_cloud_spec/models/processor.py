@@ -36,7 +36,7 @@ class Processor:
         self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
-        self.image_id = files.image_id
+        self.image_id, self._logits = files.image_id, files.logits
         self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
@@ -86,6 +86,7 @@ class Processor:
             vocabulary=self.vocabulary,
             user_text=user_text,
             dialect=dialect,
+            logits=self._logits,
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:

@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..decoding.grammar import Grammar
+from ..decoding.processors import UNPROCESSED, LogitsProcessing, LogitsProcessors
+from ..errors import UserError, library_errors
 from ..history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn, picture_digest
 from ..instruction import check_instruction
 from .image import Grid, ImageSpec
@@ -65,7 +67,7 @@ class PromptSpec:
 
     ``user_text`` has placeholders for instruction, order and picture; without one for the picture,
     the picture comes first. ``dialect`` names how the answer is read, its last word being a digest;
-    empty: the dialect ``clauses``.
+    empty: the dialect ``clauses``. ``logits``: what the target's checkpoint does to its logits.
     """
 
     chat_template: str
@@ -78,6 +80,7 @@ class PromptSpec:
     user_text: str = USER_TEXT
     dialect: str = ""
     history: HistorySpec = NO_HISTORY
+    logits: LogitsProcessing = UNPROCESSED
 
     def __post_init__(self) -> None:
         if not self.chat_template:
@@ -93,7 +96,12 @@ class PromptSpec:
     def to_bytes(self) -> bytes:
         """Serialize to JSON for ``from_bytes``; leaves out fields with the default prompt's
         values."""
-        ours = {"user_text": USER_TEXT, "dialect": "", "history": dataclasses.asdict(NO_HISTORY)}
+        ours = {
+            "user_text": USER_TEXT,
+            "dialect": "",
+            "history": dataclasses.asdict(NO_HISTORY),
+            "logits": dataclasses.asdict(UNPROCESSED),
+        }
         said = dataclasses.asdict(self).items()
         fields = {name: value for name, value in said if value != ours.get(name)}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
@@ -106,6 +114,7 @@ class PromptSpec:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])
             fields["history"] = HistorySpec(**fields.get("history", {}))
+            fields["logits"] = LogitsProcessing(**fields.get("logits", {}))
             fields["end_ids"] = tuple(int(index) for index in fields["end_ids"])
             for name in ("max_tokens", "vocabulary"):
                 if not isinstance(fields[name], int) or fields[name] < 1:
@@ -151,6 +160,15 @@ class Prompt:
     digest: bytes
     owner: str = ""
     grows: bool = False
+
+
+def logits_processors(
+    spec: PromptSpec, prompt: Prompt, grammar: Grammar | None
+) -> LogitsProcessors | None:
+    """The processors of a decode; None if logits stay as they are."""
+    if spec.logits == UNPROCESSED:
+        return None if grammar is None else LogitsProcessors(spec.vocabulary, grammar)
+    return LogitsProcessors(spec.vocabulary, grammar, spec.logits, prompt.input_ids, spec.end_ids)
 
 
 def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
@@ -233,13 +251,22 @@ def render(
     steers = {*spec.end_ids, tokenizer.convert_tokens_to_ids(image_token)}
     control = [token.content for index, token in added if token.special or index in steers]
     messages = messages_of(request, spec, control)
-    text = tokenizer.apply_chat_template(
-        messages,
-        chat_template=spec.chat_template,
-        tokenize=False,
-        add_generation_prompt=True,
-        enable_thinking=False,  # for templates that ask; the answer must begin at once
+    remedy = "take that of the model that it was tuned from" + (
+        ", or an empty --system-text if it refuses one" if spec.system_text else ""
     )
+    with library_errors("the chat template cannot be rendered", remedy):
+        text = tokenizer.apply_chat_template(
+            messages,
+            chat_template=spec.chat_template,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,  # for templates that ask; the answer must begin at once
+        )
+    if text.rstrip().endswith("<think>"):
+        raise UserError(
+            "the chat template begins a thought, which is no action: take the Instruct checkpoint, "
+            "or serve this one behind an API (docs/openai_target.md)"
+        )
     texts = text.split(image_token)
     if len(texts) != 1 + len(grids):
         due = "one image is" if len(grids) == 1 else f"{len(grids)} images are"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from edge_cloud_spec.edge.measures import Round
 from edge_cloud_spec.lab.bench.ablations import accepted
 from edge_cloud_spec.lab.bench.chi_square import compare, tail
 from edge_cloud_spec.lab.bench.decodes import cache_hits
+from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.presets import load_preset, preset_names
 
 PARTS = ("exits", "lookup")
@@ -38,6 +40,20 @@ def test_every_preset_says_the_targets_own_tokens(tmp_path: Path) -> None:
             assert row["equal"] == row["prompts"] == 2
         elif row["exact"]:
             assert row["p_value"] > 1e-4
+
+
+def test_every_preset_says_what_generate_says_under_a_generation_config(tmp_path: Path) -> None:
+    """Over gRPC; the target drafts for itself, so that all is accepted if the robot knows it."""
+    model = Path(shutil.copytree(EMBEDDED / "target", tmp_path / "model"))
+    config = json.loads((model / "generation_config.json").read_text())
+    config |= {"repetition_penalty": 3.0, "no_repeat_ngram_size": 2, "min_new_tokens": 9}
+    config |= {"do_sample": True, "temperature": 0.01, "top_p": 0.001, "top_k": 1}
+    (model / "generation_config.json").write_text(json.dumps(config))
+    options = ("--target", str(model), "--drafter", str(model), "--prompts", "1", "--samples", "0")
+    measured = rows("equality", tmp_path, *options)
+    assert len(measured) >= 16
+    for row in measured:
+        assert row["equal"] == 1 and (row["preset"] != "dsd" or row["acceptance"] > 0.99), row
 
 
 def test_a_decision_that_remembers_eight_frames_costs_one(tmp_path: Path) -> None:

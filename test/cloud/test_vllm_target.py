@@ -70,6 +70,42 @@ def test_benches_take_a_server_beside_our_own_engine(
     assert [(row["preset"], row["equal"]) for row in equal] == [("dsd", 1)] * 2
 
 
+def penalized(directory: Path) -> Path:
+    """A copy of the target whose generation_config.json changes its answers."""
+    copy = Path(shutil.copytree(TARGET, directory / "target"))
+    config = json.loads((copy / "generation_config.json").read_text())
+    config |= {"repetition_penalty": 3.0, "no_repeat_ngram_size": 2, "suppress_tokens": [409]}
+    (copy / "generation_config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+def test_what_the_checkpoint_does_to_logits_is_asked_of_the_server(
+    peer: VllmPeer, tmp_path: Path, rule: str
+) -> None:
+    names, copy = (
+        ["specedge", "cloud_ar", "dssd"][: 2 if rule != "rejection" else 3],
+        penalized(tmp_path),
+    )
+    there = worker_of("--target", f"vllm:{peer.url}", "--checkpoint", str(copy))
+    here = worker_of("--target", str(copy), "--device", "cpu", "--dtype", "float32", "--no-check")
+    said = answers(there, names, rule, 1)
+    assert said == answers(here, names, rule, 1) != answers(on_vllm(peer), names, rule, 1)
+    left_out = ("--checkpoint", str(copy), "--generation-config", "none")
+    plain = worker_of("--target", f"vllm:{peer.url}", *left_out)
+    assert answers(plain, names[:1], rule, 1) == answers(on_vllm(peer), names[:1], rule, 1)
+
+
+def test_a_logits_processor_that_knows_no_penalties_is_found_out(
+    peer: VllmPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an older version: ``coupled`` is refused, or asks for whole rows."""
+    monkeypatch.setattr(peer, "penalizes", False)
+    options = ("--target", f"vllm:{peer.url}", "--checkpoint", str(penalized(tmp_path)))
+    assert not worker_of(*options)._models._samples
+    assert on_vllm(peer)._models._samples
+
+
 LIMIT, FEW = ("--max-tokens", "40"), ["dsd", "auto", "cloud_ar"]
 
 

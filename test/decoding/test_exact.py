@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from edge_cloud_spec.decoding import accept as accept_module
 from edge_cloud_spec.decoding.accept import Acceptance
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.grammar import forced_tokens, masked
+from edge_cloud_spec.decoding.grammar import forced_tokens
 from edge_cloud_spec.decoding.noise import Purpose
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.processors import UNPROCESSED, LogitsProcessing, LogitsProcessors
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
@@ -77,24 +78,39 @@ PRESETS = {
 }
 
 
-class InGrammar(Model):
-    """A target that says only what the grammar allows, by itself."""
+class Processed(Model):
+    """A target whose own logits are what the processors make of them."""
 
-    def __init__(self, model: Model, grammar: ToyGrammar) -> None:
+    def __init__(self, model: Model, processors: LogitsProcessors) -> None:
         super().__init__(model.seed, model.vocabulary, model.spread)
-        self._grammar = grammar
+        self._processors = processors
 
     def logits(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        return masked(super().logits(prefix), self._grammar.allowed(prefix))
+        return self._processors.after(prefix).of(super().logits(prefix))
 
 
-def kept_to(target: Model, grammar: ToyGrammar | None) -> Model:
-    """The target alone, which knows of no grammar: its logits are -inf outside of it."""
-    return InGrammar(target, grammar) if grammar else target
+def processed(target: Model, processors: LogitsProcessors | None) -> Model:
+    """The target alone, which knows of no processors."""
+    return Processed(target, processors) if processors else target
 
 
-def grammar_of(text: str | None, vocabulary: int) -> ToyGrammar | None:
-    return ToyGrammar(text, vocabulary) if text else None
+PROMPT = (1, 0, 1, 1)
+OWN = {
+    "": UNPROCESSED,
+    "penalty": LogitsProcessing(repetition_penalty=1.7),
+    "reward": LogitsProcessing(repetition_penalty=0.6),
+    "ngrams": LogitsProcessing(repetition_penalty=1.2, no_repeat_ngram_size=3, min_new_tokens=2),
+    "suppressed": LogitsProcessing(suppress_tokens=(1,), begin_suppress_tokens=(0,)),
+}
+
+
+def processors_of(text: str | None, vocabulary: int, own: str = "") -> LogitsProcessors | None:
+    """Of a grammar's text, and a checkpoint's own by name; a vocabulary of two allows no bans."""
+    given = OWN[own] if vocabulary > 3 or own in ("penalty", "reward") else UNPROCESSED
+    if not text and given == UNPROCESSED:
+        return None
+    grammar = ToyGrammar(text, vocabulary) if text else None
+    return LogitsProcessors(vocabulary, grammar, given, PROMPT, (0,))
 
 
 def error(
@@ -102,19 +118,19 @@ def error(
     policy: SamplingPolicy,
     models: tuple[Model, Model],
     wire: Wire = as_it_is,
-    grammar: ToyGrammar | None = None,
+    processors: LogitsProcessors | None = None,
     cloud_forgets: bool = False,
 ) -> float:
     """The largest error of the probability of an answer after one round."""
 
     def run(random_source: BranchingChooser) -> tuple[int, ...]:
-        both = pair(preset, "rejection", policy, models, random_source, wire, grammar)
+        both = pair(preset, "rejection", policy, models, random_source, wire, processors)
         if cloud_forgets:
-            both.cloud.grammar = None
+            both.cloud.processors = None
         both.round()
         return both.emitted
 
-    target, length = kept_to(models[1], grammar), preset.shape.depth + 1
+    target, length = processed(models[1], processors), preset.shape.depth + 1
     endless = preset.resample == "robot" and preset.residual == "sparse"
     joint = joint_of(run, target, policy, length, 3 if endless else None)
     assert sum(joint.values()) == pytest.approx(1, abs=1e-9)
@@ -122,6 +138,7 @@ def error(
 
 
 texts = st.sampled_from([None, None, "a", "b", "c"])  # of the grammar
+owns = st.sampled_from(["", *OWN])
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -139,6 +156,7 @@ texts = st.sampled_from([None, None, "a", "b", "c"])  # of the grammar
     coded=st.booleans(),
     drafter=st.sampled_from([Model, Model, OneWord]),
     text=texts,
+    own=owns,
 )
 def test_a_round_of_rejection_has_the_targets_distribution(
     name: str,
@@ -149,11 +167,13 @@ def test_a_round_of_rejection_has_the_targets_distribution(
     coded: bool,
     drafter: type[Model],
     text: str | None,
+    own: str,
 ) -> None:
     """Also where the draft model says one token only, which may not be allowed."""
     models = drafter(seeds[0], vocabulary, spreads[0]), Model(seeds[1], vocabulary, spreads[1])
     wire, tolerance = (over_the_codec, 1e-6) if coded else (as_it_is, 1e-9)
-    assert error(PRESETS[name], policy, models, wire, grammar_of(text, vocabulary)) < tolerance
+    processors = processors_of(text, vocabulary, own)
+    assert error(PRESETS[name], policy, models, wire, processors) < tolerance
 
 
 @settings(max_examples=25)
@@ -181,6 +201,7 @@ def test_the_sparse_residual_is_exact_for_every_k_and_m(
     stray=st.sampled_from([0.0, 0.5, 3.0]),
     drafter=st.sampled_from([Model, OneWord]),
     text=texts,
+    own=owns,
 )
 def test_greedy_and_coupled_give_the_targets_own_tokens(
     name: str,
@@ -190,39 +211,44 @@ def test_greedy_and_coupled_give_the_targets_own_tokens(
     stray: float,
     drafter: type[Model],
     text: str | None,
+    own: str,
 ) -> None:
-    policy, grammar = SamplingPolicy(temperature, seed=seed), grammar_of(text, vocabulary)
+    policy, processors = (
+        SamplingPolicy(temperature, seed=seed),
+        processors_of(text, vocabulary, own),
+    )
     target = Model(seed, vocabulary, 1.5)
     draft_model = drafter(seed + bool(stray), vocabulary, stray or 1.5)
     rule = "coupled" if temperature else "greedy"
     models = draft_model, target
-    both = pair(PRESETS[name], rule, policy, models, wire=over_the_codec, grammar=grammar)
+    both = pair(PRESETS[name], rule, policy, models, wire=over_the_codec, processors=processors)
     for _ in range(4):
         both.round()
-    own = own_tokens(kept_to(target, grammar), policy, 0, len(both.emitted))
-    assert list(both.emitted) == own
-    if (stray, drafter, text) == (0.0, Model, None) and name != "best_first":
+    alone = own_tokens(processed(target, processors), policy, 0, len(both.emitted))
+    assert list(both.emitted) == alone
+    if (stray, drafter, text, own) == (0.0, Model, None, "") and name != "best_first":
         assert len(both.emitted) == 4 * (PRESETS[name].shape.depth + 1)  # nothing is rejected
 
 
 def test_a_truncated_tail_and_a_mask_on_the_draft_alone_are_found_out() -> None:
-    """What is not exact: PicoSpec's top K of P, and a cloud that forgets the grammar."""
+    """What is not exact: PicoSpec's top K of P, and a cloud that forgets grammar or penalty."""
     preset = replace(
         PRESETS["dssd_dense"], draft_length=1, residual="top_k", residual_top_k=2, exact=False
     )
     assert error(preset, ONE, (Model(1, 6, 0.5), Model(2, 6, 0.5))) > 0.003
-    models, grammar = (Model(1, 4, 1.0), Model(2, 4, 1.0)), ToyGrammar("b", 4)
-    assert error(PRESETS["dsd"], ONE, models, grammar=grammar, cloud_forgets=True) > 1e-3
+    models = Model(1, 4, 1.0), Model(2, 4, 1.0)
+    for forgotten in (processors_of("b", 4), processors_of(None, 4, "penalty")):
+        assert error(PRESETS["dsd"], ONE, models, processors=forgotten, cloud_forgets=True) > 1e-3
 
 
 def test_a_draft_against_the_grammar_is_never_accepted() -> None:
     """As of a robot that does not keep to it."""
-    models, grammar = (Model(1, 4, 1.0), Model(2, 4, 1.0)), ToyGrammar("b", 4)
+    models, processors = (Model(1, 4, 1.0), Model(2, 4, 1.0)), processors_of("b", 4)
     both = pair(PRESETS["likeliest"], "greedy", GREEDY, models)
-    both.cloud.grammar = grammar
+    both.cloud.processors = processors
     while len(both.emitted) < 12:
         both.round()
-    own = own_tokens(InGrammar(models[1], grammar), GREEDY, 0, len(both.emitted))
+    own = own_tokens(processed(models[1], processors), GREEDY, 0, len(both.emitted))
     assert list(both.emitted) == own
 
 

@@ -39,7 +39,7 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
 
 @functools.cache
 def vlm(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0, **options: str) -> Vlm:
-    return load(checkpoint(family, seed, vocabulary), **options)
+    return load(checkpoint(family, seed, vocabulary), **options, check=False)
 
 
 def fresh(family: str = "qwen3_vl") -> Vlm:

@@ -10,9 +10,9 @@ import numpy as np
 from helpers.enumeration import BranchingChooser, outcomes
 from numpy.typing import NDArray
 
-from edge_cloud_spec.decoding.grammar import Grammar
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import distribution_of
@@ -128,7 +128,7 @@ def pair(
     models: tuple[Model, Model],
     random_source: RandomSource | None = None,
     wire: Wire = as_it_is,
-    grammar: Grammar | None = None,
+    processors: LogitsProcessors | None = None,
 ) -> LoopbackPair:
     """Robot and cloud over two toy models: the draft model, then the target."""
     sessions: Any = tuple(model.session(None) for model in models)
@@ -139,7 +139,7 @@ def pair(
         sessions,
         models[1].vocabulary,
         random_source=random_source,
-        grammar=grammar,
+        processors=processors,
         wire=wire,
     )
 

@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.accept import Acceptance, accept
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.grammar import AllowedAfter, Grammar, allowed_after, masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.processors import (
+    UNPROCESSED,
+    AdjustmentAfter,
+    LogitsProcessing,
+    LogitsProcessors,
+    adjustment_after,
+)
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
@@ -66,15 +72,19 @@ def rewind(session: Session) -> None:
 
 
 def drafted(
-    session: Session, policy: SamplingPolicy, right: int, tree: bool, grammar: Grammar | None = None
+    session: Session,
+    policy: SamplingPolicy,
+    right: int,
+    tree: bool,
+    processors: LogitsProcessors | None = None,
 ) -> Draft:
     """Tokens of which the first ``right`` are the target's own; in a tree, with wrong siblings."""
     position = session.length
     own: list[int] = []
     for place in range(4):
         logits = session.forward(own)[-1]
-        if grammar is not None:
-            logits = masked(logits, grammar.allowed((*session.tokens, *own)))
+        if processors is not None:
+            logits = processors.after((*session.tokens, *own)).of(logits)
         token = coupled_token(logits, policy, position + place)
         own.append(token if place < right else (token + 1) % len(logits))
     rewind(session)
@@ -84,6 +94,13 @@ def drafted(
     tokens = [token for pair in zip(wrong, own, strict=True) for token in pair]
     parents = [-1, -1, 1, 1, 3, 3, 5, 5]
     return Draft(tuple(tokens), tuple(parents))
+
+
+OWN = LogitsProcessing(
+    repetition_penalty=1.4,
+    no_repeat_ngram_size=2,
+    suppress_tokens=(5, 7),
+)
 
 
 def rule_of(policy: SamplingPolicy) -> str:
@@ -111,9 +128,9 @@ def verdict(
     logits: np.ndarray,
     policy: SamplingPolicy,
     at: int,
-    allowed: AllowedAfter | None = None,
+    adjusted: AdjustmentAfter | None = None,
 ) -> Acceptance:
-    rows, source = LogitRows(logits, allowed), SeededRandomSource(policy.seed)
+    rows, source = LogitRows(logits, adjusted), SeededRandomSource(policy.seed)
     return accept(rule_of(policy), draft, rows, policy, at, source)
 
 
@@ -137,21 +154,23 @@ def test_exits_change_no_bit_of_the_final_pass(family: str) -> None:
     st.booleans(),
     st.integers(0, 3),
     st.sampled_from([None, None, "a", "b", "c"]),
+    st.booleans(),
 )
-def test_an_exit_at_the_end_with_the_whole_head_gives_the_verdict_in_its_grammar(
-    policy: SamplingPolicy, right: int, tree: bool, before: int, text: str | None
+def test_an_exit_at_the_end_with_the_whole_head_gives_the_verdict_of_processed_logits(
+    policy: SamplingPolicy, right: int, tree: bool, before: int, text: str | None, own: bool
 ) -> None:
     model = helper.vlm()
     exits = Exits(model, {LAYERS: identity()}, ())
     session = session_after(model, before, policy)
     grammar = ToyGrammar(text, model.vocabulary) if text else None
-    draft = drafted(session, policy, right, tree, grammar)
-    allowed = allowed_after(grammar, session.tokens, draft)
-    (prediction,), logits = scored(session, exits, draft, policy, allowed=allowed)
-    taken = verdict(draft, logits, policy, before, allowed)
+    processors = LogitsProcessors(model.vocabulary, grammar, OWN if own else UNPROCESSED, (3, 9))
+    draft = drafted(session, policy, right, tree, processors)
+    adjusted = adjustment_after(processors, session.tokens, draft)
+    (prediction,), logits = scored(session, exits, draft, policy, adjusted=adjusted)
+    taken = verdict(draft, logits, policy, before, adjusted)
     assert (prediction.path, prediction.token) == (taken.path, taken.token)
     assert prediction.layer == LAYERS and 0 < prediction.confidence <= 1
-    assert len(prediction.path) >= right if text else len(prediction.path) == right
+    assert len(prediction.path) >= right if text or own else len(prediction.path) == right
 
 
 def test_guesses_of_another_seed_are_others() -> None:

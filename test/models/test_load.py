@@ -55,7 +55,10 @@ def lose_a_tensor(model: Path) -> None:
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
 
 
-INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
+def lose_a_shard(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
                 "preprocessor_config.json",
             )
         ),
-        ("model.safetensors.index.json", INDEX, r"model-00001-of-00002\.safetensors is missing"),
+        ("", lose_a_shard, r"model-00001-of-00002\.safetensors is missing"),
         ("", cut_weights, "cannot be loaded"),
         ("", lose_a_tensor, "lack 1 tensors"),
         ("config.json", '{"model_type": "llava"}', "'llava' model: choose one of qwen2_vl"),

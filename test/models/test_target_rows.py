@@ -8,8 +8,12 @@ import torch
 
 from edge_cloud_spec.decoding.accept import accept
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.decoding.grammar import allowed_after
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.processors import (
+    LogitsProcessing,
+    LogitsProcessors,
+    adjustment_after,
+)
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows, TargetRows
@@ -103,12 +107,13 @@ def test_rejection_decides_as_over_numpys_rows() -> None:
 
 
 @pytest.mark.parametrize("size", [50, 9000])
-def test_a_grammar_masks_tensors_as_numpy_rows(size: int) -> None:
-    draft, grammar = Draft((3, 4)), ToyGrammar("some", size)
-    allowed = allowed_after(grammar, (1,), draft)
+def test_processors_change_tensors_as_numpy_rows(size: int) -> None:
+    own = LogitsProcessing(repetition_penalty=1.3)
+    processors = LogitsProcessors(size, ToyGrammar("some", size), own, range(0, size, 3))
+    adjusted = adjustment_after(processors, (1,), Draft((3, 4)))
     for seed in range(3):
         logits = np.random.default_rng(seed).standard_normal((3, size)).astype(np.float32)
-        tensors, rows = (target_rows(each, allowed) for each in (torch.from_numpy(logits), logits))
+        tensors, rows = (target_rows(each, adjusted) for each in (torch.from_numpy(logits), logits))
         assert isinstance(tensors, TensorRows)
         for policy in (GREEDY, SamplingPolicy(0.8, seed=seed), *KEPT):
             for node in (-1, 0, 1):

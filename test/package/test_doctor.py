@@ -64,6 +64,7 @@ def test_a_shard_that_is_missing_and_exits_that_are_cut_short_are_named(model: P
     assert "exits.safetensors is damaged" in check_model("target", str(model)).message
     shards = {"weight_map": {"a": "model-1.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(shards))
+    (model / "model.safetensors").unlink()  # before which no shard counts
     finding = check_model("target", str(model))
     assert finding.level == Level.ERROR and "model-1.safetensors" in finding.message
 

@@ -240,7 +240,7 @@ class Engine:
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
             return
-        grammar = self._models.grammar(opening)
+        processors = self._models.processors(opening, prompt)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
@@ -272,7 +272,7 @@ class Engine:
             vocabulary=spec.vocabulary,
             draft_tokens=self._limits.draft_tokens,
             counters=self._counters,
-            grammar=grammar,
+            processors=processors,
             lookup=self._lookups.of(
                 stream.credential, opening, self._models.instruction_tokens(opening)
             ),

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...decoding.draft import Draft
-from ...decoding.grammar import AllowedAfter, Grammar, allowed_after
+from ...decoding.grammar import Grammar
+from ...decoding.processors import AdjustmentAfter, LogitsProcessors, adjustment_after
 from ...decoding.propose import ProposalConfig
 from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
 from ...errors import UserError
 from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
-from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens
+from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens, logits_processors
 from ...nav.answer import CLAUSES_FORM, Dialect
 from ...wire.messages import Open
 from ..session.events import Predicted
@@ -84,9 +85,10 @@ class ModelRunner(ABC):
         """The target's prompt for a request."""
         return self.speaker.prompt(request_of(opening, credential), self.spec)
 
-    def grammar(self, opening: Open) -> Grammar | None:
-        """The request's grammar in the target's tokens, None without one; raises UserError."""
-        return _grammar(self.speaker, opening, self.spec)
+    def processors(self, opening: Open, prompt: Prompt) -> LogitsProcessors | None:
+        """What changes the target's logits, None if nothing does; UserError: no such grammar."""
+        grammar = _grammar(self.speaker, opening, self.spec)
+        return logits_processors(self.spec, prompt, grammar)
 
     def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
         """The instruction in the target's tokens."""
@@ -211,7 +213,7 @@ class LocalModels(ModelRunner):
             )
         results = self.target.forward_together(requests)
         return [
-            each if isinstance(each, Exception) else target_rows(each, allowed_after_draft(session))
+            each if isinstance(each, Exception) else target_rows(each, adjustments_of(session))
             for session, each in zip(batch, results, strict=True)
         ]
 
@@ -235,7 +237,7 @@ class LocalModels(ModelRunner):
             first=_cached(session).session.known_row,
             end_tokens=self.spec.end_ids,
             open_at=due.open_at,
-            allowed=allowed_after_draft(session),
+            adjusted=adjustments_of(session),
         )
 
     def propose(self, session: HeldSession, prefix: tuple[int, ...], length: int) -> Draft:
@@ -244,13 +246,14 @@ class LocalModels(ModelRunner):
         if session.drafter is None:
             opening = session.opening
             request = request_of(opening, session.credential)
-            draft_session = self.drafter.open(self.drafter.prompt(request, self.spec))
+            prompt = self.drafter.prompt(request, self.spec)
+            grammar = _grammar(self.drafter, opening, self.spec)
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
-                draft_session,
+                self.drafter.open(prompt),
                 proposal,
                 self.spec.end_ids,
-                grammar=_grammar(self.drafter, opening, self.spec),
+                processors=logits_processors(self.spec, prompt, grammar),
             )
         return session.drafter.finished(Branch(prefix, chain(length))).draft
 
@@ -265,9 +268,9 @@ def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) ->
     return model.grammar(text, spec) if text else None
 
 
-def allowed_after_draft(session: HeldSession) -> AllowedAfter | None:
-    """The tokens that the request's grammar allows after each node of the due draft."""
-    return allowed_after(session.grammar, session.tokens, session.due.draft)
+def adjustments_of(session: HeldSession) -> AdjustmentAfter | None:
+    """How the target's logits change after each node of the due draft."""
+    return adjustment_after(session.processors, session.tokens, session.due.draft)
 
 
 def request_of(opening: Open, credential: str = "") -> Request:

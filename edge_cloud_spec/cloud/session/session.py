@@ -15,7 +15,7 @@ from typing import Any
 from ...decoding.accept import accept
 from ...decoding.digest import PrefixDigest
 from ...decoding.draft import MAX_NODES, BadDraft
-from ...decoding.grammar import Grammar
+from ...decoding.processors import LogitsProcessors
 from ...decoding.random_source import RandomSource, SeededRandomSource
 from ...decoding.split import Split, largest, sparse_residual
 from ...decoding.token_distribution import TokenDistribution
@@ -128,15 +128,15 @@ class CloudSession:
         draft_tokens: int = MAX_NODES,
         random_source: RandomSource | None = None,
         counters: Counters | None = None,
-        grammar: Grammar | None = None,
+        processors: LogitsProcessors | None = None,
         lookup: AnswerLookup | None = None,
         server_drafting: ServerDrafting | None = None,
     ) -> None:
-        """draft_tokens: the most tokens of a draft. counters: shared by all sessions. grammar: the
-        policy's. lookup: this answer's, if its robot asked for it. server_drafting: None: no draft
-        model."""
+        """draft_tokens: the most tokens of a draft. counters: shared by all sessions. processors:
+        of the target's logits. lookup: this answer's, if its robot asked for it. server_drafting:
+        None: no draft model."""
         self.name, self.opening, self.base = name, opening, base
-        self.grammar = grammar
+        self.processors = processors
         self.status = SessionStatus.WAITING
         self.due = DuePass(EMPTY)
         self.counters = counters or Counters()
@@ -146,6 +146,7 @@ class CloudSession:
         self._rules = DraftRules(opening, vocabulary, draft_tokens)
         self._random_source = random_source or SeededRandomSource(opening.policy.seed)
         self._history = VerdictHistory()
+        grammar = None if processors is None else processors.grammar
         self._drafts = DraftChoice(
             opening, self._answer, self._rules, self.counters, lookup, server_drafting, grammar
         )

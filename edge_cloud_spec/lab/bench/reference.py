@@ -14,6 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from ...decoding.noise import gumbel
 from ...decoding.policy import SamplingPolicy
+from ...models.load_check import generation_inputs
 from ...models.prompt import Prompt, PromptSpec
 from ...models.vlm import Vlm
 
@@ -44,20 +45,6 @@ class GumbelMax(LogitsProcessor):  # type: ignore[misc] # untyped here
         return noisy
 
 
-def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
-    """Convert a prompt to arguments of transformers' ``generate`` (it places pictures by token
-    types)."""
-    ids = torch.from_numpy(prompt.input_ids)[None]
-    pixels = np.concatenate([image.pixels() for image in prompt.images])
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
-        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
-        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-    }
-
-
 def generate(
     model: Any, prompt: Prompt, spec: PromptSpec, policy: SamplingPolicy, **options: Any
 ) -> tuple[int, ...]:
@@ -82,7 +69,8 @@ def sample(
     options = {
         "do_sample": True,
         "temperature": policy.temperature,
-        "top_k": 0,
+        "top_k": policy.top_k,
+        "top_p": policy.top_p,
         "num_return_sequences": count,
         "max_new_tokens": max_tokens,
     }

@@ -11,9 +11,9 @@ from ...cloud.session import events as cloud_events
 from ...cloud.session.events import Commit, DuePass, Extend, Scored
 from ...cloud.session.session import CloudSession
 from ...decoding.draft import Draft
-from ...decoding.grammar import Grammar, allowed_after
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
+from ...decoding.processors import LogitsProcessors, adjustment_after
 from ...decoding.random_source import RandomSource
 from ...decoding.target_rows import LogitRows
 from ...edge.decoder import EdgeDecoder
@@ -73,7 +73,7 @@ class LoopbackPair:
         *,
         random_source: RandomSource | None = None,
         wire: Wire = over_the_codec,
-        grammar: Grammar | None = None,
+        processors: LogitsProcessors | None = None,
     ) -> None:
         """sessions: the draft model's, then the target's. random_source: for both sides."""
         draft_session, self._target = sessions
@@ -83,7 +83,7 @@ class LoopbackPair:
             preset.proposal(rule, policy),
             (),
             random_source,
-            grammar=grammar,
+            processors=processors,
         )
         settings = DecodeSettings(preset, rule, policy)
         opening = opening_of(REQUEST, settings, 1, UNNAMED, SPEC)
@@ -97,7 +97,7 @@ class LoopbackPair:
             max_tokens=NO_LIMIT,
             vocabulary=vocabulary,
             random_source=random_source,
-            grammar=grammar,
+            processors=processors,
         )
         self.up_bytes = self.down_bytes = 0  # of all messages so far
         self.row_bytes = 0  # of those down, dense rows that the robot requested
@@ -150,8 +150,8 @@ class LoopbackPair:
                     self._arriving.append(effect.message)
                 case DuePass(draft):
                     logits = self._target.forward(draft.tokens, draft.parents)
-                    allowed = allowed_after(self.cloud.grammar, self.cloud.tokens, draft)
-                    rows = LogitRows(logits, allowed)
+                    adjusted = adjustment_after(self.cloud.processors, self.cloud.tokens, draft)
+                    rows = LogitRows(logits, adjusted)
                     effects += self.cloud.handle(Scored(rows, VERIFY_S, QUEUE_S))
                 case Commit(path, tokens):
                     self._target.commit(path)

@@ -15,6 +15,7 @@ from ...cloud.model_thread.sessions import WorkerLimits
 from ...cloud.model_thread.worker import Worker
 from ...decoding.grammar import Allowed
 from ...decoding.policy import SamplingPolicy
+from ...decoding.processors import LogitsProcessors
 from ...history import history_digest
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
@@ -149,5 +150,6 @@ def toy_worker(limits: WorkerLimits | None = None) -> Worker:
 def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
     """The target's answer under greedy or coupled, and why it ends."""
     grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
-    tokens = answer_alone(model, None, policy, longest, end=END, grammar=grammar)
+    processors = LogitsProcessors(model.vocabulary, grammar)
+    tokens = answer_alone(model, None, policy, longest, end=END, processors=processors)
     return list(tokens), "end" if tokens[-1:] == (END,) else "length"

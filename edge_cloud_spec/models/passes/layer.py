@@ -96,8 +96,10 @@ LARGE = 1 << 19  # weights of a large product
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether this is an ordinary linear layer; quantized weights are tensor subclasses."""
-    return type(module) is nn.Linear and type(module.weight.data) is Tensor
+    """Whether this is an ordinary linear layer; quantized weights are tensor subclasses, and
+    quantized inputs are in a forward of the layer's own."""
+    ordinary = type(module) is nn.Linear and type(module.weight.data) is Tensor
+    return ordinary and "forward" not in vars(module)
 
 
 def join(parts: Sequence[nn.Module]) -> nn.Module:
@@ -236,7 +238,10 @@ class RotaryEmbedding:
         self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
         self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
         half = len(self._frequency)
-        section = list(config.rope_parameters.get("mrope_section") or [half])
+        section = list(
+            getattr(rotary, "mrope_section", None)  # of a configuration without it, the default
+            or config.rope_parameters["mrope_section"]
+        )
         axis = torch.zeros(half, dtype=torch.long)
         if "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
             for which, offset in ((1, 1), (2, 2)):

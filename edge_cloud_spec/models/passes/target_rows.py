@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...decoding.grammar import AllowedAfter
 from ...decoding.noise import GOLDEN, LOG_2_31, MIXERS, Purpose, coupled_key
 from ...decoding.policy import SamplingPolicy, check_top
+from ...decoding.processors import Adjustment, AdjustmentAfter
 from ...decoding.random_source import RandomSource
 from ...decoding.target_rows import (
     MARGIN,
@@ -50,19 +50,30 @@ def stacked(rows: Sequence[DeviceRows]) -> DeviceRows:
     return np.stack([on_host(row) for row in rows])
 
 
-def target_rows(rows: DeviceRows, allowed: AllowedAfter | None = None) -> TargetRows:
-    """Wrap logits [1 + n, V] for the acceptance rules, restricted to ``allowed`` tokens."""
+def target_rows(rows: DeviceRows, adjusted: AdjustmentAfter | None = None) -> TargetRows:
+    """Wrap logits [1 + n, V] for the acceptance rules, ``adjusted`` first."""
     if isinstance(rows, Tensor):
-        return TensorRows(rows, allowed)
-    return LogitRows(rows, allowed)
+        return TensorRows(rows, adjusted)
+    return LogitRows(rows, adjusted)
+
+
+def adjusted_row(row: Tensor, adjustment: Adjustment) -> Tensor:
+    """``Adjustment.of`` for logits [V] on any device."""
+    if adjustment.seen is not None:
+        seen, penalty = torch.from_numpy(adjustment.seen).to(row.device), adjustment.penalty
+        few = row[seen]
+        row = row.index_copy(0, seen, torch.where(few < 0, few * penalty, few / penalty))
+    if adjustment.allowed is None:
+        return row
+    return row.masked_fill(~torch.from_numpy(adjustment.allowed).to(row.device), -torch.inf)
 
 
 class TensorRows:
     """``TargetRows`` over logits [1 + n, V] on any device; equals ``LogitRows``."""
 
-    def __init__(self, logits: Tensor, allowed: AllowedAfter | None = None) -> None:
+    def __init__(self, logits: Tensor, adjusted: AdjustmentAfter | None = None) -> None:
         self._logits = logits.float()
-        self._allowed = allowed
+        self._adjusted = adjusted
 
     @cached_property
     def _tops(self) -> tuple[list[float], list[int]]:
@@ -95,11 +106,10 @@ class TensorRows:
 
     def _row(self, node: int) -> tuple[Tensor, float, int]:
         """The logits after a node, the largest, and its first index."""
-        if self._allowed is None:
+        if self._adjusted is None:
             return self._logits[node + 1], self._tops[0][node + 1], self._tops[1][node + 1]
         with torch.inference_mode():
-            allowed = torch.from_numpy(self._allowed(node)).to(self._logits.device)
-            row = self._logits[node + 1].masked_fill(~allowed, -torch.inf)
+            row = adjusted_row(self._logits[node + 1], self._adjusted(node))
             best = row.argmax()
             return row, float(row[best]), int(best)
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...decoding.token_tree import TokenTree
+from ...errors import UserError
 from ..cache import CacheLayout
 from .attention import OnLayer, PaddedAttention, PassItem, aligned, attend, causal
 from .layer import Layer, PackedLinear, RmsNorm, RotaryEmbedding, can_pack, is_plain, linear_of
@@ -44,7 +45,14 @@ class Transformer:
 
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
-        first = language_model.layers[0].self_attn
+        first, rotary = language_model.layers[0].self_attn, language_model.rotary_emb
+        lacking = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+        if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
+            raise UserError(
+                f"the model asks for {', '.join(lacking)}, which is not implemented: set "
+                "use_sliding_window to false in its config.json, or leave out the type of "
+                "rope_scaling, if your prompts are shorter than where they begin"
+            )
         self.heads: int = config.num_attention_heads
         sizes = self.heads, config.num_key_value_heads, first.head_dim
         self._embedding: Tensor = language_model.embed_tokens.weight
@@ -59,7 +67,7 @@ class Transformer:
             self.layers.append(Layer(layer, *sizes, quantize))
             language_model.layers[index] = nn.Identity()  # frees the weights that were fused
         self.cache_layout = CacheLayout(len(self.layers), *sizes[1:], self.dtype, self.device)
-        self._rotary = RotaryEmbedding(language_model.rotary_emb, config, self.dtype)
+        self._rotary = RotaryEmbedding(rotary, config, self.dtype)
 
     def embed(self, tokens: Sequence[int] | np.ndarray) -> Tensor:
         """Embeddings [n, hidden_size] of token ids [n]."""

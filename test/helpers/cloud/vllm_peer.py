@@ -42,6 +42,7 @@ class VllmPeer(HttpPeer):
         self._cached: set[tuple[Any, ...]] = set()  # salts and blocks from a prompt's beginning
         self._scored = 0
         self.started = 1.0e9
+        self.penalizes = True  # whether our logits processor is of this version
         self.asked: list[dict[str, Any]] = []
         # Replies by their path, and the field ``prompt_token_ids`` of others; a test may add some.
         self.said: dict[str, Any] = {
@@ -172,13 +173,19 @@ class VllmPeer(HttpPeer):
         while not tokens or (
             len(tokens) < params["max_tokens"] and tokens[-1] not in params["stop_token_ids"]
         ):
-            row = self._row([*ids, *tokens], seen)
+            row = self._row([*ids, *tokens], seen).copy()
             if params.get("allowed_token_ids") is not None:
                 only = np.full(len(row), -np.inf, np.float32)
                 only[params["allowed_token_ids"]] = row[params["allowed_token_ids"]]
                 row = only
+            penalty = params.get("repetition_penalty", 1.0)
             if coupled is not None and self._samples:
-                row = row[: coupled["vocabulary"]]
+                row, penalty = row[: coupled["vocabulary"]].copy(), 1.0
+                if self.penalizes:
+                    penalty = coupled["logits"].get("repetition_penalty", 1.0)
+                    row[coupled["logits"].get("suppress_tokens", [])] = -np.inf
+            for each in {*ids, *tokens} if penalty != 1 else ():
+                row[each] *= penalty if row[each] < 0 else 1 / penalty
             token = LogitRows(row[None]).token(-1, policy, position + len(tokens))
             tokens.append(token)
             content.append({"token_id": token, "logprob": float(row[token]), "top_logprobs": []})

@@ -23,8 +23,9 @@ from ....cloud.model_thread.worker import Worker
 from ....cloud.session.events import Predicted
 from ....decoding.accept import accept
 from ....decoding.draft import Draft
-from ....decoding.grammar import AllowedAfter, Grammar, masked
+from ....decoding.grammar import Grammar
 from ....decoding.policy import SamplingPolicy
+from ....decoding.processors import AdjustmentAfter, LogitsProcessors
 from ....decoding.propose import coupled_token
 from ....decoding.random_source import SeededRandomSource
 from ....decoding.target_rows import LogitRows
@@ -454,14 +455,14 @@ def answer_alone(
     longest: int,
     *,
     end: int | None = None,
-    grammar: Grammar | None = None,
+    processors: LogitsProcessors | None = None,
 ) -> tuple[int, ...]:
     """The target's answer under greedy or coupled, token by token; ``end``: its last token."""
     state, tokens = target.start(prompt), list[int]()
     while len(tokens) < longest and tokens[-1:] != [end]:
         logits = target.row(state)
-        if grammar is not None:
-            logits = masked(logits, grammar.allowed(tokens))
+        if processors is not None:
+            logits = processors.after(tokens).of(logits)
         tokens.append(coupled_token(logits, policy, len(tokens)))
         state = target.after(state, tokens[-1])
     return tuple(tokens)
@@ -581,13 +582,13 @@ class ScriptedExits:
         first: np.ndarray | None = None,
         end_tokens: Iterable[int] = (),
         open_at: int | None = None,
-        allowed: AllowedAfter | None = None,
+        adjusted: AdjustmentAfter | None = None,
     ) -> Callable[[np.ndarray], None]:
         """A predictor (as ``Exits.predictor``) that is called with the pass's logits [1 + n, V]."""
 
         def predict(logits: np.ndarray) -> None:
             random_source = SeededRandomSource(policy.seed)
-            rows = LogitRows(logits, allowed)
+            rows = LogitRows(logits, adjusted)
             taken = accept(rule, draft, rows, policy, position, random_source, open_at=open_at)
             token = taken.token
             if token is None:

@@ -1,0 +1,127 @@
+"""Compares a loaded model with transformers' own, once: what it asks for and we lack shows."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import UserError, library_errors
+from .image import grid_of
+from .kv_memory import KvMemory
+from .processor import Processor
+from .prompt import Prompt, Request, logits_processors
+from .vlm import Vlm
+
+TOKENS = 3  # of the answer that is compared
+PICTURE = (96, 64)  # pixels, of the picture that the model is shown
+SIZES = ((640, 480), (1280, 720), (4000, 3000))  # of others, of which only the patches are counted
+PIXELS_APART = 0.05  # the largest mean difference of pixel values
+REMEDY = "choose another dtype or device, or the checkpoint without quantization"
+
+
+def first_request() -> Request:
+    """A request to try a model with; its picture is a colour gradient."""
+    picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
+    Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
+    return Request("find the door", file.getvalue())
+
+
+def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
+    """Convert a prompt to arguments of transformers' ``generate`` (it places pictures by token
+    types)."""
+    ids = torch.from_numpy(prompt.input_ids)[None]
+    pixels = np.concatenate([image.pixels() for image in prompt.images])
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
+        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
+        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+    }
+    return {name: value.to(model.device) for name, value in inputs.items()}
+
+
+class FirstAnswer:
+    """What transformers' own model answers to a request, before our engine takes its weights."""
+
+    def __init__(self, model: Any, processor: Processor, directory: Path, own: bool) -> None:
+        """own: with the checkpoint's generation_config.json. UserError: the model fails, or our
+        pictures differ."""
+        from transformers import AutoImageProcessor, GenerationConfig
+
+        self._fails = f"the model in {directory} gives no first answer"
+        with library_errors(self._fails, REMEDY), torch.inference_mode():
+            self._spec = processor.spec("", TOKENS)
+            self._prompt = processor.prompt(first_request(), self._spec)
+            self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
+            if not own:
+                model.generation_config = GenerationConfig()
+            self._told = model.generate(
+                **generation_inputs(model, self._prompt),
+                eos_token_id=list(self._spec.end_ids),
+                pad_token_id=self._spec.end_ids[0],
+                do_sample=False,
+                max_new_tokens=TOKENS,
+                return_dict_in_generate=True,
+                output_logits=True,
+                output_scores=True,
+            )
+
+    def _compare_pictures(self, theirs: Any) -> None:
+        (image,), spec = self._prompt.images, self._spec.image
+        shown = Image.open(io.BytesIO(first_request().jpeg))
+        values = theirs(images=[shown], return_tensors="np")["pixel_values"]
+        for width, height in (PICTURE, *SIZES):
+            ours = math.prod(grid_of(height, width, spec))
+            count = theirs.get_number_of_image_patches(height, width)
+            alike = ours == count and values.shape == image.pixels().shape
+            if not alike or np.abs(values - image.pixels()).mean() > PIXELS_APART:
+                raise UserError(
+                    f"{self._fails}: a picture of {width}x{height} is {ours} patches here and "
+                    f"{count} in transformers, or of other values; take the "
+                    "preprocessor_config.json of the model that it was tuned from"
+                )
+
+    def compare(self, vlm: Vlm, tolerance: float) -> None:
+        """Raise UserError if our engine computes something else with the same weights.
+
+        tolerance: see ``_apart``.
+        """
+        answer = self._told.sequences[0, len(self._prompt.input_ids) :].tolist()
+        processors = logits_processors(self._spec, self._prompt, None)
+        said = zip(answer, self._told.logits, self._told.scores, strict=True)
+        with library_errors(self._fails, REMEDY):
+            session = vlm.open(self._prompt)
+            for at, (token, logits, scores) in enumerate(said):
+                row = session.logits_after(-1)
+                if not _apart(row, logits) <= tolerance:
+                    raise UserError(
+                        f"{self._fails}: its logits are others than in transformers, as something "
+                        "in config.json is not implemented (quantized inputs, for example); take "
+                        "the published checkpoint in bfloat16"
+                    )
+                row = row if processors is None else processors.after(answer[:at]).of(row)
+                if not _apart(row, scores) <= tolerance:
+                    raise UserError(
+                        f"{self._fails}: something in generation_config.json is not applied; "
+                        "remove it there, or give --generation-config none"
+                    )
+                session.extend([min(token, vlm.vocabulary - 1)])
+        vlm.use_memory(KvMemory())  # without the prompt
+
+
+def _apart(ours: NDArray[np.float32], told: torch.Tensor) -> float:
+    """The standard deviation of the difference from transformers' logits [1, W], W >= V, in theirs;
+    infinite where other tokens are excluded."""
+    theirs = told[0, : len(ours)].float().cpu().numpy()
+    known = np.isfinite(theirs)
+    if (np.isfinite(ours) != known).any():
+        return math.inf
+    return float((ours[known] - theirs[known]).std() / theirs[known].std())
