@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -29,34 +30,54 @@ def commands() -> dict[str, list[str]]:
     return {words[-1]: words for words in found}
 
 
-def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Each number of a JSON value and its name; a row is named by its texts and its round trip."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from figures(each, f"{name} {key}")
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for number, row in enumerate(value):
-            texts = [each for each in row.values() if isinstance(each, str) and each]
-            yield from figures(row, " ".join([name, str(number), *texts]))
-    elif isinstance(value, list):
-        numbers = [each for each in value if isinstance(each, float)]
-        yield from figures(sum(numbers) / max(1, len(numbers)), f"{name} (mean)")
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield name.strip(), float(value)
+NAMES = (
+    "cost_profile",
+    "preset",
+    "rtt_ms",
+    "server",
+    "robots",
+    "explain",
+    "drive",
+    "lookup",
+    "grammar",
+)
+
+
+def rows(content: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The numbers of each row of a file, by the row's name; a list counts by its mean."""
+    found: dict[str, dict[str, float]] = {}
+    named = content.get("rows") or [{"preset": name, **row} for name, row in content.items()]
+    for row in named:
+        name = " ".join(str(row[each]) for each in NAMES if each in row)
+        while name in found:
+            name += "'"
+        values = {key: fmean(one) if isinstance(one, list) else one for key, one in row.items()}
+        found[name] = {
+            key: one
+            for key, one in values.items()
+            if isinstance(one, int | float) and key not in NAMES
+        }
+    return found
 
 
 def moved(kept: Path, made: Path) -> Iterator[str]:
-    """A line for each figure of two files that moved by more than MOVED, or is in one alone."""
+    """A line for each row of two files of which a figure moved by more than MOVED."""
     if not kept.exists():
         yield "was not kept before"
         return
-    before, after = (dict(figures(json.loads(path.read_text()))) for path in (kept, made))
+    before, after = (rows(json.loads(path.read_text(encoding="utf-8"))) for path in (kept, made))
     for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if old is None or new is None:
-            yield f"{name}: {old} -> {new}"
-        elif abs(new - old) > MOVED * abs(old):
-            yield f"{name}: {old:.4g} -> {new:.4g}"
+        if name not in before or name not in after:
+            yield f"{name}: {'is new' if name in after else 'is gone'}"
+            continue
+        olds, news = before[name], after[name]
+        changes = [
+            f"{key} {olds[key]:.4g} -> {new:.4g}"
+            for key, new in news.items()
+            if key in olds and abs(new - olds[key]) > MOVED * abs(olds[key])
+        ]
+        if changes:
+            yield f"{name}: {', '.join(changes)}"
 
 
 def make(name: str, words: list[str]) -> None:
@@ -83,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{name}: {shlex.join(known[name])}", flush=True)
             make(name, known[name])
         lines = list(moved(HERE / name, MADE / name))
-        print(f"{name}: {len(lines)} figures moved by more than {MOVED:.0%}", *lines, sep="\n  ")
+        print(f"{name}: {len(lines)} rows moved by more than {MOVED:.0%}", *lines, sep="\n  ")
         count += len(lines)
         if args.keep:
             shutil.copy(MADE / name, HERE / name)

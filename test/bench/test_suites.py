@@ -233,7 +233,7 @@ def test_a_check_of_figures_makes_a_file_once_and_prints_what_moved(
         capsys.readouterr()
         assert check.main(["small.json"]) == count
         out = capsys.readouterr().out
-        assert f"{count} figures moved" in out and ("up_bytes_mean" in out) == bool(count)
+        assert f"{count} rows moved" in out and ("up_bytes_mean" in out) == bool(count)
     with pytest.raises(SystemExit):
         check.main(["none.json"])
 
