@@ -19,7 +19,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm figures diagrams parameters test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm figures figures-check diagrams parameters test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -62,6 +62,10 @@ diagrams: setup
 # The pictures of docs/benchmarks.md, from the JSON beside them.
 figures: setup
 	$(BIN)/python docs/figures/draw.py docs/figures
+
+# That JSON anew, by its own commands (hours; goes on where it was), and what moved by more than 3 %.
+figures-check: setup
+	$(BIN)/python docs/figures/check.py $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)

@@ -1,14 +1,16 @@
 """``make figures``: the pictures of ``docs/benchmarks.md``, from the JSON in ``docs/figures``.
 
-The JSON files are what ``bench SUITE --json`` wrote; the page names each command.
+``commands.txt`` has the command that wrote each JSON file.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -42,23 +44,39 @@ def read(folder: Path, name: str) -> Any:
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def runs(folder: Path, name: str) -> dict[int, Rows]:
+    """The rows of one command with several seeds, by seed."""
+    files = [
+        json.loads(file.read_text("utf-8")) for file in sorted(folder.glob(f"{name}_[0-9]*.json"))
+    ]
+    return {content["seed"]: content["rows"] for content in files}
+
+
 def published(folder: Path) -> None:
-    """Speed beside each paper's own figure, at the paper's costs."""
-    rows: Rows = read(folder, "pipelines")["rows"]
-    by = {(row["cost_profile"], row["preset"]): row for row in rows}
+    """Speed beside each paper's own figure, at the paper's costs: means over the seeds."""
+    by: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for rows in runs(folder, "pipelines").values():
+        for row in rows:
+            by[row["cost_profile"], row["preset"]].append(row)
+
+    def values(field: str, preset: str = "") -> list[list[float]]:
+        """The figures of each setting, a seed each; ``preset``: else that of the paper."""
+        return [
+            [row[field] for row in by[name, preset or own]] for name, (_, own) in PUBLISHED.items()
+        ]
+
+    auto = values("speedup", "auto")
+    means = list(map(fmean, auto))
     bars = {
-        "the paper's figure": (
-            PAPERS,
-            [by[name, own]["published"] for name, (_, own) in PUBLISHED.items()],
-        ),
-        "the paper's preset, measured here": (
-            BASELINE,
-            [by[name, own]["speedup"] for name, (_, own) in PUBLISHED.items()],
-        ),
-        "auto, measured here": (AUTO, [by[name, "auto"]["speedup"] for name in PUBLISHED]),
+        "the paper's figure": (PAPERS, list(map(fmean, values("published")))),
+        "the paper's preset, measured here": (BASELINE, list(map(fmean, values("speedup")))),
+        "auto, measured here": (AUTO, means),
     }
     figure, axes = pyplot.subplots(figsize=(9, 3.8))
     _grouped(axes, [label for label, _ in PUBLISHED.values()], bars)
+    spread = [[mean - min(one), max(one) - mean] for one, mean in zip(auto, means, strict=True)]
+    places = [group + 0.8 / len(bars) for group in range(len(auto))]
+    axes.errorbar(places, means, list(zip(*spread, strict=True)), fmt="none", color="black", lw=1)
     axes.axhline(1, color=COLORS["cloud_ar"], lw=1, linestyle=":", zorder=0)
     axes.set_ylabel("tokens/s over the cloud without drafts")
     _save(figure, folder / "published.png")
@@ -67,11 +85,15 @@ def published(folder: Path) -> None:
 def round_trip(folder: Path) -> None:
     """Speed over the round trip, a line a preset."""
     figure, both = pyplot.subplots(1, 2, figsize=(9, 3.8))
-    titles = {"go2": "costs of FSD's Go2", "llama": "costs of PicoSpec's Llama, GSM8K"}
+    rows: Rows = read(folder, "round_trip")["rows"]
+    titles = {
+        "fsd-go2": "costs of FSD's Go2",
+        "pico-llama-gsm8k": "costs of PicoSpec's Llama, GSM8K",
+    }
     for axes, (name, title) in zip(both, titles.items(), strict=True):
-        rows: Rows = read(folder, f"round_trip_{name}")["rows"]
         for preset, color in COLORS.items():
-            points = [(row["rtt_ms"], row["speedup"]) for row in rows if row["preset"] == preset]
+            mine = [row for row in rows if (row["cost_profile"], row["preset"]) == (name, preset)]
+            points = [(row["rtt_ms"], row["speedup"]) for row in mine]
             style: dict[str, Any] = {
                 "lw": 3 if preset == "auto" else 1.5,
                 "marker": "o",
@@ -90,23 +112,39 @@ def round_trip(folder: Path) -> None:
 
 def mission(folder: Path) -> None:
     """Seconds of a mission by seed, and what each part of ``auto`` gives."""
-    data = read(folder, "mission")
-    seconds, parts = data["seconds"], data["parts"]
+    seeds, parts = runs(folder, "mission"), read(folder, "mission_parts")["rows"][1:]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.8))
-    presets = ("cloud_ar", "fsd", "auto")
-    bars = {name: (COLORS[name], seconds[name]) for name in presets}
-    _grouped(left, [f"seed {seed}" for seed in seconds["seeds"]], bars, "{:.0f}")
+    bars = {
+        name: (COLORS[name], [_of(name, rows)["mission_s_mean"] for rows in seeds.values()])
+        for name in ("cloud_ar", "fsd", "auto")
+    }
+    _grouped(left, [f"seed {seed}" for seed in seeds], bars, "{:.0f}")
     left.set_ylabel("s a mission, mean of 100 rooms")
-    shares = {name: share for name, share in parts.items() if name != "about"}
-    places = range(len(shares))
-    right.barh(places, list(shares.values()), color=AUTO, height=0.62)
-    for place, (name, share) in enumerate(shares.items()):
-        right.text(share + 0.01, place, f"{share:.2f}  {name}", va="center", fontsize=8)
+    shares = [row["mission_over_cloud_ar"] for row in parts]
+    right.barh(range(len(shares)), shares, color=AUTO, height=0.62)
+    for place, (row, share) in enumerate(zip(parts, shares, strict=True)):
+        right.text(share + 0.01, place, f"{share:.2f}  {_options(row)}", va="center", fontsize=8)
     right.set_yticks([])
     right.invert_yaxis()
     right.set_xlim(0, 1.25)
     right.set_xlabel("mission time over that of cloud_ar (25 rooms)")
     _save(figure, folder / "mission.png")
+
+
+def _of(preset: str, rows: Rows) -> Mapping[str, Any]:
+    """The row of a preset."""
+    return next(row for row in rows if row["preset"] == preset)
+
+
+def _options(row: Mapping[str, Any]) -> str:
+    """The preset of a mission, and its options beside those of the target alone."""
+    options = {
+        "without lookup": row["preset"] == "auto" and not row["lookup"],
+        "grammar": row["grammar"] != "none",
+        f"explain {row['explain']}": row["explain"] != "full",
+        "drives on": row["drive"] == "continuous",
+    }
+    return ", ".join([row["preset"], *(name for name, is_on in options.items() if is_on)])
 
 
 STOPPING = "cloud_ar explain=full drive=stop_and_go"

@@ -239,7 +239,10 @@ class AutoPlanner(DraftPlanner):
         if not plan.leads:
             self._gave_up_at = max(self._gave_up_at, seen.costs.generate)
         else:
-            slower = REPLAN[-1] * (1 / seen.generated - 1 / worth)
+            assert plan.shape is not None
+            # At worst each pass is over looked-up drafts, of which none is right.
+            alone = max(1 / seen.generated, self._measures.verify_s(plan.shape.max_nodes))
+            slower = REPLAN[-1] * (alone - 1 / worth)
             if self._led > RECHECK * (joining_s(seen.costs, plan.speculation) + slower):
                 plan = DraftPlan(None, idle, REPLAN[-1])
                 self._measures.server_yields[False] = PassYield()
@@ -251,6 +254,8 @@ class AutoPlanner(DraftPlanner):
         """The measurements so far, and the rates that the cost model derives from them."""
         measures, costs = self._measures, self._measures.costs()
         without, hinted = (measures.server_yields[hints] for hints in (False, True))
+        # An answer that is longer already than the usual one goes on for an unknown while.
+        length = max(self._answer.value, self._last[1] if self._last else 0)
         self._promises = self._promised(costs)
         return Observations(
             costs=costs,
@@ -260,7 +265,7 @@ class AutoPlanner(DraftPlanner):
             generated=without.rate if without.count else 1 / costs.generate,
             hinted=hinted.rate,
             using=self._plan,
-            left=max(1.0, self._answer.value - self._before.value),
+            left=max(1.0, length - self._before.value),
         )
 
     def _count(self, now: float, tokens: int, generated: bool) -> None:
@@ -287,7 +292,9 @@ class AutoPlanner(DraftPlanner):
             return
         assert plan.shape is not None
         key, yields = (plan.shape, plan.speculation), self._measures.yields
-        real = tokens / seconds / self._promises[key]
+        # Promised by what is measured by now: a run of bad luck has lowered the acceptance already,
+        # and would count twice.
+        real = tokens / seconds / rate(*key, self._measures.costs())
         yields.setdefault(key, Mean(self._usual, PRIOR_WEIGHT)).observe(real)
         yields.setdefault(None, Mean(1.0, PRIOR_WEIGHT)).observe(real)
 

@@ -89,9 +89,9 @@ class Drafts:
         """Record an early exit's prediction that the verdict leads to this prefix."""
         self._predicted[prefix] = confidence
 
-    def was_predicted(self, prefix: Prefix) -> bool | None:
-        """Whether an early exit predicted this prefix; None if none predicted any."""
-        return prefix in self._predicted if self._predicted else None
+    def was_predicted(self, prefix: Prefix) -> bool:
+        """Whether an early exit predicted this prefix."""
+        return prefix in self._predicted
 
     def wants(self, branch: Branch) -> bool:
         """Whether the draft model was last told to draft this branch."""

@@ -79,7 +79,7 @@ class Measures:
     def __init__(self) -> None:
         self.acceptance = Mean(0.7, 6.0)  # how often the draft's first choice is right
         self.runner_up = Mean(0.4, 6.0)  # how often its second choice is, if the first is wrong
-        self.exits = Mean(0.0, 2.0)  # share of rounds predicted by an early exit
+        self.exits = Mean(0.5, 2.0)  # share of rounds predicted by an early exit
         self.server_pass = Mean(0.1, decay=TIME_DECAY)  # s; a pass of server generation
         self.one_way = Mean(0.02, decay=TIME_DECAY)  # s; the link
         self._asked_at = 0.0  # s; when the current decode was requested

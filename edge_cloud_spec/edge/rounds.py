@@ -387,9 +387,8 @@ class Rounds:
                 measures.generated(nodes, len(tokens), seconds, hints, verdict.draft_s)
         if draft is None:
             return
-        predicted = self._drafts.was_predicted((*verified, *tokens))
-        if predicted is not None and verdict.token is not None:
-            measures.exits.observe(float(predicted))
+        if self._asked_for_exits and verdict.token is not None:
+            measures.exits.observe(float(self._drafts.was_predicted((*verified, *tokens))))
         measures.judged(draft, tokens)
 
     @property

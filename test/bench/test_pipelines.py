@@ -105,7 +105,8 @@ def test_stop_and_wait_and_pre_drafting_take_what_table_4_says(name: str, preset
 
 
 def test_auto_is_faster_than_the_papers_best_on_their_own_figures() -> None:
-    for name, best in (("fsd-go2", 1.21), ("pico-qwen-gsm8k", 1.45), ("pico-llama-gsm8k", 2.51)):
+    hinting = 1.42  # of a robot that only hints at FSD's costs; the paper: 1.21
+    for name, best in (("fsd-go2", hinting), ("pico-qwen-gsm8k", 1.45), ("pico-llama-gsm8k", 2.51)):
         assert speedup(load_cost_profile(name), "auto") > best
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.documents import line_error
 from helpers.suites import rows
 
 from edge_cloud_spec.cli import main
@@ -203,6 +208,49 @@ def test_each_picture_of_the_page_is_drawn_from_the_json_beside_it(tmp_path: Pat
     assert drawn == {file.name for file in (DOCS / "figures").glob("*.png")}
     page = (DOCS / "benchmarks.md").read_text()
     assert all(f"](figures/{name})" in page for name in drawn)
+
+
+def figures_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """docs/figures/check.py, with ``folder`` for what is kept."""
+    spec = spec_from_file_location("figures_check", DOCS / "figures" / "check.py")
+    assert spec is not None and spec.loader is not None
+    module: Any = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "HERE", folder)
+    monkeypatch.setattr(module, "MADE", folder / "made")
+    return module
+
+
+def test_every_kept_figure_has_a_command_that_our_parsers_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = figures_check(DOCS / "figures", monkeypatch).commands()
+    assert set(commands) == {file.name for file in (DOCS / "figures").glob("*.json")}
+    assert [error for words in commands.values() if (error := line_error(shlex.join(words)))] == []
+    # Neither is a page's command another one for the same figure.
+    page = (DOCS / "benchmarks.md").read_text()
+    assert not re.search(r"--(json|speeds) (docs/figures/)?\w+[.]json", page)
+
+
+def test_a_check_of_figures_makes_a_file_once_and_prints_what_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = figures_check(tmp_path, monkeypatch)
+    command = "edge-cloud-spec bench payload --rounds 1 --json small.json"
+    (tmp_path / "commands.txt").write_text(f"# a comment\n{command}\n")
+    assert check.main(["--keep"]) == 1  # there was none
+    assert check.main([]) == 0
+    kept = json.loads((tmp_path / "small.json").read_text())
+    for factor, count in ((1.02, 0), (1.05, 1)):
+        changed = deepcopy(kept)
+        changed["rows"][0]["up_bytes_mean"] *= factor
+        (tmp_path / "small.json").write_text(json.dumps(changed))
+        capsys.readouterr()
+        assert check.main(["small.json"]) == count
+        out = capsys.readouterr().out
+        assert f"{count} rows moved" in out and ("up_bytes_mean" in out) == bool(count)
+    with pytest.raises(SystemExit):
+        check.main(["none.json"])
 
 
 ROUND = Round(base=5, drafted=4, accepted=1, emitted=2, start=0.0, sent=0.0, settled=1.0)

@@ -570,6 +570,14 @@ def test_a_guess_that_does_not_come_true_is_counted_and_forgotten() -> None:
     assert (exits.total, exits.count) == (0.0, 1)
 
 
+@pytest.mark.parametrize(("preset", "rounds"), [("fsd", 1), ("dsd", 0)])
+def test_a_round_without_a_guess_counts_where_one_was_asked_for(preset: str, rounds: int) -> None:
+    """So a verifier without exits is known for one."""
+    robot = waiting(preset)
+    play(robot, (2.0, verdict(BASE, (0,), 8)))
+    assert (robot.measures.exits.total, robot.measures.exits.count) == (0.0, rounds)
+
+
 @pytest.mark.parametrize(
     ("preset", "path"),
     [

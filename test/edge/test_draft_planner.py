@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import pytest
 
-from edge_cloud_spec.decoding.cost_model import rate
-from edge_cloud_spec.decoding.mean import Mean
+from edge_cloud_spec.decoding.cost_model import Costs, rate
+from edge_cloud_spec.decoding.mean import Mean, PassYield
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst, Shape, chain
 from edge_cloud_spec.edge.draft_planner import (
@@ -196,6 +196,54 @@ def test_auto_learns_what_a_plan_yields_of_its_promise_and_trusts_others_no_more
     measures.yields[None] = Mean(1.7, 5.0)
     # What was not tried is not taken to yield more than it promises.
     assert other.observations().usual == 1.0
+
+
+def lead(auto: AutoPlanner, costs: Costs, until: float) -> list[DraftPlan]:
+    """The plans of one long answer. A robot that leads is as fast as these costs promise."""
+    now, tokens, plans = 0.0, 0.0, [DraftPlan(None, AUTO.speculation)]
+    while now < until:
+        plans.append(auto.plan(now, int(tokens), generated=not plans[-1].leads))
+        shape, speculation = plans[-1].shape, plans[-1].speculation
+        hinted = auto.observations().hinted
+        tokens += 0.5 * (rate(shape, speculation, costs) if plans[-1].leads else hinted)
+        now += 0.5
+        if plans[-1].leads and speculation.exits:
+            auto._measures.exits.observe(costs.exits)
+    return plans[1:]
+
+
+def test_a_run_of_bad_luck_does_not_count_against_a_plan_twice() -> None:
+    """It has lowered the acceptance, and with it what each plan promises."""
+    measures, unlucky = known(), known(acceptance=0.6)
+    auto = AutoPlanner(AUTO, measures)
+    auto.plan(0.0, 0)
+    measures.acceptance = unlucky.acceptance
+    lead(auto, unlucky.costs(), 60.0)
+    assert measures.yields[None].value == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_exits_which_a_robot_sees_only_while_it_leads_are_given_a_try(share: float) -> None:
+    """Hints are faster than to lead without exits, and slower than to lead with them."""
+    measures = known(draft=0.05, one_way=0.12, acceptance=0.7)
+    costs = replace(measures.costs(), exits=share)
+    for _ in range(HINTED, 200):
+        measures.generated(3, 77, 10.0, hints=True)
+    plans = lead(AutoPlanner(AUTO, measures), costs, 300.0)
+    assert any(plan.leads for plan in plans)
+    assert all(plan.leads == bool(share) for plan in plans[-20:])
+
+
+def test_a_long_first_answer_is_worth_leading() -> None:
+    """How long answers are is unknown until one has ended; to take the lead costs a while."""
+    measures = known(one_way=0.5)
+    auto = AutoPlanner(AUTO, measures)
+    seen = auto.observations()
+    measures.server_yields[True] = PassYield()
+    for _ in range(HINTED):
+        measures.generated(3, 100, 115 / max(seen.promises.values()), hints=True)
+    plans = lead(auto, measures.costs(), 300.0)
+    assert not plans[0].leads and plans[-1].leads
 
 
 def test_auto_changes_its_plan_only_for_one_that_promises_a_little_more() -> None:
