@@ -107,8 +107,9 @@ def test_a_lidar_is_read_as_the_navigators_parameters_say_and_named_if_it_cannot
         return scans[-1] if scans else Scan("", 0)
 
     try:
-        until(lambda: len(hears("laser").points) == 9)
-        assert scans[-1].points[0] == pytest.approx([-2.0, 0.0], abs=1e-6)
+        until(lambda: len(hears("laser").rays) == 9)
+        (bearing, seen, ended) = scans[-1].rays[0]
+        assert abs(bearing) == pytest.approx(math.pi, abs=1e-6) and (seen, ended) == (2.0, 1.0)
         until(lambda: "its frame is 'base_link'" in hears("base_link").problem)
     finally:
         robot.close()
