@@ -149,7 +149,7 @@ def _refusal(arguments: list[str]) -> str:
 
 def _make_error(words: list[str]) -> str:
     text = (ROOT / "Makefile").read_text()
-    targets = {name for line in re.findall(r"^([a-z ]+):", text, re.M) for name in line.split()}
+    targets = {name for line in re.findall(r"^([a-z -]+):", text, re.M) for name in line.split()}
     variables = set(re.findall(r"^([A-Z_]+) *[?:]?=", text, re.MULTILINE))
     for word in words:
         name, is_variable, value = word.partition("=")
