@@ -35,7 +35,7 @@ Pair = tuple[Points, Points, NDArray[np.float64], float]
 """The points of two stands, and where the second was from the first: m [2], rad."""
 
 
-class Mount(NamedTuple):
+class MeasuredMount(NamedTuple):
     """How a lidar's points are turned from where they are, rad to the left; ``hangs``: they are
     mirrored before; ``told``: metres by odometry of one by the points."""
 
@@ -75,7 +75,7 @@ def body_around(own: Points, body: ObstacleSettings) -> dict[str, float]:
 
 def mount_of(
     recording: TrialMeasurements, source: str, runs: Sequence[Run], own: Points
-) -> Mount | None:
+) -> MeasuredMount | None:
     """How a lidar is mounted; None if its surroundings do not tell."""
     axes = [[_pair(recording, source, run, own) for run in runs if run.axis == a] for a in (0, 1)]
     moves, turns = (
@@ -97,7 +97,7 @@ def mount_of(
     scale = min(SCALES, key=lambda one: _apart(moves, best, hangs, one))
     fine = range(best - STEP, best + STEP + 1, STEP // 5)
     yaw = min(fine, key=lambda one: _apart(moves, one, hangs, scale))
-    return Mount(math.remainder(math.radians(yaw), math.tau), hangs, float(1 / scale))
+    return MeasuredMount(math.remainder(math.radians(yaw), math.tau), hangs, float(1 / scale))
 
 
 def _pair(recording: TrialMeasurements, source: str, run: Run, own: Points) -> Pair | None:

@@ -15,7 +15,7 @@ from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
 from .odometer import Odometer
 from .pose import STILL, Pose, Velocity, wrap
 from .settings import NavigatorSettings
-from .sight import Rays, Sight, blindness
+from .sight import LidarSight, Rays, blindness
 
 NEAR = 4.0  # m; farther points do not matter
 FRESH = 0.15  # s; scans count as at least this old, so that the speed does not jump with each scan
@@ -35,7 +35,7 @@ class _Seen:
     the base was at ``since``; None: unknown.
     """
 
-    sight: Sight
+    sight: LidarSight
     points: Points
     when: NDArray[np.float64]
     stamp: int
@@ -103,7 +103,7 @@ class Obstacles:
         """What the scan shows, and the points near the body that were seen lately, of which it
         tells nothing: what is too near for the lidar, say."""
         footprint, last = self.settings.obstacles, self._seen.get(scan.source)
-        sight, since = Sight.of(scan.source, scan.rays, footprint), self._odometer.newest(now)
+        sight, since = LidarSight.of(scan.source, scan.rays, footprint), self._odometer.newest(now)
         points = sight.points[np.hypot(*sight.points.T) <= NEAR]
         when = np.full(len(points), taken)
         if last is not None and np.array_equal(scan.rays, last.rays):

@@ -109,7 +109,7 @@ def ends_of(rays: Rays, mount: Mount) -> Points:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class LidarSight:
     """What a lidar of this ``source`` sees: the points [n, 2] at which rays ended beyond the body.
 
     ``rays`` [360] counts its rays by the degree of their bearing, ``telling`` [360] those of them
@@ -124,7 +124,7 @@ class Sight:
     spacing: float
 
     @classmethod
-    def of(cls, source: str, rays: Rays, settings: ObstacleSettings) -> Sight:
+    def of(cls, source: str, rays: Rays, settings: ObstacleSettings) -> LidarSight:
         """What these rays tell; rays without a number are left out."""
         mount: Mount = getattr(settings, f"{source}_at")
         rays = rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
@@ -178,7 +178,7 @@ def _by_degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.bincount(_degree(bearings), minlength=360)
 
 
-def blindness(sights: Sequence[Sight], velocity: Velocity, reach: float) -> str:
+def blindness(sights: Sequence[LidarSight], velocity: Velocity, reach: float) -> str:
     """Why the lidars do not see where ``velocity`` leads; empty if they do.
 
     Each that looks there must see there. Ahead one must look; elsewhere, where none looks by its

@@ -16,7 +16,7 @@ from edge_cloud_spec.nav.motion import BLIND
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.sight import (
     EDGE,
-    Sight,
+    LidarSight,
     blindness,
     ends_of,
     rays_of_cloud,
@@ -30,7 +30,7 @@ ANGLES = np.radians(np.arange(-180.0, 180.0))
 
 
 def told(rays: np.ndarray, velocity: Velocity, source: str = "scan") -> str:
-    return blindness([Sight.of(source, rays, BODY)], velocity, BODY.reach)
+    return blindness([LidarSight.of(source, rays, BODY)], velocity, BODY.reach)
 
 
 @given(
@@ -105,11 +105,11 @@ def test_what_looks_ahead_by_its_build_lets_the_robot_move_and_turn(
 
 def test_each_lidar_must_see_where_it_looks() -> None:
     free, covered = (
-        Sight.of("scan", scan_of([], sectors), BODY) for sectors in ([], [(-90.0, 90.0)])
+        LidarSight.of("scan", scan_of([], sectors), BODY) for sectors in ([], [(-90.0, 90.0)])
     )
     floor = np.random.default_rng(1).uniform((-3, -3, -0.31), (3, 3, -0.29), (500, 3))
     clouds = [
-        Sight.of("points", rays_of_cloud(places, CLOUD), CLOUD)
+        LidarSight.of("points", rays_of_cloud(places, CLOUD), CLOUD)
         for places in (floor, floor[floor[:, 0] < 0.0])
     ]
     assert not blindness([free, clouds[0]], FORWARD, BODY.reach)
@@ -127,7 +127,7 @@ def test_what_is_too_near_to_measure_stands_at_the_bodys_edge(at: int, x: float,
     (beyond,) = settings.beyond(place[None])
     assert -1e-9 < beyond <= EDGE + 1e-9
     assert math.atan2(place[1] - y, place[0] - x) == pytest.approx(math.radians(at), abs=1e-6)
-    points = Sight.of("scan", rays, settings).points
+    points = LidarSight.of("scan", rays, settings).points
     assert np.isclose(points, place).all(1).any(), "an obstacle"
 
 

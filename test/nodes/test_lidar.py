@@ -12,7 +12,7 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
 from edge_cloud_spec.nav.footprint import Mount, ObstacleSettings
-from edge_cloud_spec.nav.sight import Sight
+from edge_cloud_spec.nav.sight import LidarSight
 from edge_cloud_spec.nodes.lidar import points_of_cloud, points_of_scan
 
 SETTINGS = ObstacleSettings()
@@ -71,7 +71,7 @@ def points_of(message: Any, settings: ObstacleSettings = SETTINGS) -> list[list[
     """The obstacles that a message shows, in order."""
     source, read = ("scan", points_of_scan) if isinstance(message, LaserScan) else CLOUDS
     rays = read(message, settings, getattr(settings, f"{source}_at").frame or "base_link")
-    return sorted(Sight.of(source, rays, settings).points.tolist())
+    return sorted(LidarSight.of(source, rays, settings).points.tolist())
 
 
 def test_a_scan_is_points_about_the_base() -> None:
