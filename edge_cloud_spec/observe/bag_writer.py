@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 from binascii import crc32
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO, FileIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from rosbags.interfaces import Connection, Qos
@@ -25,7 +22,6 @@ from .bag import VERSION, types
 METADATA_BYTES = 1 << 15  # kept for metadata.yaml, which is written last
 CRC_AT = 33  # bytes of a chunk's record before its checksum
 BLOCK_S = 2.0  # after which a block is written; a power cut loses no more
-FOOTER = struct.Struct("<QQI8s")  # start of the summary, of its offsets; checksum, magic
 
 
 class _Unbuffered(FileIO):
@@ -38,15 +34,6 @@ class _Unbuffered(FileIO):
         return memoryview(data).nbytes
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A chunk in the file: its end, its content, its last stamp (ns)."""
-
-    end: int
-    counts: Mapping[int, int]
-    last: int
-
-
 class RecoverableMcap(McapWriter):
     """rosbags' MCAP writer with checksums, whose last blocks can be removed."""
 
@@ -55,8 +42,8 @@ class RecoverableMcap(McapWriter):
         self.bio.close()
         self._file = file = _Unbuffered(self.path, "r+")
         self.bio = cast(Any, file)  # what rosbags writes to
-        self._begin = file.seek(0, 2)
-        self._blocks: list[_Block] = []
+        # Where each block ends, with the messages by channel, and the last stamp, until there.
+        self._ends: list[tuple[int, dict[int, int], int]] = [(file.seek(0, 2), {}, 0)]
 
     def write(self, connection: Connection, timestamp: int, data: bytes | memoryview) -> None:
         if timestamp - self.chunk.message_start_time > BLOCK_S * 1e9:
@@ -64,53 +51,29 @@ class RecoverableMcap(McapWriter):
         super().write(connection, timestamp, data)
 
     def close_chunk(self) -> None:
-        start, pending = self._file.tell(), self.chunk
+        start, raw = self._file.tell(), self.chunk.bio.getvalue()
         super().close_chunk()
-        end = self._file.tell()
         self._file.seek(start + CRC_AT)
-        self._file.write(crc32(pending.bio.getvalue()).to_bytes(4, "little"))
-        self._file.seek(end)
-        self._blocks.append(_Block(end, _counts(pending), pending.message_end_time))
+        self._file.write(crc32(raw).to_bytes(4, "little"))
+        end = self._file.seek(0, 2)
+        self._ends.append((end, dict(self.channel_stats), self.message_end_time))
 
     def take_back(self) -> bool:
         """Drop the unwritten block, else the last written one; False if there was none.
 
         The file then ends after the block before.
         """
-        pending = self.chunk
-        if pending.bio.tell():
-            counts = _counts(pending)
-            self.chunk = PendingChunk(2**63 - 1, 0, BytesIO(), defaultdict(list))
-        elif self._blocks:
-            counts = self._blocks.pop().counts
+        if not self.chunk.bio.tell():
+            if not self.chunks:
+                return False
+            self._ends.pop()
             self.chunks.pop()
-        else:
-            return False
-        for channel, count in counts.items():
-            self.channel_stats[channel] -= count
-        self.message_end_time = max((block.last for block in self._blocks), default=0)
-        self._file.truncate(self._blocks[-1].end if self._blocks else self._begin)
+        self.chunk = PendingChunk(2**63 - 1, 0, BytesIO(), defaultdict(list))
+        end, counts, self.message_end_time = self._ends[-1]
+        self.channel_stats = dict.fromkeys(self.channel_stats, 0) | counts
+        self._file.truncate(end)
         self._file.seek(0, 2)
         return True
-
-    def close(self, version: int, metadata: str) -> None:
-        super().close(version, metadata)
-        with self.path.open("r+b") as file:
-            file.seek(-FOOTER.size, 2)
-            start = FOOTER.unpack(file.read())[0]
-            file.seek(start)
-            summary = file.read()[:-SUM_BYTES]
-            file.seek(-SUM_BYTES, 2)
-            file.write(crc32(summary).to_bytes(4, "little"))
-
-
-def _counts(chunk: PendingChunk) -> Mapping[int, int]:
-    """The number of messages per channel."""
-    return {channel: len(messages) for channel, messages in chunk.msgs.items()}
-
-
-class _McapBag(Writer):
-    STORAGE_PLUGINS = MappingProxyType({StoragePlugin.MCAP: RecoverableMcap})
 
 
 class BagWriter:
@@ -129,7 +92,8 @@ class BagWriter:
         self._first, self._last = 0, 0
         store = types()
         try:
-            self._writer = _McapBag(folder, version=VERSION, storage_plugin=StoragePlugin.MCAP)
+            self._writer = Writer(folder, version=VERSION, storage_plugin=StoragePlugin.MCAP)
+            self._writer.STORAGE_PLUGINS = {StoragePlugin.MCAP: RecoverableMcap}
             self._writer.open()
             (folder / "metadata.yaml.tmp").write_bytes(bytes(METADATA_BYTES))
         except WriterError:
@@ -200,6 +164,3 @@ class BagWriter:
             if readable
             else "free the disk and record again"
         )
-
-
-SUM_BYTES = 4 + 8  # the checksum and the magic, which it does not cover

@@ -1,4 +1,5 @@
-"""A bag may be a stranger's: what would cost more than its bytes is refused by one sentence.
+"""A bag may be a stranger's: what would cost more than its bytes is refused by one sentence, or
+passed over if nobody wants it.
 
 Each is read in a process that may hold little; nothing is asserted about time, and what would not
 end fails by the timeout.
@@ -21,46 +22,23 @@ import pytest
 pytest.importorskip("rosbags")
 import lz4.frame
 from backports import zstd
+from helpers.mcap_file import block, message, record, text
+from helpers.mcap_file import write_mcap as mcap
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from edge_cloud_spec.observe import bag_check
 from edge_cloud_spec.observe.bag import types
+from edge_cloud_spec.observe.bag_storage import MAX_BLOCK
 
 MB = 1 << 20
 BOMB = 1280 * MB  # of zeros: more than a reader may hold
 CDR = b"\0\1\0\0" + struct.pack("<I", 4) + b"cup\0"
 
 
-def text(data: bytes) -> bytes:
-    return struct.pack("<I", len(data)) + data
-
-
-def record(kind: int, content: bytes) -> bytes:
-    return struct.pack("<BQ", kind, len(content)) + content
-
-
-def message(data: bytes, stamp: int = 1) -> bytes:
-    return record(5, struct.pack("<HIQQ", 1, 0, stamp, stamp) + data)
-
-
-def block(stored: bytes, size: int, compression: bytes = b"", stamp: int = 1) -> bytes:
-    head = struct.pack("<QQQI", stamp, stamp, size, 0) + text(compression)
-    return record(6, head + struct.pack("<Q", len(stored)) + stored)
-
-
-def defined(kind: str = "string data\n") -> bytes:
-    """The schema and the channel of /instruction, whose type is ``kind``."""
-    schema = text(b"std_msgs/msg/String") + text(b"ros2msg") + text(kind.encode())
+def defined(definition: str = "string data\n", kind: bytes = b"std_msgs/msg/String") -> bytes:
+    """The schema and the channel of /instruction, whose type is defined so."""
+    schema = text(kind) + text(b"ros2msg") + text(definition.encode())
     channel = struct.pack("<HH", 1, 1) + text(b"/instruction") + text(b"cdr") + text(b"")
     return record(3, struct.pack("<H", 1) + schema) + record(4, channel)
-
-
-def mcap(path: Path, content: bytes, index: bytes = b"", start: int | None = None) -> Path:
-    magic = b"\x89MCAP0\r\n"
-    head = magic + record(1, text(b"ros2") + text(b"")) + content + record(15, bytes(4))
-    start = (len(head) if index else 0) if start is None else start
-    path.write_bytes(head + index + record(2, struct.pack("<QQI", start, 0, 0)) + magic)
-    return path
 
 
 @lru_cache
@@ -96,11 +74,15 @@ def indexed(at: int, length: int, compression: bytes, stored: int, size: int) ->
     return record(8, named)
 
 
+OURS = b"edge_cloud_spec/msg/Draft"  # the definition of ROS's own types is nobody's choice
+PARTS = f"Part[] data\n{'=' * 80}\nMSG: edge_cloud_spec/msg/Part\n"
+
+
 def small_parts(path: Path) -> Path:
     """An object of some hundred bytes for each of its bytes."""
-    kind = f"Part[] data\n{'=' * 80}\nMSG: std_msgs/msg/Part\nbool one\n"
     raw = message(b"\0\1\0\0" + struct.pack("<I", 48 * MB) + bytes(48 * MB))
-    return mcap(path, defined(kind) + block(zstd.compress(raw), len(raw), b"zstd"))
+    content = defined(PARTS + "bool one\n", OURS) + block(zstd.compress(raw), len(raw), b"zstd")
+    return mcap(path, content)
 
 
 HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
@@ -111,7 +93,7 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
         p, defined() + b"".join(large_block(stamp) for stamp in range(1, 11))
     ),
     "of_one_time": lambda p: mcap(p, defined() + large_block(1) * 5),
-    "long_record": lambda p: mcap(p, record(9, bytes(bag_check.MAX_BLOCK + 1))),
+    "long_record": lambda p: mcap(p, record(9, bytes(MAX_BLOCK + 1))),
     "lying_record": lambda p: mcap(p, struct.pack("<BQ", 12, 1 << 62)),
     "many_topics": lambda p: mcap(
         p,
@@ -120,7 +102,7 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
             for n in range(9000)
         ),
     ),
-    "long_types": lambda p: mcap(p, defined("#" * (bag_check.MAX_DEFINITIONS + 1) + "\n")),
+    "long_types": lambda p: mcap(p, defined("#" * 5 * MB + "\n", OURS)),
     "same_type_again": lambda p: mcap(
         p,
         defined("# " + "x" * 100_000 + "\nstring data\n")
@@ -129,21 +111,26 @@ HOSTILE_MCAP: dict[str, Callable[[Path], Path]] = {
             for n in range(2, 4000)
         ),
     ),
-    "long_array": lambda p: mcap(p, defined("string[2000000000] data\n") + message(CDR)),
+    "long_array": lambda p: mcap(p, defined("string[2000000000] data\n", OURS) + message(CDR)),
     "empty_parts": lambda p: mcap(
         p,
-        defined(f"Part[] data\n{'=' * 80}\nMSG: std_msgs/msg/Part\nuint8[0] none\n")
-        + message(b"\0\1\0\0" + struct.pack("<I", 0)),
+        defined(PARTS + "uint8[0] none\n", OURS) + message(b"\0\1\0\0" + struct.pack("<I", 0)),
     ),
     "small_parts": small_parts,
     "hidden_index": hidden_index,
+}
+# Nobody wants what is odd in these: nothing is read of it.
+PASSED_OVER = {
+    *("long_record", "long_types", "same_type_again"),
+    *("check", "default", "virtual_table", "same_topic_again", "nameless", "timeless"),
+    *("aliases_within", "file_again", "many_topics_of_metadata", "messages_compressed"),
 }
 
 
 @lru_cache
 def large_message() -> tuple[bytes, int]:
     """A message of almost ``MAX_BLOCK`` bytes, compressed, and its size."""
-    raw = message(CDR + bytes(bag_check.MAX_BLOCK - 1000))
+    raw = message(CDR + bytes(MAX_BLOCK - 1000))
     return zstd.compress(raw, level=1), len(raw)
 
 
@@ -220,10 +207,10 @@ HOSTILE_METADATA = {
     f"  topics_with_message_count: [{TOPIC % repr('a: [&a x, *a]')}]\n",
     "nested": "[" * 100_000,
     "nested_blocks": "- " * 100_000,
-    "long": "x: " + "y" * (bag_check.MAX_METADATA + 1),
+    "long": "x: " + "y" * (2 * MB),
     "file_again": "rosbag2_bagfile_information:\n  topics_with_message_count: []\n"
     f"  relative_file_paths: [{', '.join(['x.mcap'] * 5_000)}]\n",
-    "many_topics": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
+    "many_topics_of_metadata": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap]\n"
     f"  topics_with_message_count: [{', '.join([NAMED] * 5000)}]\n",
     "compressed": "rosbag2_bagfile_information:\n  relative_file_paths: [x.mcap.zstd]\n"
     "  compression_mode: FILE\n  compression_format: zstd\n  topics_with_message_count: []\n",
@@ -291,12 +278,14 @@ def test_each_hostile_bag_is_refused_by_one_sentence_in_little_memory(tmp_path: 
         ),
     ]
     empty = HOSTILE_METADATA["messages_compressed"].replace("MESSAGE", "NONE")
-    *found, empty_folder = reading(*bags, *plain, folder(tmp_path / "folder", empty))
+    *found, whole = reading(*bags, *plain, folder(tmp_path / "folder", empty))
     for bag, said in zip(bags, found, strict=False):
-        assert said.startswith("refused"), (bag.name, said)
-        assert str(bag) in said and "\\n" not in said and "MemoryError" not in said
+        passed_over = bag.stem in PASSED_OVER
+        assert said == "read 0" if passed_over else said.startswith("refused"), (bag.name, said)
+        assert passed_over or str(bag) in said
+        assert "\\n" not in said and "MemoryError" not in said
     assert found[len(bags) :] == ["read 8"] * len(plain)
-    assert "compressed as a whole" not in empty_folder
+    assert whole == "read 0"
 
 
 @pytest.mark.parametrize("storage", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
@@ -322,5 +311,5 @@ def test_numbers_that_lie_are_one_sentence_in_little_memory(
         bags[-1].write_bytes(data)
     first, *found = reading(*bags)
     assert first == "read 399"
-    assert sum(said.startswith("refused") for said in found) > 10
+    assert sum(said.startswith("refused") for said in found) > 5
     assert not any("\\n" in said or "MemoryError" in said for said in found)
