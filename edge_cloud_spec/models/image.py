@@ -142,7 +142,9 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         return _of_8_bits(upright).convert("RGB")
     except UnidentifiedImageError as error:
         raise UserError(
-            "the camera frame is not a JPEG or PNG image: check its encoding"
+            "the picture is a Git LFS pointer: run `git lfs pull` where it was cloned"
+            if data.startswith(b"version https://git-lfs")
+            else "the camera frame is not a JPEG or PNG image: check its encoding"
         ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"the camera frame is damaged ({error}): send another frame") from error
@@ -196,9 +198,10 @@ def _is_split_jpeg(data: bytes) -> bool:
 
 def _is_split_png(data: bytes) -> bool:
     """Whether it has more chunks than a picture needs; reads headers only."""
-    at, chunks, others = 8, 0, 0
-    while at + 8 <= len(data):
-        others += data[at + 4 : at + 8] != b"IDAT"
+    at, chunks, others, kind = 8, 0, 0, b""
+    while at + 8 <= len(data) and kind != b"IEND":  # what is behind the end is no chunk
+        kind = data[at + 4 : at + 8]
+        others += kind != b"IDAT"
         chunks += 1
         if others > MAX_OTHER_CHUNKS or chunks > MAX_CHUNKS:
             return True

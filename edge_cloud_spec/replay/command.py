@@ -94,7 +94,8 @@ def run_replay(args: argparse.Namespace) -> int:
     view = ConsoleView(Console(highlight=False))
     count, frames = len(recording.tasks), recording.frames
     what = "recorded decisions" if recording.compares else "new decisions"
-    view.print_line(f"{args.bag}: {count} {what}, {frames} pictures", "bold")
+    passed = f"; some passed over: {recording.problem}" if recording.problem else ""
+    view.print_line(f"{args.bag}: {count} {what}, {frames} pictures{passed}", "bold")
     _check_target(args, recording)
     out = args.out or (None if recording.compares else _beside(args.bag))
     rows: list[Comparison] = []

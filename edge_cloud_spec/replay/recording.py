@@ -43,7 +43,8 @@ def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
     They are chosen by the user, by the robot's namespace or, for a camera, because there is only
     one. Raises UserError.
     """
-    topics = robot_topics(types, {**RUN, **CAMERAS}, choice.namespace)
+    # A camera that is named says nothing of whose run it is.
+    topics = robot_topics(types, RUN if choice.camera else RUN | CAMERAS, choice.namespace)
     ours = [topics.pop(name) for name in CAMERAS if name in topics]
     cameras = {topic: kind for topic, kind in types.items() if "annotated" not in topic}
     named = choice.camera or next(iter(ours), "")
@@ -52,9 +53,6 @@ def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
         text = topic_of(types, choice.instruction, [RUN["instruction"]], "--instruction")
         topics["instruction"] = text
     return {name: full for name, full in topics.items() if full}
-
-
-ZEROS = bytes(64)  # that many in a row are in no JPEG's pixels: a block was lost
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,15 @@ class ReplayTask:
 
 @dataclass(frozen=True)
 class Recording:
-    """A bag's tasks in order, and the log of its run (empty if it has no topics of ours)."""
+    """A bag's tasks in order, and the log of its run (empty if it has no topics of ours).
+
+    ``problem``: the first picture that was passed over, and why.
+    """
 
     tasks: tuple[ReplayTask, ...]
     frames: int
     run_log: RunLog
+    problem: str = ""
 
     @property
     def compares(self) -> bool:
@@ -108,14 +110,14 @@ def read_recording(path: Path, choice: Choice = Choice()) -> Recording:
     """Read a bag: ours, or any with a camera and an instruction. Raises UserError."""
     bag = Bag(path)
     topics = choose_topics(bag.topics, choice)
-    reading = _Reading(path, topics, choice, choice.say)
+    reading = _Reading(path, topics, choice, choice.say, bag.topics)
     for stamp, name, message in bag.read(topics):
         reading.take(stamp, name, message)
     has_decisions = {"decode_request", "verified_tokens"} <= topics.keys()
     tasks = reading.recorded_tasks() if has_decisions and not choice.say else ()
     if not tasks:
         tasks = reading.new_tasks()
-    return Recording(tasks, reading.frames, reading.run_log)
+    return Recording(tasks, reading.frames, reading.run_log, reading.problem)
 
 
 @dataclass
@@ -126,7 +128,9 @@ class _Reading:
     topics: Mapping[str, str]
     choice: Choice
     instruction: str
+    there: Mapping[str, str]  # types of the bag's topics by their names
     run_log: RunLog = field(default_factory=RunLog)
+    problem: str = ""
     frames: int = 0
     zero: int | None = None
     instructions: int = 0
@@ -149,13 +153,10 @@ class _Reading:
             if message.data and not self.choice.say:
                 self.instruction = ""
         else:
-            self._ours(topic, message, at)
-
-    def _ours(self, ours: str, message: Any, at: float) -> None:
-        try:
-            self.run_log.on_message(ours, message, at)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise UserError(f"{self.path} has a damaged message on {ours}: {error}") from None
+            try:
+                self.run_log.on_message(topic, message, at)
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+                raise UserError(f"{self.path} has a damaged message on {topic}: {error}") from None
 
     def _frame(self, at: float, received: int, message: Any) -> None:
         self.frames += 1
@@ -165,22 +166,20 @@ class _Reading:
         self.seen.setdefault(stamp, []).append((self.frames, digest))
         if not self.instruction or at - self.last < self.choice.every:
             return
-        jpeg = self._picture(message, self.frames)
+        try:
+            jpeg = encode_frame(message) if _is_raw(message) else message.data.tobytes()
+            check_picture(jpeg)
+        except UserError as error:  # a live camera's would be passed over, too
+            self.problem = self.problem or (
+                f"{self.path}: picture {self.frames} of {self.topics[CAMERA]} cannot be used: "
+                f"{error}"
+            )
+            return
         self.last = at
         if len(self.seen[stamp]) > 1 or not stamp:
             stamp = received  # stamps that stand still name no picture
         task = ReplayTask(at, self.frames, stamp, self.instruction, jpeg, {})
         self.chosen.append(task)
-
-    def _picture(self, message: Any, frame: int) -> bytes:
-        try:
-            jpeg = encode_frame(message) if _is_raw(message) else message.data.tobytes()
-            check_picture(jpeg)
-        except UserError as error:
-            raise UserError(
-                f"{self.path}: picture {frame} of {self.topics[CAMERA]} cannot be used: {error}"
-            ) from None
-        return jpeg
 
     def recorded_tasks(self) -> tuple[ReplayTask, ...]:
         """What the cloud was asked for, where it came to an end and no word of it was missed."""
@@ -218,8 +217,9 @@ class _Reading:
         """Decisions on pictures of the bag, for the instruction that was followed then."""
         if CAMERA not in self.topics:
             raise UserError(
-                f"{self.path} has no camera to replay: "
-                "it needs sensor_msgs/CompressedImage or sensor_msgs/Image"
+                f"{self.path} has no camera to replay: it needs sensor_msgs/CompressedImage or "
+                "sensor_msgs/Image; it has "
+                + (", ".join(map(" of ".join, [*self.there.items()][:8])) or "no messages")
             )
         if not self.instructions and not self.choice.say:
             raise UserError(
@@ -228,7 +228,8 @@ class _Reading:
             )
         if not self.chosen:
             raise UserError(
-                f"{self.path} has no picture while an instruction was followed; "
+                self.problem
+                or f"{self.path} has no picture while an instruction was followed; "
                 "give one for all of them with --say"
             )
         return tuple(self.chosen)
@@ -276,10 +277,7 @@ def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
 
 
 def check_picture(jpeg: bytes) -> None:
-    """Raise UserError for a damaged picture."""
-    scan = jpeg.rfind(b"\xff\xda")
-    if jpeg[:2] == b"\xff\xd8" and ZEROS in jpeg[scan if scan >= 0 else 0 :]:
-        raise UserError("it is damaged: a block of its bytes is zero")
+    """Raise UserError for a picture that the models cannot be given, as of a live camera."""
     decode_image(jpeg)
 
 

@@ -40,6 +40,7 @@ from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, messages_of, render
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.replay.recording import check_picture
 
 
 def png(width: int, height: int, texts: int = 0) -> bytes:
@@ -227,6 +228,38 @@ def test_a_frame_of_a_common_camera_is_taken_and_more_where_the_model_can_use_it
     assert decode_image(progressive).size == (640, 480)
     filled = jpeg()[:2] + b"\xff\xff" + jpeg()[2:]  # a standard's fill bytes
     assert decode_image(filled).tobytes() == decode_image(jpeg()).tobytes()
+
+
+@given(
+    st.sampled_from([b"\0", b"\xff", b"SEFT", jpeg(), png(64, 64)]) | st.binary(min_size=1),
+    st.integers(1, 4096),
+    st.sampled_from(["JPEG", "PNG"]),
+)
+def test_what_lies_behind_a_pictures_end_changes_nothing(
+    behind: bytes, times: int, kind: str
+) -> None:
+    """Drivers hand over their whole buffer. The negative control: before the end it is damage."""
+    data = saved(decode_image(jpeg(0, 40, 24)), kind)
+    padded = data + (behind * times)[:5000]
+    assert decode_image(padded).tobytes() == decode_image(data).tobytes()
+    check_picture(padded)
+    with pytest.raises(UserError):
+        check_picture(data[: len(data) // 2])
+
+
+@given(st.integers(0, 255), st.integers(0, 24), st.booleans(), st.integers(1, 100))
+def test_an_even_area_is_no_damage_however_it_is_coded(
+    level: int, rows: int, optimize: bool, quality: int
+) -> None:
+    """An optimized code of what is the same all over is all zeros."""
+    pixels = np.asarray(decode_image(jpeg(0, 40, 24)).resize((640, 480))).copy()
+    pixels[: 20 * rows] = level
+    check_picture(saved(Image.fromarray(pixels), optimize=optimize, quality=quality))
+
+
+def test_a_pointer_to_a_picture_says_how_to_get_it() -> None:
+    with pytest.raises(UserError, match="run `git lfs pull`"):
+        decode_image(b"version https://git-lfs.example/spec/v1\noid sha256:00\nsize 9\n")
 
 
 def test_a_black_frame_is_decoded_and_recognized() -> None:

@@ -385,17 +385,32 @@ def test_pictures_whose_stamps_stand_still_are_told_apart(bag: Path, tmp_path: P
 
 
 def test_a_picture_that_is_damaged_is_named_and_not_decided_on(bag: Path, tmp_path: Path) -> None:
-    """In a bag without checksums: the block is zero, the file is whole."""
+    """As of a live camera: the next one is decided on."""
+    pictures = iter(range(20))
 
-    def zero(message: Any) -> None:
-        message.data = message.data.copy()
-        message.data[-2000:-1000] = 0
+    def cut(message: Any) -> None:
+        if next(pictures) in (0, 6):
+            message.data = message.data[:400]
 
     def clear(message: Any) -> None:
         message.data = message.data[:0]
 
-    copy = changed(bag, tmp_path / "zeroed", zero, "compressed")
-    with pytest.raises(UserError, match=r"picture 1 of .* a block of its bytes is zero"):
-        read_recording(copy)
-    with pytest.raises(UserError, match="the camera frame is empty"):
+    recording = read_recording(changed(bag, tmp_path / "cut", cut, "compressed"))
+    assert [task.frame for task in recording.tasks] == [2, 8, 13, 18]
+    assert re.search("picture 1 of .* cannot be used: .* damaged", recording.problem)
+    assert read_recording(bag).problem == ""
+    with pytest.raises(UserError, match=r"picture 1 of .*: the camera frame is empty"):
         read_recording(changed(bag, tmp_path / "empty", clear, "compressed"))
+
+
+def test_of_two_cameras_one_is_chosen_by_its_name_alone() -> None:
+    two = {f"/{side}/camera/image_raw": RAW for side in ("left", "right")}
+    assert choose_topics(two, Choice(camera="/left/camera/image_raw")) == {
+        "camera": "/left/camera/image_raw"
+    }
+    assert choose_topics(two, Choice(namespace="right")) == {"camera": "/right/camera/image_raw"}
+
+
+def test_a_bag_without_a_camera_says_what_it_has(bag: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="; it has /instruction of std_msgs/msg/String"):
+        read_recording(changed(bag, tmp_path / "blind", only="instruction"))
