@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
+from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
 from ..nav.footprint import SOURCES
 from ..nav.motion import REACTION, SHARE, Axis, Limits
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
@@ -208,6 +209,8 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
         ("odometry: of a metre by the tape", scale, "{:.3f} m"),
     ):
         report.tell(what, value, text)
+    if abs(ahead := median(stamps - came) or 0.0) > ANOTHER_TIME:
+        report.notes.append(clock_sentence("odometry's", ahead))
     refusals = {
         "it goes on when commands end: nothing stops it when this computer fails; give its "
         "driver a time-out": endless,
@@ -232,6 +235,8 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         except UserError as error:
             unknown = str(error)
         blur = blur_of(frames, lag.lag if lag else 0.0, at, yaw)
+    ahead = median([one.taken - one.came for one in frames]) or 0.0
+    unknown = clock_sentence("its", ahead) if abs(ahead) > ANOTHER_TIME else unknown
     least, most = (lag.least, lag.most) if lag else (0.0, 0.0)
     found = lag and (most, lag.fit, least)
     sharp = 1.0 if blur is None else blur[0]

@@ -15,6 +15,7 @@ BIN = 1.0  # s
 BINS = 10  # the window; half of it is needed to follow a changed clock, and outlasts a burst
 SURE = 3  # bins; with so many the median excludes one outlier
 FARTHEST_CLOCK = 1e11  # s; over a thousand years
+ANOTHER_TIME = 1e8  # s, three years; no clock that was set is so far off
 SAME_CLOCK = 0.1  # s; sources closer than this count as having the same clock
 
 
@@ -74,6 +75,11 @@ def camera_clock(measured: float, base: float | None) -> float:
 
 def clock_sentence(source: str, offset: float) -> str:
     """A sentence for the user about an ``offset`` (s) of the stamps of ``source``."""
+    if abs(offset) > ANOTHER_TIME:
+        return (
+            f"{source} stamps are of another time, as of a simulator (then give every node "
+            "use_sim_time) or of a driver that counts from its start (have it stamp on arrival)"
+        )
     if offset > 0.0:
         return f"{source} stamps are {offset:.2f} s ahead of this computer's clock"
     return f"{source} stamps are {-offset:.2f} s behind this computer's clock, or come so late"

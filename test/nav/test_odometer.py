@@ -15,7 +15,7 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock
+from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock, clock_problem
 from edge_cloud_spec.nav.events import Odometry, Words
 from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
 from edge_cloud_spec.nav.pose import UNIT, Pose, between, pose_of, wrap, yaw_of
@@ -208,6 +208,12 @@ def test_the_offset_is_found_under_jitter_bursts_lies_and_drift(
         source.append((now + late, true + drift * (now - 100.0) - late + lie))
     last, nearly = true + drift * 20.0, 0.01 + 0.1 / rate + abs(true) * 1e-12
     assert offset_of(source) == pytest.approx(last - latency, abs=nearly)
+
+
+@pytest.mark.parametrize("offset", [-1.7e9, 1.7e9])
+def test_stamps_of_a_simulator_are_not_said_to_be_decades_late(offset: float) -> None:
+    assert "give every node use_sim_time" in clock_problem("the camera's", offset, 5.0)
+    assert "86400.00 s behind" in clock_problem("the camera's", -86400.0, 5.0)
 
 
 @pytest.mark.parametrize("step", [-3600.0, -1.0, 0.4, 30.0])
