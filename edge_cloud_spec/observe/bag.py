@@ -56,7 +56,8 @@ class Bag:
 
     def read(self, topics: Mapping[str, str]) -> Iterator[tuple[int, str, Any]]:
         """(ns, name, message) of these topics, full names by name, in order of time."""
-        names = {(full, self.topics.get(full)): name for name, full in topics.items()}
+        known, there = types().fielddefs, self.topics
+        names = {(full, there[full]): n for n, full in topics.items() if there.get(full) in known}
         for file, storage in self._storages:
             wanted = {n: topic for n, topic in storage.topics.items() if topic[:2] in names}
             with refusing(file):

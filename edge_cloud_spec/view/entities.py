@@ -15,9 +15,10 @@ from PIL import Image
 from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..nav.pose import yaw_of
+from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..nodes.drafting.camera import encode_frame
 from ..observe.annotated_picture import COLOURS, GREY, NAMES, caption_of, draw_caption
-from ..observe.bag import Bag, robot_topics
+from ..observe.bag import PACKAGE, Bag, robot_topics
 from ..observe.decision import (
     DecisionFinished,
     ProblemReported,
@@ -56,18 +57,25 @@ SERIES = {  # names and colours of the plots' lines
     UP: ("up, bytes a decision", YELLOW),
     DOWN: ("down, bytes a decision", (90, 160, 250)),
 }
-TOPICS = {  # all that is shown, as the graph names them
-    *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
-    *("nav_command", "nav_status", "instruction_status", "link_state", "instruction", "e_stop"),
-    *("camera/image_raw/compressed", "camera/image_raw"),
-    *("odom", "cmd_vel", "markers", "/diagnostics"),
+
+TOPICS = {  # all that is shown, as the graph names them, with their types
+    "decode_request": f"{PACKAGE}/msg/DecodeRequest",
+    "draft": f"{PACKAGE}/msg/Draft",
+    "verdict": f"{PACKAGE}/msg/Verdict",
+    "verified_tokens": f"{PACKAGE}/msg/VerifiedTokens",
+    "decode_stats": f"{PACKAGE}/msg/DecodeStats",
+    "nav_command": f"{PACKAGE}/msg/NavCommand",
+    "nav_status": f"{PACKAGE}/msg/NavStatus",
+    "instruction_status": f"{PACKAGE}/msg/InstructionStatus",
+    "link_state": f"{PACKAGE}/msg/LinkState",
+    "instruction": "std_msgs/msg/String",
+    "e_stop": "std_msgs/msg/Bool",
+    **CAMERAS,
+    "odom": "nav_msgs/msg/Odometry",
+    "cmd_vel": "",  # a Twist or a TwistStamped
+    "markers": "visualization_msgs/msg/MarkerArray",
+    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
 }
-TYPES = dict.fromkeys(TOPICS, "") | {
-    "nav_status": "edge_cloud_spec/msg/NavStatus",
-    "instruction_status": "edge_cloud_spec/msg/InstructionStatus",
-    "link_state": "edge_cloud_spec/msg/LinkState",
-}
-"""Of the topics that held a std_msgs/String once; of others any that has their fields."""
 DECISIONS = 4  # that are remembered
 PERIOD = 0.1  # s between two pictures, captions or poses
 SHARP = 2  # how many times larger than in RViz the words are drawn
@@ -96,7 +104,7 @@ def bag_messages(path: Path, namespace: str = "") -> Iterator[Timed]:
     ``namespace``: the robot's, if the bag has several.
     """
     bag = Bag(path)
-    topics = robot_topics(bag.topics, TYPES, namespace)
+    topics = robot_topics(bag.topics, TOPICS, namespace)
     if not topics:
         raise UserError(f"{path} has none of the graph's topics to show")
     topics["/diagnostics"] = "/diagnostics"  # of all robots

@@ -66,7 +66,7 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
     def receive(topic: str, cdr: bytes, _: int) -> None:
         backlog.put(time.monotonic() - begun, topic, cdr)
 
-    subscribe(thread.node, receive, sorted(TOPICS & GRAPH.keys()))
+    subscribe(thread.node, receive, sorted(TOPICS.keys() & GRAPH.keys()))
     subscribe_raw_camera(thread.node, receive)
     thread.start()
     domain = os.environ.get("ROS_DOMAIN_ID") or 0

@@ -97,7 +97,12 @@ def write_run(folder: Path, *robots: str, said: list[Said] | None = None) -> Pat
 
 def cdr_of(topic: str, fields: dict[str, Any] | SimpleNamespace) -> bytes:
     """A serialized message of ``topic`` with these fields, and blanks for the rest."""
-    return bytes(types().serialize_cdr(_message(types(), KINDS[topic], fields), KINDS[topic]))
+    return blank(KINDS[topic], fields)
+
+
+def blank(kind: str, fields: dict[str, Any] | SimpleNamespace | None = None) -> bytes:
+    """A serialized message of a type, with blanks for the fields that are not given."""
+    return bytes(types().serialize_cdr(_message(types(), kind, fields or {}), kind))
 
 
 def _message(store: Typestore, kind: str, fields: Any) -> Any:

@@ -13,11 +13,14 @@ pytest.importorskip("rerun", reason="Rerun has no build for this Python")
 pytest.importorskip("rosbags")
 import pyarrow
 from helpers.graph.topic_messages import INSTRUCTION, draft, message, settled
-from helpers.run_bag import KINDS, Said, jpeg, run, status, write_run
+from helpers.run_bag import KINDS, Said, blank, jpeg, run, status, write_run
 from rerun.blueprint.components import PlayState
 from rerun.chunk import RrdReader
+from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.observe.bag import types
+from edge_cloud_spec.view.entities import bag_messages
 from edge_cloud_spec.view.sink import Sink
 
 
@@ -231,6 +234,25 @@ def test_a_bag_whose_status_is_a_text_is_refused_in_a_sentence(
     assert main(["view", str(bag), "--save", str(tmp_path / "r.rrd")]) == 2
     said = capsys.readouterr().err
     assert f"std_msgs/msg/String on /{topic}" in said and said.count("\n") == 1
+
+
+def test_foreign_topics_that_are_named_as_ours_are_left_out(tmp_path: Path) -> None:
+    kinds = {
+        "/odom": KINDS["odom"],
+        "/e_stop": "std_msgs/msg/Empty",
+        "/draft": "sensor_msgs/msg/LaserScan",
+        "/markers": "visualization_msgs/msg/Marker",
+        "/verdict": "std_msgs/msg/Int32",
+    }
+    store = types()
+    with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        for topic, kind in kinds.items():
+            known = writer.add_connection(topic, kind, typestore=store)
+            writer.write(known, 10**18, blank(kind))
+        unknown = writer.add_connection("/cmd_vel", "my/msg/Speed", msgdef="bool a", rihs01="x")
+        writer.write(unknown, 10**18, b"\0\1\0\0\1")
+    messages = list(bag_messages(tmp_path / "bag"))
+    assert [topic for _, topic, _ in messages] == ["odom"]
 
 
 def test_it_is_shown_without_ros(tmp_path: Path) -> None:
