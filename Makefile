@@ -19,7 +19,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm figures figures-check diagrams parameters test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm installs figures figures-check diagrams parameters test fuzz lint format messages wire setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -50,6 +50,10 @@ vllm: setup
 	EDGE_CLOUD_SPEC_VLLM=$(CURDIR)/$(VLLM) $(BIN)/python -m pytest test/cloud/test_vllm_real.py
 	PYTHONPATH=test $(BIN)/python -m helpers.cloud.vllm_serve $(VLLM) \
 	  $(BIN)/edge-cloud-spec bench equality --engine vllm:URL --prompts 10 --samples 0 $(ARGS)
+
+# Whether what the documents install beside a ROS 2 from apt leaves its numpy, by pip and its index (minutes).
+installs: setup
+	EDGE_CLOUD_SPEC_INDEX=1 $(BIN)/python -m pytest test/package/test_install.py
 
 # docs/parameters.md, from the declarations in the code.
 parameters: setup

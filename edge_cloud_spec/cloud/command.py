@@ -24,6 +24,7 @@ from ..options import add_options, bounded, chosen, described, from_options
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
 from .model_thread.worker import Worker
+from .serving.access import server_credentials
 from .serving.logs import set_up_logging
 from .serving.server import ServerSettings, check_free, serve
 
@@ -153,10 +154,9 @@ def run_serve(args: argparse.Namespace) -> int:
     settings = from_options(ServeSettings(), args)
     server = settings.server
     set_up_logging(server.log_format)
-    if server.token_file:
-        read_tokens(
-            server.token_file
-        )  # before the models are loaded, so that a wrong file costs no time
+    if server.token_file:  # before the models are loaded, so that a wrong file costs no time
+        read_tokens(server.token_file)
+    server_credentials(server)
     load_dialect(settings.models.dialect)
     check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:

@@ -1,6 +1,6 @@
 """The rule ``coupled`` in vLLM: a logits processor, which runs in vLLM's processes.
 
-Install it beside vLLM: ``pip install --no-deps edge-cloud-spec``, and ``vllm serve
+Install it beside vLLM: ``pip install --no-deps .`` in a checkout, and ``vllm serve
 --logits-processors edge_cloud_spec.cloud.vllm_plugin:Coupled``. For a request with ``extra_args:
 {"coupled": ...}`` it leaves only the logit of the token that the rule chooses, so that vLLM's
 greedy sampler takes it. Other requests are unchanged.

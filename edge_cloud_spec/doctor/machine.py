@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..edge.client import ClientSettings, open_channel
-from ..edge.probe import ROUND_TRIP, TIMEOUT_S, probe
+from ..edge.link.probe import ROUND_TRIP, TIMEOUT_S, probe
 from ..errors import UserError
 from ..health import Health, Level
 from ..models import BYTES, OPENAI

@@ -134,7 +134,7 @@ def behind_qwen_vl_utils(own: Process, patch_size: int) -> Process:
 
 
 def _skipped(check: str, error: Exception) -> Health:
-    advice = "pip install 'edge-cloud-spec[qwen]' with a torchvision that fits this torch"
+    advice = "pip install 'qwen-vl-utils>=0.0.11' torchvision, of the version that fits this torch"
     return Health(
         Level.OK, f"not compared ({type(error).__name__}: {one_line(error)})", advice, check=check
     )

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OURS = "clauses"  # the dialect of a specification without one
-OUT_OF_REACH = ("timeout", "link_failed", "overloaded")  # temporary failures
+OUT_OF_REACH = ("timeout", "link_failed", "tls", "overloaded")  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
 ALL_ROWS = 1 << 30  # more rows than any prompt has

@@ -19,8 +19,8 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Ver
 
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
+from ..edge.link.probe import ROUND_TRIP
 from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
-from ..edge.probe import ROUND_TRIP
 from ..health import Health, Level
 from ..lru_cache import LruCache
 from ..options import bounded

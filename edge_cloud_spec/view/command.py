@@ -62,7 +62,8 @@ class ViewerAddress:
         """The URL to open in a browser."""
         name = socket.gethostname() if self.host in REACHED else self.host
         data = quote(_data_url(name, self.data_port), safe="")
-        return f"http://{_in_url(name)}:{self.port}/?url={data}"
+        # As in a notebook, Rerun's page tells its makers nothing.
+        return f"http://{_in_url(name)}:{self.port}/?url={data}&notebook=1"
 
     @property
     def command(self) -> list[str]:
@@ -96,10 +97,13 @@ def _in_url(host: str) -> str:
 @contextlib.contextmanager
 def serving(address: ViewerAddress) -> Iterator[Callable[[], None]]:
     """A context in which the server runs. Yields a function that raises UserError if it has
-    ended."""
+    ended.
+
+    Under ``CI`` Rerun's server tells its makers nothing; it has no other switch.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="view-") as logs,
-        Processes({"rerun": address.command}, {}, Path(logs)) as processes,
+        Processes({"rerun": address.command}, {"CI": "1"}, Path(logs)) as processes,
     ):
         end = time.monotonic() + STARTUP_TIMEOUT
         while not address.answers():

@@ -7,6 +7,7 @@ import logging
 import re
 import ssl
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,6 +20,11 @@ T = TypeVar("T")
 
 # Characters of a token, which is sent with each call; bytes of a file.
 MOST, MOST_BYTES = 4096, 2**20
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# UTCTime and GeneralizedTime: the first two of a certificate are its validity (RFC 5280, 4.1).
+_TIMES = re.compile(rb"\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z")
+_FORMATS = ("%y%m%d%H%M%S %z", "%Y%m%d%H%M%S %z")
+_ALWAYS = (datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc))
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):(.+)")
 
 
@@ -56,15 +62,10 @@ def _read(path: str, name: str) -> bytes:
         raise UserError(f"the {name} cannot be read: {why}") from None
 
 
-def read_pem(path: str, what: str) -> bytes:
-    """The bytes of a PEM file; raises UserError, whose text calls the file ``what``."""
-    return _read(path, f"{what} {path}")
-
-
 def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
     """A key and its certificate chain, as gRPC takes them; raises UserError if they do not
     match."""
-    pair = (read_pem(key, "key"), read_pem(certificate, "certificate"))
+    pair = (_read(key, f"key {key}"), _read(certificate, f"certificate {certificate}"))
     try:  # gRPC would only report that it cannot bind or connect
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password="")
@@ -72,6 +73,41 @@ def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
         text = f"the certificate {certificate} and the key {key} are no PEM pair: {error}"
         raise UserError(text) from None
     return pair
+
+
+def read_authority(path: str, what: str) -> bytes:
+    """The bytes of a PEM file of authorities; raises UserError if it holds no certificate."""
+    roots = _read(path, f"{what} {path}")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError:
+        raise UserError(
+            f"the {what} {path} holds no PEM certificate: give the authority's own, not its key"
+        ) from None
+    return roots
+
+
+def validity(path: str) -> tuple[datetime, datetime]:
+    """From when to when the first certificate in a PEM file is valid; all time if none is found."""
+    try:
+        pem = _CERTIFICATE.findall(_read(path, "certificate").decode("ascii", "ignore"))
+        begins, ends = (
+            datetime.strptime(f"{(short or long).decode()} +0000", _FORMATS[not short])
+            for short, long in _TIMES.findall(b"".join(map(ssl.PEM_cert_to_DER_cert, pem)))[:2]
+        )
+    except (UserError, ValueError):
+        return _ALWAYS
+    return begins, ends
+
+
+def date_problem(path: str, what: str) -> str:
+    """Whether a PEM file's first certificate has expired, or is not valid yet; else empty."""
+    (begins, ends), now = validity(path), datetime.now(timezone.utc)
+    if now > ends:
+        return f"the {what} {path} has expired on {ends:%Y-%m-%d}"
+    return (
+        "" if begins <= now else f"the {what} {path} is not valid before {begins:%Y-%m-%d %H:%M %Z}"
+    )
 
 
 def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.probe import proxy_variable
+from edge_cloud_spec.edge.link.probe import proxy_variable
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
@@ -197,7 +197,7 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
         (("--rule", "coupled", "--temperature", "101"), "temperature must be between 0 and 100"),
         (("--preset", "warp"), "no preset 'warp'"),
         (("--token-file", "/nowhere"), "/nowhere"),
-        (("--authority", "/nowhere"), "/nowhere is not a file"),
+        (("--authority", "/nowhere"), "/nowhere cannot be read"),
         (("--order", "last first"), "order"),
         (("--dialect", "klingon"), "no dialect 'klingon'; choose one of clauses"),
         (("--dialect", "no/where.yaml"), "or give the path of a .yaml file"),

@@ -128,7 +128,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
 @pytest.mark.parametrize(
     ("kind", "given", "why"),
     [
-        (CloudBridge, {"authority": "/no/authority.pem"}, "/no/authority.pem is not a file"),
+        (CloudBridge, {"authority": "/no/authority.pem"}, "/no/authority.pem cannot be read"),
         (CloudBridge, {"cloud": "nowhere"}, "nowhere"),
         (DrafterNode, {"model.path": "/no/model"}, "/no/model"),
         (DrafterNode, {"model.max_pixels": 100}, "stands for 256 pixels; give as many or more"),

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port
+from helpers.cloud.grpc_robot import decode_at
 from helpers.doctor import elsewhere_only
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.cloud.serving import access
 from edge_cloud_spec.doctor.machine import check_cloud
-from edge_cloud_spec.edge.client import ClientSettings
-from edge_cloud_spec.edge.probe import TIMEOUT_S
-from edge_cloud_spec.health import Level
+from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.link.probe import TIMEOUT_S
+from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE
 
@@ -77,6 +84,67 @@ def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Author
     assert state == ERROR and "speaks no TLS" in text
 
 
+TLS = {  # what is wrong between a robot and a verifier, each for ever
+    "another authority": ({}, {"authority": "stranger"}),
+    "no TLS on the robot": ({}, {"authority": ""}),
+    "no TLS on the verifier": ({"certificate": "", "key": ""}, {}),
+    "another host": ({"host": "verifier.example.org"}, {}),
+    "no client certificate": ({"client_authority": "authority"}, {}),
+    "a stranger's client certificate": ({"client_authority": "authority"}, {"robot": "stranger"}),
+    "a client certificate that has expired": (
+        {"client_authority": "authority"},
+        {"robot": "authority", "begins": -9, "ends": -1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("server", "robot"), TLS.values(), ids=TLS)
+def test_decode_and_the_bridge_say_at_once_what_doctor_says(
+    server: dict[str, Any], robot: dict[str, Any], tmp_path: Path
+) -> None:
+    signers = {name: Authority(tmp_path, name) for name in ("authority", "stranger")}
+    paths = {"": "", **{name: signer.path for name, signer in signers.items()}}
+    served = {"token": "secret", **signers["authority"].certificate("verifier")}
+    served |= signers["authority"].certificate("verifier", server.pop("host", "127.0.0.1"))
+    served |= {name: paths[value] for name, value in server.items()}
+    known = {"token": "secret", "authority": paths[robot.pop("authority", "authority")]}
+    if signer := robot.pop("robot", ""):
+        known |= signers[signer].certificate("robot", **robot)
+    said: Queue[Health] = Queue()
+    with Cloud(toy_worker(), **served) as running:
+        settings = ClientSettings(running.address, **known)
+        finding = check_cloud(settings)
+        outcome = decode_at(running.address, **known)  # which waits for minutes if it may
+        with closing(VerifierClient(settings)) as link:
+            link.probe(said.put)
+            on_link_state = said.get(timeout=60)
+    assert (finding.level, outcome.reason, on_link_state.check) == (ERROR, "tls", "tls")
+    assert outcome.text == str(on_link_state)
+    assert finding.message == f"{on_link_state.message} (tls)"
+    assert finding.advice == on_link_state.advice
+
+
+def test_decode_waits_for_a_verifier_that_is_not_there_and_then_says_what_doctor_says() -> None:
+    for address in (f"127.0.0.1:{free_port()}", "verifier.invalid:50151"):
+        finding, outcome = check_cloud(ClientSettings(address)), decode_at(address, reply_timeout=3)
+        message = finding.message.removesuffix(" (unreachable)")
+        assert outcome.reason == "timeout" and f"({message}: {finding.advice})" in outcome.text
+
+
+def test_the_command_prints_that_sentence_and_none_of_grpcs_lines(
+    guarded: Cloud, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    given = ["--authority", Authority(tmp_path).path, "--token-file", str(tmp_path / "token")]
+    picture = str(Path(__file__).parents[2] / "examples/blue_box.jpg")
+    command = ["decode", picture, "find the blue box", "--cloud", guarded.address, *given]
+    argv = [sys.executable, "-m", "edge_cloud_spec.cli", *command]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "not signed by" in line and "give --authority" in line
+
+
 @pytest.mark.parametrize(
     ("wrong", "said", "advice"),
     [
@@ -86,8 +154,13 @@ def test_a_verifier_without_tls_and_token_is_said_to_have_none(authority: Author
     ],
 )
 def test_a_certificate_that_cannot_be_accepted_is_told_apart(
-    authority: Authority, wrong: dict[str, object], said: str, advice: str
+    authority: Authority,
+    wrong: dict[str, object],
+    said: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(access, "date_problem", lambda *_: "")  # or it would not be served
     files = authority.certificate("wrong", **wrong)  # type: ignore[arg-type]
     with Cloud(toy_worker(), token="secret", **files) as running:
         state, text = found(ClientSettings(running.address, authority.path, "secret"))

@@ -203,7 +203,6 @@ class Controller:
 def _started_ray() -> Any:
     """Start a separate Ray for this fleet: replicas run any code that Ray sends them."""
     own: dict[str, Any] = {}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15, behind all other work
     os.environ["RAY_AUTH_MODE"] = "token"
     if not os.environ.get("RAY_ADDRESS"):

@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from functools import cache
 from math import ceil, inf
 
 import grpc
@@ -21,7 +23,15 @@ from ...errors import UserError
 from ...lru_cache import LruCache
 from ...options import bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
-from ...wire.secret_files import Reloaded, named_tokens, read_pair, read_pem, read_tokens
+from ...wire.secret_files import (
+    Reloaded,
+    date_problem,
+    named_tokens,
+    read_authority,
+    read_pair,
+    read_tokens,
+    validity,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,25 +81,39 @@ def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | Non
     UserError."""
     if not settings.certificate:
         return None
-    authority = settings.client_authority
+    certificate, authority = settings.certificate, settings.client_authority
 
     def read() -> tuple[tuple[bytes, bytes], bytes | None]:
-        roots = read_pem(authority, "client authority") if authority else None
-        if roots is not None and b"-----BEGIN CERTIFICATE-----" not in roots:
-            raise UserError(f"the client authority {authority} holds no PEM certificate")
-        return read_pair(settings.certificate, settings.key), roots
+        roots = read_authority(authority, "client authority") if authority else None
+        pair = read_pair(certificate, settings.key)
+        if problem := date_problem(certificate, "certificate"):
+            raise UserError(f"{problem}, and no robot accepts it: make a new one, or set the clock")
+        _remind(certificate, datetime.now(timezone.utc).date())
+        return pair, roots
 
-    files = Reloaded(read, settings.certificate, settings.key, authority)
+    files = Reloaded(read, certificate, settings.key, authority)
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         pair, roots = files.value
         return grpc.ssl_server_certificate_configuration([pair], roots)
 
+    def is_new() -> bool:
+        _remind(certificate, datetime.now(timezone.utc).date())
+        return files.renew()
+
     return grpc.dynamic_ssl_server_credentials(
         configuration(),
-        lambda: configuration() if files.renew() else None,
+        lambda: configuration() if is_new() else None,
         require_client_authentication=bool(authority),
     )
+
+
+@cache
+def _remind(certificate: str, today: date) -> None:
+    """Say in the log, once a day, that a certificate is in its last thirty days."""
+    end = validity(certificate)[1].date()
+    if (end - today).days <= 30:
+        log.warning("the certificate %s expires on %s: replace it before", certificate, end)
 
 
 class TokenBucket:

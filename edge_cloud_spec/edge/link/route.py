@@ -9,14 +9,13 @@ well, so that a router cannot make robots connect anywhere in their network.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import grpc
 
 from ...errors import UserError
 from ...options import Bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, check_address, host_of, is_loopback
-from ...wire.secret_files import read_pair, read_pem, read_token
+from ...wire.secret_files import read_authority, read_pair, read_token
 
 MAX_REDIRECTS = 4  # in a row without an answer; each further one waits
 UNREACHABLE_S = 1.0  # after which an address counts as unreachable
@@ -75,8 +74,6 @@ class ClientSettings(Bounded):
     def credentials(self) -> grpc.ChannelCredentials | None:
         """The credentials for a new channel; None without TLS. Raises UserError."""
         check_address(self.cloud)
-        if self.authority and not Path(self.authority).is_file():
-            raise UserError(f"the certificate authority {self.authority} is not a file")
         if bool(self.certificate) != bool(self.key):
             raise UserError("a robot's certificate needs its key, and a key its certificate")
         if self.certificate and not self.secure:
@@ -85,7 +82,7 @@ class ClientSettings(Bounded):
             )
         if not self.secure:
             return None
-        roots = read_pem(self.authority, "certificate authority") if self.authority else None
+        roots = read_authority(self.authority, "certificate authority") if self.authority else None
         pair = read_pair(self.certificate, self.key) if self.certificate else (None, None)
         return grpc.ssl_channel_credentials(roots, *pair)
 

@@ -14,13 +14,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...wire.channel import is_loopback, retry_after_s
+from ...health import Health
+from ...wire.channel import retry_after_s
 from ...wire.codec import encode_server, fault_of
 from ...wire.frames import MAX_STAMPED, Head, echo_of, kind_of, server_head, with_sent
 from ...wire.messages import MOVED, PROTOCOL, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_deadline import spread
-from .route import ClientSettings, Place, Route
+from .probe import SILENT, TLS, diagnosis
+from .route import UNREACHABLE_S, ClientSettings, Place, Route
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +155,7 @@ class ClientStream:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._lost = False  # whether LinkLost was reported
+        self._found: Health | None = None  # why the configured verifier cannot be reached
         self._answered = False  # whether the decode's last message has arrived
         self._goes_on = asyncio.Event()  # set when the robot closes the stream, or resumes
         self._random = Random()
@@ -230,6 +233,8 @@ class ClientStream:
                 text = f"{reason}; {advice}" if advice else reason
                 raise _FatalError(Fault(code, text)) from None
             pause = max(pause, spread(wait or 0.0, self._random))
+            if route.at_router and not connected:
+                await self._diagnose(error)
         except _SilentError:
             reason = "nothing answers there"
         if self._answered:
@@ -266,7 +271,7 @@ class ClientStream:
     def _arrive(self, place: Place) -> None:
         """After connecting: drop what is queued for an earlier stream, if there was one."""
         moved = self._last is not None and self._last.address != place.address
-        self._last = place
+        self._last, self._found = place, None
         if self._lost or moved:
             self._queue = asyncio.Queue()
             self._lost = False
@@ -287,14 +292,29 @@ class ClientStream:
             if place is not None and not self._route.at_router:
                 call.cancel()
                 raise _SilentError
-            self._report_loss(self._unreachable("nothing answers there"))
+            self._report_loss(self._unreachable(str(SILENT)))
             await call.wait_for_connection()
         return call
 
     def _unreachable(self, why: str) -> str:
-        address = self._settings.cloud
-        advice = "; start one there with edge-cloud-spec serve" if is_loopback(address) else ""
-        return f"cannot reach the cloud at {address}: {why}{advice}"
+        return str(self._found or f"cannot reach the cloud at {self._settings.cloud}: {why}")
+
+    async def _diagnose(self, error: grpc.aio.AioRpcError) -> None:
+        """Find out why the configured verifier cannot be reached, which gRPC does not say.
+
+        If TLS is why, and is so again, a retry does not help: raises _FatalError. Once alone it may
+        be a verifier that ended, or a link that broke, within the handshake.
+        """
+
+        async def look() -> None:
+            self._found = await diagnosis(error, self._settings)
+
+        before = self._found
+        if before is not None and before.check != TLS:
+            return
+        is_known = await _within(UNREACHABLE_S, look())
+        if is_known and before is not None and self._found == before:
+            raise _FatalError(Fault(TLS, str(before)))
 
     def _report_loss(self, reason: str) -> None:
         if not self._lost:

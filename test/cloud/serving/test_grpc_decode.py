@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from helpers.cloud import scripted_cloud
+from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
 from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
 from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
@@ -170,8 +173,22 @@ def test_a_verifier_that_starts_later_is_waited_for_and_open_is_said_again() -> 
         with Cloud(toy_worker(), address=address):
             assert decode.result(150).tokens == OWN
     (lost,) = (item for item in items if isinstance(item, LinkLost))  # told once
-    assert lost.reason.startswith(f"cannot reach the cloud at {address}: ")
-    assert lost.reason.endswith("start one there with edge-cloud-spec serve")
+    assert lost.reason.startswith(f"{address}: nothing listens there")
+    assert "start a verifier there with edge-cloud-spec serve" in lost.reason
+
+
+def test_a_handshake_that_broke_once_is_tried_again_and_ends_no_decode(tmp_path: Path) -> None:
+    """To the robot it looks as if the verifier asked for a certificate."""
+    authority = Authority(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", 0)) as ending:
+            address = f"127.0.0.1:{ending.getsockname()[1]}"
+            decode = pool.submit(decode_at, address, authority=authority.path, retry_s=0.05)
+            for _ in range(2):  # gRPC's, and the look for what is wrong
+                ending.accept()[0].close()
+        with Cloud(toy_worker(), address=address, **authority.certificate("verifier")):
+            outcome = decode.result(150)
+    assert outcome.tokens == OWN, outcome.text
 
 
 def test_an_inlet_that_fails_is_not_silent(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

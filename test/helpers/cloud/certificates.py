@@ -17,18 +17,18 @@ DAY = datetime.timedelta(days=1)
 class Authority:
     """Signs certificates; ``path`` is its own, as PEM."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path, name: str = "authority", ends: float = 60) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        builder = _builder(self._name, self._name, self._key, -1, 1)
+        builder = _builder(self._name, self._name, self._key, -1, ends)
         ca = x509.BasicConstraints(ca=True, path_length=0)
         certificate = builder.add_extension(ca, critical=True).sign(self._key, hashes.SHA256())
         self.path = str(folder / f"{name}.pem")
         Path(self.path).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(
-        self, name: str, host: str = "127.0.0.1", begins: float = -1, ends: float = 1
+        self, name: str, host: str = "127.0.0.1", begins: float = -1, ends: float = 60
     ) -> dict[str, str]:
         """Files ``certificate`` and ``key`` for a host; ``begins``, ``ends``: days from now."""
         key = ec.generate_private_key(ec.SECP256R1())

@@ -106,6 +106,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
 CONNECTIONS = 10_000
 GARBAGE = 64  # bytes of each
 DAY = datetime.timedelta(days=1)
+EXPIRES_S = 45.0  # in which the verifier starts
 
 
 def _garbage(rig: Rig) -> None:
@@ -121,13 +122,15 @@ def _garbage(rig: Rig) -> None:
 
 
 def _expired(rig: Rig) -> None:
-    """Let robot and verifier use TLS, with a certificate that expired an hour ago."""
+    """Let robot and verifier use TLS, with a certificate that expires while it is served, as no
+    verifier starts with one that has expired."""
     pem, key = rig.folder / "verifier.pem", rig.folder / "verifier.key"
-    write_certificate(pem, key, days_left=-1 / 24)
+    write_certificate(pem, key, days_left=EXPIRES_S / DAY.total_seconds())
     address = free_address()
     argv = rig.verifier_command(address, certificate=str(pem), key=str(key))
     rig.start_other("tls_verifier", argv, lambda: _listens(address))
     rig.endings.callback(_without_tls, rig)
+    time.sleep(EXPIRES_S)
     rig.proxy.redirect(address)
     rig.kill("cloud_bridge")
     rig.restart("cloud_bridge", authority=str(pem))

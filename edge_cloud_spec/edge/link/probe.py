@@ -1,12 +1,13 @@
 """Asks a verifier whether this robot may decode there, without decoding anything.
 
-If the connection fails, ``connection_problem`` finds out why: gRPC says only that it failed.
+If the connection fails, ``diagnosis`` finds out why: gRPC says only that it failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 import time
@@ -17,15 +18,17 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from ..health import Health, Level
-from ..wire.channel import METHOD, SERVICE, host_of, is_loopback
-from ..wire.messages import PROTOCOL
-from .link.route import ClientSettings
+from ...health import Health, Level
+from ...wire.channel import METHOD, SERVICE, host_of, is_loopback
+from ...wire.messages import PROTOCOL
+from ...wire.secret_files import date_problem
+from .route import ClientSettings
 
 TIMEOUT_S = 3.0  # of a probe; for connection problems once per connection and once per handshake
 
-SERVING, UNREACHABLE = "serving", "unreachable"
+SERVING, UNREACHABLE, TLS = "serving", "unreachable", "tls"
 ROUND_TRIP = "round_trip_ms"  # key of a small message's round trip, if the verifier serves
+RENEW = "make a new one, or set this machine's clock"
 ADVICE = {
     UNREACHABLE: "start one with edge-cloud-spec serve, and check the address and the firewall",
     "token": "give the robot the verifier's own token (--token-file, parameter token_file)",
@@ -48,7 +51,7 @@ async def probe(
                 return _error("not_serving", f"{settings.cloud} answers, but does not serve (yet)")
             return await _open_and_close(channel, settings, timeout)
         except grpc.aio.AioRpcError as error:
-            state = await _failed(error, settings)
+            state = await diagnosis(error, settings)
             if state is not None:
                 return state
             failed = error
@@ -76,8 +79,9 @@ async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float
     )
 
 
-async def _failed(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Health | None:
-    """Why the connection failed; None if no cause is found, so that a retry may work."""
+async def diagnosis(error: grpc.aio.AioRpcError, settings: ClientSettings) -> Health | None:
+    """Why the connection failed, as ``probe`` says it; None if no cause is found: a retry may
+    work."""
     code, address = error.code(), settings.cloud
     if code == grpc.StatusCode.UNAUTHENTICATED:
         given = "the token is refused" if settings.read_token() else "it asks for a token"
@@ -118,6 +122,11 @@ def _error(check: str, text: str, advice: str = "") -> Health:
     return Health(Level.ERROR, text, advice or ADVICE[check], check=check)
 
 
+SILENT = _error(
+    UNREACHABLE, "nothing answers there", "check the address, the route and the firewall"
+)
+
+
 def connection_problem(
     address: str, secure: bool, authority: str = "", client: tuple[str, str] | None = None
 ) -> Health | None:
@@ -128,20 +137,18 @@ def connection_problem(
     """
     if address.startswith("unix:"):
         return None
-    name, _, port = address.rpartition(":")
-    host = name.strip("[]")
+    host, port = host_of(address), int(address.rpartition(":")[2])
     try:
-        connection = socket.create_connection((host, int(port)), TIMEOUT_S)
+        connection = socket.create_connection((host, port), TIMEOUT_S)
     except socket.gaierror:
-        text, advice = f"the host name {host} is not known", "check the address and the name server"
-        return _error(UNREACHABLE, text, advice)
+        text = f"the host name {host} is not known"
+        return _error(UNREACHABLE, text, "check the address and the name server")
     except TimeoutError:
-        advice = "check the address, the route and the firewall"
-        return _error(UNREACHABLE, f"{host} does not answer", advice)
+        return SILENT
     except OSError as error:
         advice = "start a verifier there with edge-cloud-spec serve, and check the address"
         why = (error.strerror or str(error)).lower()
-        return _error(UNREACHABLE, f"nothing listens at {address} ({why})", advice)
+        return _error(UNREACHABLE, f"nothing listens there ({why})", advice)
     with connection:
         return _handshake(connection, host, secure, authority, client)
 
@@ -166,16 +173,19 @@ def _handshake(
             context.load_cert_chain(*client, password="")
         with context.wrap_socket(connection, server_hostname=host) as encrypted:
             if not secure:
-                advice = "give --authority (parameter authority) with its certificate authority"
-                return _error("tls", "the verifier speaks TLS, the robot not", advice)
+                return _error(
+                    TLS,
+                    "the verifier speaks TLS, the robot not",
+                    "give --authority (parameter authority) with its certificate authority",
+                )
             # Under TLS 1.3 a missing client certificate shows only now: by an alert or, from
             # gRPC's servers, by the end of a connection on which the server would speak first.
             if not encrypted.recv(1):
-                return _WANTS_CERTIFICATE if client is None else _refused("it hangs up")
+                return _refused("it hangs up", client)
     except ssl.SSLCertVerificationError as error:
         return _refused_certificate(error, host, authority)
     except (ssl.SSLError, OSError) as error:
-        return _tls_failed(error) if secure else None
+        return _tls_failed(error, client) if secure else None
     return None
 
 
@@ -184,39 +194,42 @@ def _refused_certificate(error: ssl.SSLCertVerificationError, host: str, authori
     text = f"the verifier's certificate is not signed by {whose} ({error.verify_message})"
     advice = "give --authority (parameter authority) with the authority that signed it"
     match error.verify_code:  # X509_V_ERR of OpenSSL
+        case 9 | 10 if problem := date_problem(authority, "authority"):
+            text, advice = problem, RENEW
         case 10:
-            text = "the verifier's certificate has expired"
-            advice = "make a new one, or set this machine's clock"
+            text, advice = "the verifier's certificate has expired", RENEW
         case 9:
             text, advice = "the verifier's certificate is not valid yet", "set this machine's clock"
         case 62 | 64:
             text = f"the verifier's certificate is not for {host}"
             advice = "reach it under the name in its certificate, or make one for this name"
-    return _error("tls", text, advice)
+    return _error(TLS, text, advice)
 
 
 _WANTS_CERTIFICATE = _error(
-    "tls",
+    TLS,
     "the verifier asks for a client certificate",
     "give the robot's (--certificate and --key, parameters certificate and key)",
 )
 
 
-def _refused(reason: str) -> Health:
-    text = f"the verifier refuses the robot's certificate ({reason})"
-    return _error("tls", text, "use one that its authority signed")
-
-
-def _tls_failed(error: OSError) -> Health:
-    reason = str(getattr(error, "reason", "") or error)
-    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+def _refused(reason: str, client: tuple[str, str] | None) -> Health:
+    if client is None:
         return _WANTS_CERTIFICATE
-    if "UNKNOWN_CA" in reason or "ALERT" in reason:
-        return _refused(reason)
+    if problem := date_problem(client[0], "robot's certificate"):
+        return _error(TLS, problem, RENEW)
+    text = f"the verifier refuses the robot's certificate ({reason})"
+    return _error(TLS, text, "use one that its authority signed")
+
+
+def _tls_failed(error: OSError, client: tuple[str, str] | None) -> Health:
+    reason = str(getattr(error, "reason", "") or error)
+    if re.search("CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE|UNKNOWN_CA|ALERT", reason):
+        return _refused(reason, client)
     text, advice = f"TLS failed: {reason}", "check the address and the port"
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         text = "what listens there speaks no TLS"
         advice = "serve with --certificate and --key, and check the port"
     elif isinstance(error, TimeoutError):
         text = "what listens there does not answer a TLS handshake"
-    return _error("tls", text, advice)
+    return _error(TLS, text, advice)

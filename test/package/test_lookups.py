@@ -1,0 +1,151 @@
+"""No process of ours looks up a name, reaches another machine, or writes an id of this one.
+
+That is docs/privacy.md. Seen in C, past Python: see ``helpers.lookups``.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.cloud.grpc_cloud import free_port
+from helpers.lookups import Watched
+
+import edge_cloud_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+CLI = [sys.executable, "-m", "edge_cloud_spec.cli"]
+PICTURE = str(ROOT / "examples/blue_box.jpg")
+KNOWN = re.compile(r"\.ros/log/.*")  # what docs/privacy.md says is written below the home
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def assert_nothing(watched: Watched) -> None:
+    assert watched.asked == []
+    assert [name for name in watched.written if not KNOWN.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [
+        ("import socket; socket.getaddrinfo('python.invalid', 1)", "name python.invalid"),
+        ("import socket; socket.gethostbyname('old.invalid')", "name old.invalid"),
+        (
+            "import ctypes; ctypes.CDLL(None).getaddrinfo(b'c.invalid', None, None, None)",
+            "name c.invalid",
+        ),
+        (
+            "import grpc; c = grpc.insecure_channel('grpc.invalid:1')\n"
+            "grpc.channel_ready_future(c).result(timeout=3)",
+            "grpc.invalid|:53",
+        ),
+        ("import socket; socket.gethostbyaddr('192.0.2.7')", "name of an address"),
+        ("import socket; socket.create_connection(('192.0.2.7', 443))", "address 192.0.2.7:443"),
+        (
+            "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.53', 53))",
+            "address 127.0.0.53:53",
+        ),
+        ("open(__import__('os').path.expanduser('~/deviceid'), 'w')", ""),
+    ],
+)
+def test_what_asks_is_seen_whatever_it_asks_by(watched: Watched, code: str, asked: str) -> None:
+    """The control of the tests below."""
+    watched.run([sys.executable, "-c", code])
+    assert re.search(asked, "\n".join(watched.asked)) and bool(asked) == bool(watched.asked)
+    with pytest.raises(AssertionError):
+        assert_nothing(watched)
+
+
+def test_serve_decode_and_doctor_ask_nobody_but_the_verifier(watched: Watched) -> None:
+    address, metrics = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        [*CLI, "serve", "--address", address, "--metrics", metrics],
+        env=watched.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as serve:
+        assert serve.stdout is not None
+        assert any(line.startswith("serving on") for line in serve.stdout)
+        decode = [*CLI, "decode", PICTURE, "find the blue box", "--cloud", address]
+        assert watched.run(decode).returncode == 0
+        done = watched.run([*CLI, "doctor", "--cloud", address])
+        assert f"cloud: {address} serves" in done.stdout
+        serve.terminate()
+        serve.stdout.read()
+    assert_nothing(watched)
+
+
+def test_a_run_of_the_demo_with_all_nodes_asks_nobody(watched: Watched, tmp_path: Path) -> None:
+    pytest.importorskip("rclpy")
+    pytest.importorskip("mujoco")
+    given = ["--timeout", "8", "--out", str(tmp_path / "run")]
+    done = watched.run([*CLI, "demo", *given])
+    assert "up after" in done.stdout, done.stdout + done.stderr
+    assert_nothing(watched)
+
+
+def test_the_viewer_and_its_server_ask_nobody(watched: Watched, tmp_path: Path) -> None:
+    pytest.importorskip("rerun", reason="Rerun has no build for this Python")
+    from helpers.run_bag import write_run
+
+    ports = ["--port", str(free_port()), "--data-port", str(free_port())]
+    with subprocess.Popen(
+        [*CLI, "view", str(write_run(tmp_path / "bag")), *ports],
+        env=watched.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as view:
+        assert view.stdout is not None
+        said = []
+        for line in view.stdout:
+            said.append(line)
+            if "messages shown" in line:
+                break
+        view.terminate()
+        view.stdout.read()
+    assert "messages shown" in said[-1]
+    assert "notebook=1" in "".join(said), "where Rerun's page tells its makers nothing"
+    assert_nothing(watched)
+
+
+LIBRARIES = {  # what each does when it is used, after our package is imported
+    "onnxruntime": "import onnxruntime, time; onnxruntime.get_available_providers(); "
+    "onnxruntime.SessionOptions(); from onnxruntime.datasets import get_example as example; "
+    "onnxruntime.InferenceSession(example('sigmoid.onnx')); time.sleep(2)",
+    "huggingface_hub": "from huggingface_hub.utils import send_telemetry; "
+    "send_telemetry('edge'); import time; time.sleep(2)",
+    "transformers": "from transformers import AutoTokenizer, AutoImageProcessor; "
+    "from edge_cloud_spec.models import EMBEDDED; "
+    "[kind.from_pretrained(EMBEDDED / 'target') for kind in (AutoTokenizer, AutoImageProcessor)]",
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_that_reports_to_its_makers_does_not_under_our_package(
+    watched: Watched, name: str
+) -> None:
+    pytest.importorskip(name)
+    for ours in ("import edge_cloud_spec", "pass"):
+        done = watched.run([sys.executable, "-c", f"{ours}; {LIBRARIES[name]}"])
+        assert done.returncode == 0, done.stderr
+        if ours != "pass" or name == "transformers":
+            assert_nothing(watched)
+    assert name == "transformers" or watched.asked or watched.written, "it would without"
+
+
+def test_a_variable_that_is_set_stays(watched: Watched) -> None:
+    watched.environment["DO_NOT_TRACK"] = "0"
+    code = "import edge_cloud_spec, os; print(os.environ['DO_NOT_TRACK'])"
+    assert watched.run([sys.executable, "-c", code]).stdout == "0\n"
+
+
+def test_the_page_names_every_switch() -> None:
+    page = (ROOT / "docs/privacy.md").read_text()
+    assert not [name for name in edge_cloud_spec.QUIET if f"`{name}=" not in page]
