@@ -310,13 +310,15 @@ class Navigator:
         """Refuse an action. A current motion continues, unless the next action would be out of
         reach: then the robot stops, and decides again standing."""
         self._refused["refused"] += 1
-        report = Report(f"request {settled.words.request} moves nothing: {problem}")
+        report: list[Effect] = []
+        if not settled.failed:  # else the drafter says why
+            report.append(Report(f"request {settled.words.request} moves nothing: {problem}"))
         if self._run is not None and problem != MOVED_AWAY:
-            return [report, *self._show(self.status.state, str(self._run.action))]
+            return [*report, *self._show(self.status.state, str(self._run.action))]
         halt: list[Effect] = [] if self._run is None else [Halt()]
         self._run = None
         detail = problem if settled.failed else f"refused: {problem}"
-        return [*halt, report, *self._show("idle", detail)]
+        return [*halt, *report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """Carry out the action ``stop``: the motion ends, and the instruction is done if the frame

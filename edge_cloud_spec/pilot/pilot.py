@@ -44,6 +44,7 @@ from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
+from ..throttle import LONGEST_S, Throttle, with_more
 from .decision_loop import (
     FULL,
     UNTIL_NEXT,
@@ -145,8 +146,10 @@ class OwnBase:
         on_status: Callable[[Event], object],
         settings: NavigatorSettings | None,
         dialect: Dialect,
+        on_report: Callable[[Report], object] = lambda report: _log.warning(report.problem),
     ) -> None:
-        self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
+        self._drive, self._on_status, self._on_report = drive, on_status, on_report
+        self._navigator = Navigator(settings)
         self._navigator.read_in(dialect)
         self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
 
@@ -172,6 +175,8 @@ class OwnBase:
                     self._watchdog.calm()
                 case Show(status):
                     self._on_status(status)
+                case Report():
+                    self._on_report(effect)
 
 
 class Pilot:
@@ -255,7 +260,7 @@ class Pilot:
                     case StopAnswering():
                         self._tell_decode(Cut())
                     case _:
-                        self._publish(effect)
+                        self._tell(effect)
             self._changed.notify()
 
     def see(self, stamp: int, jpeg: bytes | None) -> None:
@@ -283,6 +288,9 @@ class Pilot:
         aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
             self._tell_decode(Abort(LINK_LOST))
+
+    def _tell(self, output: Output) -> None:
+        _attempt(partial(self._publish, output), f"publishing {type(output).__name__}")
 
     def _tell_decode(self, item: Abort | Cut) -> None:
         inbox = self._inbox
@@ -320,12 +328,13 @@ class Pilot:
             decided = self._decode(decide)
         except Exception as error:
             said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
+            _log.debug("a decision failed", exc_info=True)
             decided = Decided(decide, Ended(problem=said))
-        self._publish(decided)
+        self._tell(decided)
         if decided.outcome is not None and decided.outcome.stats.failure:
-            self._publish(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
+            self._tell(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
         if decided.ended.problem:
-            self._publish(Report(decided.ended.problem))
+            self._tell(Report(decided.ended.problem))
         self.hear(decided.ended)
         return decided
 
@@ -347,7 +356,8 @@ class Pilot:
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
         commands zero. ``odometry`` returns x, y (m) and yaw (rad); without it motions are timed.
-        ``settings``: limits and steps. ``report`` gets problems, as sentences.
+        ``settings``: limits and steps. ``report`` gets problems of decisions and of the base, as
+        sentences, one that is repeated ever more seldom; what it raises is logged.
 
         However this ends, also by Ctrl-C or an exception in a callback, zero is commanded. Raises
         UserError for an invalid instruction.
@@ -355,13 +365,20 @@ class Pilot:
         if not is_stop(instruction):
             check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
-        self._publish = outputs.put
+        self._publish, throttle = outputs.put, Throttle(longest_s=LONGEST_S)
+
+        def tell(said: Report) -> None:
+            left_out = throttle.admit(said.problem, time.monotonic())
+            if left_out is not None:
+                _attempt(partial(report, with_more(said.problem, left_out)), "report")
+
         # a navigator starts, too
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
-            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect) as base:
+            dialect = self.settings.loop.dialect
+            with OwnBase(drive, self.hear, settings, dialect, tell) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
                 while True:
@@ -374,8 +391,8 @@ class Pilot:
                             case Words():
                                 age = (time.time_ns() - output.stamp) / 1e9
                                 base.hear(replace(output, age=age))
-                            case Report(problem):
-                                report(problem)
+                            case Report():
+                                tell(output)
                             case GoalStatus() if output.state in (*ENDS, STOPPED):
                                 return output
                             case GoalStatus():
@@ -410,7 +427,7 @@ class Pilot:
                 finished=bool(finish_reason),
                 finish_reason=finish_reason,
             )
-            self._publish(said)
+            self._tell(said)
 
         def on_emit(emit: Emit) -> None:
             say(emit.tokens, emit.verified)
@@ -439,6 +456,15 @@ class Pilot:
             words = ended.words if whole else settings.loop.dialect.decided(ended.words)
             self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
+
+
+def _attempt(tell: Callable[[], object], what: str) -> None:
+    """Tell somebody something: what that raises is logged, and ends neither decision nor pilot."""
+    try:
+        tell()
+    except Exception as error:
+        _log.error("%s failed, going on: %r", what, error)
+        _log.debug("its traceback", exc_info=True)
 
 
 def _first_words(decide: Decide) -> Words:
