@@ -33,8 +33,7 @@ from .draft_planner import DEFAULTS, PlannerSettings
 from .events import Abort, Emit, Inbox
 from .runner import DecodeRunner, DecodeSettings, Outcome
 
-MAX_TOKENS = 128  # the default length of an answer
-LONGEST = 65_536  # tokens that may be asked for
+MAX_TOKENS, LONGEST = 128, 65_536  # of an answer: the default, and what may be asked for
 TEMPERATURE = 0.8  # the default for sampling
 
 

@@ -143,14 +143,12 @@ class Dialect:
         action. In other dialects than ours an answer is parsed once it has ended, and never if it
         was cut off. Raises NotAnAction if no action can follow any more.
         """
-        if self.thinks_until:
-            _, marker, text = text.partition(self.thinks_until)
-            if not marker:
-                return None
-            text = text.lstrip(" \n")
+        said = self._said(text)
+        if said is None:
+            return None
         if self.form == CLAUSES_FORM:
-            return self._read_clauses(text)
-        return self._read_whole(text) if ended else None
+            return self._read_clauses(said)[0]
+        return self._read_whole(said) if ended else None
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
         """The action of a complete answer; None if it has none."""
@@ -161,18 +159,32 @@ class Dialect:
 
     def decided(self, text: str) -> str:
         """An answer's words up to its action, which are the same whenever it was cut behind it."""
-        ends = range(len(text) + 1)
-        end = next((end for end in ends if self.action_of(text[:end]) is not None), len(text))
-        return text[:end]
+        said = self._said(text)
+        if said is None or self.form != CLAUSES_FORM:
+            return text
+        try:
+            return text[: len(text) - len(said) + self._read_clauses(said)[1]]
+        except NotAnAction:
+            return text
 
-    def _read_clauses(self, text: str) -> Action | None:
+    def _said(self, text: str) -> str | None:
+        """The text after the thought; None while it lasts."""
+        if not self.thinks_until:
+            return text
+        _, marker, said = text.partition(self.thinks_until)
+        return said.lstrip(" \n") if marker else None
+
+    def _read_clauses(self, text: str) -> tuple[Action | None, int]:
+        """The action, and the length of the text up to its end; None, and that of the text."""
+        end = 0
         for clause in text.split(DELIMITER)[:-1]:
+            end += len(clause) + len(DELIMITER)
             match = _CLAUSE.fullmatch(clause)
             if match is None:
                 raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
             if match[1] == "action":
-                return self._meaning(match[2])
-        return None
+                return self._meaning(match[2]), end
+        return None, len(text)
 
     def _read_whole(self, text: str) -> Action:
         if not re.fullmatch(self.pattern, text):

@@ -203,8 +203,8 @@ class DecisionLoop:
             case Frame():
                 return self._see(event, now)
             case Answered(words):
-                acted = self.settings.dialect.action_of(words) is not None
-                self._acted = self._acted or acted
+                dialect = self.settings.dialect
+                self._acted = self._acted or dialect.action_of(words) is not None
                 return self._cut_short(now)
             case Ended():
                 return self._end(event, now)
