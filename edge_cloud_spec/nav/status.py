@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
@@ -15,6 +16,24 @@ def is_request(name: str) -> bool:
     """Whether this is a valid request id: one printable word, other than the placeholder ``-``."""
     one_word = 0 < len(name) <= MAX_REQUEST and name.isprintable() and " " not in name
     return one_word and name != NOBODY
+
+
+class NavCode(Enum):
+    """What programs go by in a NavStatus: its ``detail`` is this, or begins with it and a colon."""
+
+    DONE = "done"  # the motion arrived
+    BLOCKED = "blocked"  # it did not; something may be in the way
+    REFUSED = "refused"
+    STOP = "stop"  # the decision to stop, which is no motion
+    RELEASED = "released"
+    TOLD_TO_STOP = "told to stop"
+
+    def of(self, text: object) -> str:
+        """The detail with this code."""
+        return f"{self.value}: {text}"
+
+
+_CODES = {code.value: code for code in NavCode}
 
 
 @dataclass(frozen=True)
@@ -47,6 +66,22 @@ class NavigatorStatus:
     def text(self) -> str:
         """State and detail as text for the user."""
         return f"{self.state} {self.detail}".rstrip()
+
+    @property
+    def code(self) -> NavCode | None:
+        """What programs go by; None: the detail is for people only."""
+        return _CODES.get(self.detail.partition(": ")[0])
+
+    @property
+    def why(self) -> str:
+        """The detail without its code."""
+        return self.detail if self.code is None else self.detail.partition(": ")[2]
+
+    @property
+    def awaits_instruction(self) -> bool:
+        """Whether it was stopped, and a newer instruction ends that."""
+        waits = self.code in (NavCode.RELEASED, NavCode.TOLD_TO_STOP)
+        return waits and self.state == "stopped"
 
     @property
     def welcomes_decision(self) -> bool:
@@ -118,9 +153,8 @@ class GoalStatus:
 
 
 E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
-AWAITS_INSTRUCTION = "released; publish an instruction to go on"
-TOLD_TO_STOP = "told to stop"
-AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends
+AWAITS_INSTRUCTION = NavCode.RELEASED.of("publish an instruction to go on")
+TOLD_TO_STOP = NavCode.TOLD_TO_STOP.value
 
 
 class StopLatch:
@@ -153,6 +187,11 @@ class StopLatch:
         return "; ".join(
             why for cause, why in self._causes.items() if cause not in (INSTRUCTION, START)
         )
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """What holds the robot now."""
+        return frozenset(self._causes)
 
     @property
     def starting(self) -> bool:

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,11 +49,11 @@ from ..nav.events import (
     Words,
 )
 from ..nav.motion import PERIOD, Goal
-from ..nav.navigator import AGREE, Navigator
+from ..nav.navigator import Navigator
 from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.sight import Rays
-from ..nav.status import START, GoalStatus, NavigatorStatus
+from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from ..throttle import Throttle
@@ -338,6 +338,7 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
             unseen = navigator.obstacles.missing(now)
+            holds = navigator.stop_latch.causes
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
         return navigator_health(
@@ -345,6 +346,7 @@ class NavigatorNode(ManagedNode):
             self.resolve_topic_name("odom"),
             missing,
             unseen,
+            holds=holds,
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -391,6 +393,7 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
+    holds: Collection[str] = (),
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
@@ -400,7 +403,8 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``timed``: there was never odometry, so motions are timed.
+    lidar cannot; empty if they can. ``holds``: the causes for which it is held.
+    ``timed``: there was never odometry, so motions are timed.
     ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
     commands or stops do not reach the base.
     """
@@ -408,10 +412,10 @@ def navigator_health(
     if parameters:
         said = f"nothing moves: parameter {parameters}"
         found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if "e_stop is on" in status.detail:
+    if E_STOP in holds:
         advice = "release it (publish false on e_stop), then publish the instruction again"
         found.append(Health(Level.WARN, "e_stop is on", advice))
-    if AGREE in status.detail:
+    if IMPLAUSIBLE in holds:
         found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
     if missing:
         advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
@@ -425,12 +429,7 @@ def navigator_health(
         advice = "see the driver of the lidar; nothing moves without it"
         found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
     if problem:
-        advice = ""
-        if "jumped" in problem:
-            advice = f"check what publishes {topic}: two sources, or a base that was carried"
-        elif "was dropped" in problem and "odometry" in problem:
-            advice = f"check what publishes {topic}"
-        found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
+        found.append(Health(Level.WARN, problem, values={"last problem": problem}))
     return worst_of(found)
 
 

@@ -18,7 +18,6 @@ from ..nav.answer import CLAUSES, Dialect
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
-    AWAITING,
     FAILED,
     FOLLOWING,
     INACTIVE,
@@ -327,7 +326,7 @@ class DecisionLoop:
     @property
     def _awaits(self) -> bool:
         """Whether the navigator was stopped, and waits for an instruction."""
-        return self._status is not None and self._status.detail in AWAITING
+        return self._status is not None and self._status.awaits_instruction
 
     def _is_welcome(self, now: float) -> bool:
         if self._status is None:  # without a navigator nothing moves, but decisions can be watched
