@@ -165,18 +165,19 @@ class DrafterNode(ManagedNode):
         self._see(message.header.stamp, message.data.tobytes())
 
     def _on_image(self, message: Image) -> None:
-        stamp, jpeg = message.header.stamp, None
+        stamp, jpeg, problem = message.header.stamp, None, ""
         self._pilot.see(Time.from_msg(stamp).nanoseconds, None)  # its time, before it is encoded
         try:
             if self._pilot.instruction:  # encoding costs time, and nobody else needs the frame
                 jpeg = encode_frame(message)
         except UserError as error:
-            self._reports.add(str(error), time.monotonic())
-        self._see(stamp, jpeg)
+            problem = str(error)
+            self._reports.add(problem, time.monotonic())
+        self._see(stamp, jpeg, problem)
 
-    def _see(self, stamp: TimeMsg, jpeg: bytes | None) -> None:
+    def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:
         taken = int(Time.from_msg(stamp).nanoseconds)
-        self._camera.on_frame(taken, jpeg or b"", time.monotonic())
+        self._camera.on_frame(taken, jpeg or b"", time.monotonic(), problem)
         self._pilot.see(taken, jpeg)
         if news := self._pilot.camera_clock.news():
             self.get_logger().warning(news)

@@ -117,6 +117,29 @@ OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.E
 DRAFTER, TOPIC = "/robot1/drafter", f"/robot1/{CAMERA}"
 
 
+@pytest.mark.parametrize(
+    ("encoding", "step", "why"),
+    [
+        ("yuv422", 16, "have encoding 'yuv422'"),
+        ("32FC1", 32, "which is a depth camera's"),
+        ("rgb8", 0, "has rows of 0 bytes"),
+        ("rgb8", 24, ""),
+    ],
+)
+def test_why_a_raw_picture_is_refused_is_told_on_instruction_status(
+    node: DrafterNode, encoding: str, step: int, why: str
+) -> None:
+    told: list[GoalStatus] = []
+    node._topics.publish_status = told.append  # type: ignore[method-assign]
+    node._on_instruction(String(data="find the blue box"))
+    raw = Image(width=8, height=4, encoding=encoding, step=step, data=bytes(4 * step))
+    raw.header.stamp = node.get_clock().now().to_msg()
+    node._on_image(raw)
+    node.diagnose()
+    assert told[-1].state == "following" and bool(told[-1].detail) == bool(why)
+    assert why in told[-1].detail, told[-1]
+
+
 # Its waits are shorter than a drafter's; test_health.py tests the camera's watch with all of them.
 IMPATIENT = """
 import sys
@@ -165,7 +188,7 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
     navigator.publish(NavStatus(**NavigatorStatus("moving", "r1", "move forward small").fields))
-    robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "stay the same though the robot is told to"))
     navigator.publish(NavStatus(**NavigatorStatus("idle", "r1", "done: move forward small").fields))
     robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))

@@ -102,7 +102,7 @@ STILL: Frames = [(t * 0.5, 7000, frame(t)) for t in range(6)]
     ("frames", "moving", "level", "words"),
     [
         (SAME, False, Level.OK, "come"),  # as a simulated robot sees that stands
-        (SAME[:5], True, Level.ERROR, "the robot moves"),
+        (SAME[:5], True, Level.ERROR, "if it stands, see the base's driver"),
         (FRESH, True, Level.OK, "come"),
         (STILL, False, Level.ERROR, "their stamps do not go on"),
         ([*STILL, (3.0, 0, frame()), (3.5, 500, frame())], False, Level.OK, "come"),
@@ -129,6 +129,18 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, frame(99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
+
+
+def test_a_raw_picture_that_is_refused_is_said_until_one_that_is_needed_is_taken() -> None:
+    watch, why = CameraWatch(started=0.0), "camera frames have encoding 'yuv422'"
+    for second, (data, problem) in enumerate(
+        [(b"", why), (b"", ""), (frame(), ""), (b"", ""), (b"", why)]
+    ):
+        watch.on_frame(second * 10**9, data, float(second), problem)
+        health = watch.health(TOPICS, False, float(second))
+        assert (health.level, str(health)) == (
+            (Level.OK, "pictures come") if second in (2, 3) else (Level.ERROR, why)
+        ), second
 
 
 def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence() -> None:
