@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from .lru_cache import LruCache
 
 MAX_KINDS = 1024  # whose last time is kept
 EVERY_S = 1.0
 LONGEST_S = 60.0
+REPORT_S = 30.0  # that a problem is told
 
 
 class Throttle:
@@ -43,3 +44,37 @@ class Throttle:
 def with_more(text: str, left_out: int) -> str:
     """The line, with the number of similar lines left out."""
     return f"{text} ({left_out} more of these)" if left_out else text
+
+
+class Reports:
+    """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
+
+    ``log`` writes a line; ``throttle`` limits them by their ``kind``.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], object],
+        throttle: Throttle,
+        kind: Callable[[str], str] = lambda problem: "",
+    ) -> None:
+        self.count = 0
+        self._log, self._throttle, self._kind = log, throttle, kind
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the last problem."""
+        self._last = ("", 0.0)  # replaced as one: threads share it
+
+    def recent(self, now: float) -> str:
+        """The last problem while it is recent, else empty."""
+        text, at = self._last
+        return text if now - at < REPORT_S else ""
+
+    def add(self, problem: str, now: float) -> None:
+        """Record a problem at ``now`` (monotonic s)."""
+        self.count += 1
+        self._last = (problem, now)
+        left_out = self._throttle.admit(self._kind(problem), now)
+        if left_out is not None:
+            self._log(with_more(problem, left_out))

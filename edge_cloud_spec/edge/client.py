@@ -216,11 +216,8 @@ class VerifierClient:
         return channel
 
     def _retire(self, addresses: list[str]) -> None:
-        """Close these channels once the streams that are under way have ended."""
-        under_way = [*self._streams, *self._probes]
-
-        async def close(channel: grpc.aio.Channel) -> None:
-            await asyncio.gather(*under_way, return_exceptions=True)
+        async def close(channel: grpc.aio.Channel) -> None:  # once what is under way has ended
+            await asyncio.gather(*self._streams, *self._probes, return_exceptions=True)
             await channel.close()
 
         for address in addresses:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -143,12 +144,7 @@ class Dialect:
         action. In other dialects than ours an answer is parsed once it has ended, and never if it
         was cut off. Raises NotAnAction if no action can follow any more.
         """
-        said = self._said(text)
-        if said is None:
-            return None
-        if self.form == CLAUSES_FORM:
-            return self._read_clauses(said)[0]
-        return self._read_whole(said) if ended else None
+        return self._find(text, ended)[0]
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
         """The action of a complete answer; None if it has none."""
@@ -159,25 +155,21 @@ class Dialect:
 
     def decided(self, text: str) -> str:
         """An answer's words up to its action, which are the same whenever it was cut behind it."""
-        said = self._said(text)
-        if said is None or self.form != CLAUSES_FORM:
-            return text
-        try:
-            return text[: len(text) - len(said) + self._read_clauses(said)[1]]
-        except NotAnAction:
-            return text
+        with suppress(NotAnAction):
+            return text[: self._find(text)[1]]
+        return text
 
-    def _said(self, text: str) -> str | None:
-        """The text after the thought; None while it lasts."""
-        if not self.thinks_until:
-            return text
-        _, marker, said = text.partition(self.thinks_until)
-        return said.lstrip(" \n") if marker else None
-
-    def _read_clauses(self, text: str) -> tuple[Action | None, int]:
-        """The action, and the length of the text up to its end; None, and that of the text."""
+    def _find(self, text: str, ended: bool = False) -> tuple[Action | None, int]:
+        """The action, and the length of the text up to its end; else None, and the whole length."""
         end = 0
-        for clause in text.split(DELIMITER)[:-1]:
+        if self.thinks_until:
+            _, marker, said = text.partition(self.thinks_until)
+            if not marker:
+                return None, len(text)
+            end = len(text) - len(said.lstrip(" \n"))
+        if self.form != CLAUSES_FORM:
+            return self._read_whole(text[end:]) if ended else None, len(text)
+        for clause in text[end:].split(DELIMITER)[:-1]:
             end += len(clause) + len(DELIMITER)
             match = _CLAUSE.fullmatch(clause)
             if match is None:

@@ -21,12 +21,10 @@ def is_request(name: str) -> bool:
 class NavCode(Enum):
     """What programs go by in a NavStatus: its ``detail`` is this, or begins with it and a colon."""
 
-    DONE = "done"  # the motion arrived
-    BLOCKED = "blocked"  # it did not; something may be in the way
-    REFUSED = "refused"
-    STOP = "stop"  # the decision to stop, which is no motion
-    RELEASED = "released"
-    TOLD_TO_STOP = "told to stop"
+    # A motion that arrived, or not (something may be in the way); a decision that is none.
+    DONE, BLOCKED, REFUSED, STOP = "done", "blocked", "refused", "stop"
+    # It was stopped, and a newer instruction ends that.
+    RELEASED, TOLD_TO_STOP = "released", "told to stop"
 
     def of(self, text: object) -> str:
         """The detail with this code."""
@@ -76,12 +74,6 @@ class NavigatorStatus:
     def why(self) -> str:
         """The detail without its code."""
         return self.detail if self.code is None else self.detail.partition(": ")[2]
-
-    @property
-    def awaits_instruction(self) -> bool:
-        """Whether it was stopped, and a newer instruction ends that."""
-        waits = self.code in (NavCode.RELEASED, NavCode.TOLD_TO_STOP)
-        return waits and self.state == "stopped"
 
     @property
     def welcomes_decision(self) -> bool:
@@ -190,17 +182,12 @@ class StopLatch:
 
     @property
     def causes(self) -> frozenset[str]:
-        """What holds the robot now."""
+        """What holds the robot now; ``START`` until it is released."""
         return frozenset(self._causes)
-
-    @property
-    def starting(self) -> bool:
-        """Whether the hold ``START`` is not released yet."""
-        return START in self._causes
 
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``, until this ``cause`` is released."""
-        self._awaits = self._awaits or not (cause == START and self.starting)
+        self._awaits = self._awaits or not (cause == START in self._causes)
         self._causes[cause] = why
         self.tally(now)
 

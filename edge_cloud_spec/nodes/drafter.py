@@ -29,10 +29,9 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
-from ..throttle import LONGEST_S, Throttle
+from ..throttle import LONGEST_S, Reports, Throttle
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
-from .health import Reports
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import EACH_STATE, EVERY_SENDER, SENSOR_DATA

@@ -56,10 +56,10 @@ from ..nav.sight import Rays
 from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
-from ..throttle import Throttle
+from ..throttle import Reports, Throttle
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
-from .health import OUTPUT, Reports
+from .health import OUTPUT
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
@@ -247,14 +247,14 @@ class NavigatorNode(ManagedNode):
         network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
         before: two processes may need seconds to discover each other.
         """
-        if not (self._navigator.stop_latch.starting or self._wrong):
+        if not (START in self._navigator.stop_latch.causes or self._wrong):
             return
         now = time.monotonic()
         why = "; ".join(str(each) for each in self._unreached() if each.level == Level.ERROR)
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            starting = self._navigator.stop_latch.starting
+            starting = START in self._navigator.stop_latch.causes
             self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now

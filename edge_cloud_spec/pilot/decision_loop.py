@@ -24,6 +24,7 @@ from ..nav.status import (
     STOPPED,
     TOLD_TO_STOP,
     GoalStatus,
+    NavCode,
     NavigatorStatus,
 )
 
@@ -326,7 +327,8 @@ class DecisionLoop:
     @property
     def _awaits(self) -> bool:
         """Whether the navigator was stopped, and waits for an instruction."""
-        return self._status is not None and self._status.awaits_instruction
+        waits = NavCode.RELEASED, NavCode.TOLD_TO_STOP
+        return bool(self._status and self._status.state == "stopped" and self._status.code in waits)
 
     def _is_welcome(self, now: float) -> bool:
         if self._status is None:  # without a navigator nothing moves, but decisions can be watched

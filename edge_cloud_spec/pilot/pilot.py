@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
@@ -44,7 +45,7 @@ from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
-from ..throttle import LONGEST_S, Throttle, with_more
+from ..throttle import LONGEST_S, Reports, Throttle
 from .decision_loop import (
     FULL,
     UNTIL_NEXT,
@@ -61,6 +62,7 @@ from .decision_loop import (
 )
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 POLL_S = 0.2  # s; longest delay of a decision that is due by time
 LINK_LOST = "the link is lost; the drafter decides alone"
 
@@ -146,10 +148,10 @@ class OwnBase:
         on_status: Callable[[Event], object],
         settings: NavigatorSettings | None,
         dialect: Dialect,
-        on_report: Callable[[Report], object] = lambda report: _log.warning(report.problem),
+        reports: Reports | None = None,
     ) -> None:
-        self._drive, self._on_status, self._on_report = drive, on_status, on_report
-        self._navigator = Navigator(settings)
+        self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
+        self._reports = reports or Reports(_log.warning, Throttle())
         self._navigator.read_in(dialect)
         self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
 
@@ -175,8 +177,8 @@ class OwnBase:
                     self._watchdog.calm()
                 case Show(status):
                     self._on_status(status)
-                case Report():
-                    self._on_report(effect)
+                case Report(problem):
+                    self._reports.add(problem, time.monotonic())
 
 
 class Pilot:
@@ -200,7 +202,8 @@ class Pilot:
     ) -> None:
         """connect: makes the transport of a decision. clock: monotonic, s; stamp_clock: of this
         computer's stamps, ns. requests: request ids, hexadecimal; None: random ones."""
-        self._connect, self._publish, self._is_link_lost = connect, publish, is_link_lost
+        self._connect, self._is_link_lost = connect, is_link_lost
+        self._publish: Callable[[Output], object] = _attempting(publish)
         self._clock, self._stamp_clock = clock, stamp_clock
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
@@ -260,7 +263,7 @@ class Pilot:
                     case StopAnswering():
                         self._tell_decode(Cut())
                     case _:
-                        self._tell(effect)
+                        self._publish(effect)
             self._changed.notify()
 
     def see(self, stamp: int, jpeg: bytes | None) -> None:
@@ -288,9 +291,6 @@ class Pilot:
         aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
             self._tell_decode(Abort(LINK_LOST))
-
-    def _tell(self, output: Output) -> None:
-        _attempt(partial(self._publish, output), f"publishing {type(output).__name__}")
 
     def _tell_decode(self, item: Abort | Cut) -> None:
         inbox = self._inbox
@@ -330,11 +330,11 @@ class Pilot:
             said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
             _log.debug("a decision failed", exc_info=True)
             decided = Decided(decide, Ended(problem=said))
-        self._tell(decided)
+        self._publish(decided)
         if decided.outcome is not None and decided.outcome.stats.failure:
-            self._tell(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
+            self._publish(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
         if decided.ended.problem:
-            self._tell(Report(decided.ended.problem))
+            self._publish(Report(decided.ended.problem))
         self.hear(decided.ended)
         return decided
 
@@ -365,20 +365,15 @@ class Pilot:
         if not is_stop(instruction):
             check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
-        self._publish, throttle = outputs.put, Throttle(longest_s=LONGEST_S)
-
-        def tell(said: Report) -> None:
-            left_out = throttle.admit(said.problem, time.monotonic())
-            if left_out is not None:
-                _attempt(partial(report, with_more(said.problem, left_out)), "report")
-
+        self._publish = outputs.put
+        reports = Reports(_attempting(report), Throttle(longest_s=LONGEST_S), str)
         # a navigator starts, too
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
             dialect = self.settings.loop.dialect
-            with OwnBase(drive, self.hear, settings, dialect, tell) as base:
+            with OwnBase(drive, self.hear, settings, dialect, reports) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
                 while True:
@@ -391,8 +386,8 @@ class Pilot:
                             case Words():
                                 age = (time.time_ns() - output.stamp) / 1e9
                                 base.hear(replace(output, age=age))
-                            case Report():
-                                tell(output)
+                            case Report(problem):
+                                reports.add(problem, time.monotonic())
                             case GoalStatus() if output.state in (*ENDS, STOPPED):
                                 return output
                             case GoalStatus():
@@ -427,7 +422,7 @@ class Pilot:
                 finished=bool(finish_reason),
                 finish_reason=finish_reason,
             )
-            self._tell(said)
+            self._publish(said)
 
         def on_emit(emit: Emit) -> None:
             say(emit.tokens, emit.verified)
@@ -458,13 +453,17 @@ class Pilot:
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
 
 
-def _attempt(tell: Callable[[], object], what: str) -> None:
-    """Tell somebody something: what that raises is logged, and ends neither decision nor pilot."""
-    try:
-        tell()
-    except Exception as error:
-        _log.error("%s failed, going on: %r", what, error)
-        _log.debug("its traceback", exc_info=True)
+def _attempting(tell: Callable[[T], object]) -> Callable[[T], None]:
+    """The same, but what it raises is logged, and ends neither a decision nor the pilot."""
+
+    def attempt(said: T) -> None:
+        try:
+            tell(said)
+        except Exception as error:
+            _log.error("telling %s failed, going on: %r", type(said).__name__, error)
+            _log.debug("the report", exc_info=True)
+
+    return attempt
 
 
 def _first_words(decide: Decide) -> Words:

@@ -28,17 +28,15 @@ from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
     OWNERS,
-    REPORT_S,
     UNKNOWN,
     WARNING_S,
     WELL_S,
     HealthConsole,
     PublisherWatch,
-    Reports,
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import Throttle
+from edge_cloud_spec.throttle import REPORT_S, Reports, Throttle
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)

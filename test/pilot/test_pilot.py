@@ -53,18 +53,24 @@ class Flight:
         self, settings: PilotSettings = STOPS, text: str = SEARCH, frames: int = 0
     ) -> None:
         self.said, self.lost, self.now = list[Output](), False, 100.0
+        self.failing: tuple[type, ...] = ()  # what cannot be published
         tokens = vlm().tokenizer(text, add_special_tokens=False)["input_ids"]
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
         self.runner.history = HistorySpec(frames)
         self.pilot = Pilot(
             settings,
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
-            self.said.append,
+            self.publish,
             is_link_lost=lambda: self.lost,
             clock=lambda: self.now,
             stamp_clock=lambda: round(self.now * 1e9),
         )
         self.pilot.use(self.runner)  # type: ignore[arg-type]
+
+    def publish(self, output: Output) -> None:
+        self.said.append(output)
+        if isinstance(output, self.failing):
+            raise ZeroDivisionError("an adversary")
 
     def see(self, picture: bytes | None = b"picture", ahead: float = 0.0) -> None:
         """A second later; ``ahead``: of the camera's clock, s."""
@@ -248,11 +254,6 @@ class Flying(Flight):
         for decide in iter(self.pilot.wait, None):
             self.pilot.make(decide)
 
-    def _publish(self, output: Output, failing: tuple[type, ...]) -> None:
-        self.said.append(output)
-        if isinstance(output, failing):
-            raise ZeroDivisionError("an adversary")
-
     def ended(self) -> list[str]:
         """How decodes ended, once nothing is under way."""
         assert self.pilot.idle.wait(REPLY_TIMEOUT)
@@ -265,8 +266,7 @@ def test_nothing_that_a_report_raises_ends_a_pilot(
 ) -> None:
     """Before, a figure that was divided by 0 s ended the thread that decides, for ever."""
     with Flying() as flying:
-        flying.pilot._publish = lambda output: flying._publish(output, failing)
-        flying.runner.failure = "the draft model ran out of memory"  # so that all kinds are told
+        flying.failing, flying.runner.failure = failing, "out of memory"  # so that all are told
         flying.pilot.hear(Instruction(IT))
         flying.runner.go_on.set()
         assert flying.ended() == ["end"]

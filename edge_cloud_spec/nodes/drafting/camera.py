@@ -181,14 +181,16 @@ class CameraWatch:
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
         if now - self._stamp_went_on > FROZEN_S:
-            said = f"the pictures on {name} are frozen: their stamps do not go on"
-            return Health(Level.ERROR, said, "restart the camera driver")
+            frozen = f"the pictures on {name} are frozen: their stamps do not go on"
+            return Health(Level.ERROR, frozen, "restart the camera driver")
         if self._problem:
             return Health(Level.ERROR, self._problem)
         if self._unchanged(moving, now) > MOVED_S:
-            said = f"the pictures on {name} stay the same though the robot is told to move"
-            advice = "if it moves, restart the camera driver; if it stands, see the base's driver"
-            return Health(Level.ERROR, said, advice)
+            return Health(
+                Level.ERROR,
+                f"the pictures on {name} stay the same though the robot is told to move",
+                "if it moves, restart the camera driver; if it stands, see the base's driver",
+            )
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
 
     def _unchanged(self, moving: bool, now: float) -> float:
