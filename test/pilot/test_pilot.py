@@ -14,7 +14,7 @@ from helpers.scripted_runner import ScriptedRunner
 
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
-from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.errors import TRACEBACKS, UserError
 from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.byte_drafter import ByteDrafter, byte_spec
@@ -265,6 +265,7 @@ def test_nothing_that_a_report_raises_ends_a_pilot(
     failing: tuple[type, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before, a figure that was divided by 0 s ended the thread that decides, for ever."""
+    caplog.set_level("DEBUG", TRACEBACKS.name)
     with Flying() as flying:
         flying.failing, flying.runner.failure = failing, "out of memory"  # so that all are told
         flying.pilot.hear(Instruction(IT))
@@ -276,6 +277,7 @@ def test_nothing_that_a_report_raises_ends_a_pilot(
         assert flying.ended() == ["end", "end"] and flying.pilot.instruction == IT
     sentences = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert sentences and all("adversary" in each and "\n" not in each for each in sentences)
+    assert "in publish" in caplog.text, "the traceback is at level debug"
 
 
 @pytest.mark.parametrize("preset", preset_names())
