@@ -137,9 +137,12 @@ def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
                 whys.setdefault(pair, []).append(mismatches(publisher, subscription))
     wrong = {pair: each[0] for pair, each in whys.items() if all(each)}
     for (topic, publishes, subscribes), why in wrong.items():
-        found = f"{subscribes} hears nothing of {publishes}: {why}"
-        advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
-        yield Health(Level.ERROR, found, advice, check=f"topic {topic}")
+        yield Health(
+            Level.ERROR,
+            f"{subscribes} hears nothing of {publishes}: {why}",
+            "give both ends the same type and QoS (docs/interfaces.md lists ours)",
+            check=f"topic {topic}",
+        )
     if not wrong:
         found = "publishers and subscriptions agree on types and QoS"
         yield Health(Level.OK, found, check=f"topics of {robot or '/'}")

@@ -204,12 +204,11 @@ class VerifierClient:
 
     def _open_channel(self, address: str = "") -> grpc.aio.Channel:
         """The channel to the verifier or a replica; a new one if certificates were replaced."""
-        channels, cloud = self._channels, self.settings.cloud
-        address = address or cloud
-        if channels and self._credentials.renew():
+        channels, cloud, credentials = self._channels, self.settings.cloud, self._credentials
+        if channels and credentials.renew():
             self._retire([*channels])
-        credentials = self._credentials.value
-        channel = channels.pop(address, None) or open_channel(cloud, credentials, address)
+        address = address or cloud
+        channel = channels.pop(address, None) or open_channel(cloud, credentials.value, address)
         channels[address] = channel
         # Replicas come and go; the router, which is asked for the next one, stays.
         self._retire([each for each in channels if each != cloud][: 1 - MAX_CHANNELS])

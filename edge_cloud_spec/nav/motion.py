@@ -300,8 +300,9 @@ class Motion:
         should = min(abs(self._size), self._followed)
         if made >= abs(self._size) - max(self._tolerance, REST * abs(self._size)):
             return Step(STILL, done=True)
-        problem = BLOCKED if made < PROGRESS * should else SHORT
-        return Step(STILL, done=True, problem=problem, short=True)
+        return Step(
+            STILL, done=True, problem=BLOCKED if made < PROGRESS * should else SHORT, short=True
+        )
 
     def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
         along = abs(self._given.wz if self._turns else self._given.vx)

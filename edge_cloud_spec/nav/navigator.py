@@ -310,8 +310,8 @@ class Navigator:
         """Refuse an action. A current motion continues, unless the next action would be out of
         reach: then the robot stops, and decides again standing."""
         self._refused["refused"] += 1
-        said = Report(f"request {settled.words.request} moves nothing: {problem}")
-        report: list[Effect] = [] if settled.failed else [said]  # of those the drafter says why
+        why = f"request {settled.words.request} moves nothing: {problem}"
+        report: list[Effect] = [] if settled.failed else [Report(why)]  # the drafter says it then
         if self._run is not None and problem != MOVED_AWAY:
             return [*report, *self._show(self.status.state, str(self._run.action))]
         halt: list[Effect] = [] if self._run is None else [Halt()]

@@ -23,8 +23,8 @@ class NavCode(Enum):
 
     # A motion that arrived, or not (something may be in the way); a decision that is none.
     DONE, BLOCKED, REFUSED, STOP = "done", "blocked", "refused", "stop"
-    # It was stopped, and a newer instruction ends that.
-    RELEASED, TOLD_TO_STOP = "released", "told to stop"
+    # It was stopped, and a newer instruction ends that; or ``e_stop`` holds it.
+    RELEASED, TOLD_TO_STOP, E_STOP = "released", "told to stop", "e_stop is on"
 
     def of(self, text: object) -> str:
         """The detail with this code."""
@@ -145,7 +145,7 @@ class GoalStatus:
 
 
 E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
-AWAITS_INSTRUCTION = NavCode.RELEASED.of("publish an instruction to go on")
+AWAITS_INSTRUCTION = "released: publish an instruction to go on"  # NavCode.RELEASED
 TOLD_TO_STOP = NavCode.TOLD_TO_STOP.value
 
 
@@ -169,9 +169,12 @@ class StopLatch:
     @property
     def why(self) -> str:
         """Why nothing may move, for the user; empty if it may."""
-        whys = [why for cause, why in self._causes.items() if cause != START]
-        said = "; ".join(whys or self._causes.values())  # what else holds it says more
-        return said or (AWAITS_INSTRUCTION if self._awaits else "")
+        whys = {cause: why for cause, why in self._causes.items() if cause != START}
+        whys = whys or self._causes  # what else holds it says more
+        others = "; ".join(why for cause, why in whys.items() if cause != E_STOP)
+        if E_STOP in whys:
+            return NavCode.E_STOP.of(others) if others else NavCode.E_STOP.value
+        return others or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def refusal(self) -> str:

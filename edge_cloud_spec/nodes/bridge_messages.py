@@ -65,8 +65,8 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
     if isinstance(item, LinkLost):
         message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)
     elif isinstance(item, LinkUp):
-        message = Verdict(kind=Verdict.LINK_UP, payload=MOVED if item.moved else b"")
-        message.text = "at another verifier" if item.moved else ""
+        text, payload = ("at another verifier", MOVED) if item.moved else ("", b"")
+        message = Verdict(kind=Verdict.LINK_UP, text=text, payload=payload)
     else:
         message = _server_message(item)
         message.payload = item

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
-from ..throttle import LONGEST_S, Reports, Throttle
+from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
 from .runtime.heartbeat import Pulse
@@ -41,7 +40,6 @@ from .runtime.subscription_thread import SubscriptionThread
 STARTED = "the drafter has started; publish an instruction"
 NOT_ACTIVE = "the drafter is not active"
 HALT_S = 2.0  # s to wait for a decision that was aborted
-_FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 
 
 class DrafterNode(ManagedNode):
@@ -59,11 +57,7 @@ class DrafterNode(ManagedNode):
         )
         self._pilot.number = self._settings.value.first_decision
         self._run_info = RunInfo(self)
-        self._reports = Reports(
-            self.get_logger().error,
-            Throttle(longest_s=LONGEST_S),
-            lambda problem: _FIGURES.sub("", problem),
-        )
+        self._reports = Reports(self.get_logger().error)
         self._last_decision: dict[str, object] = {}
         self._moving = False
         self.hear_e_stop(self._on_e_stop)
@@ -246,8 +240,8 @@ def drafter_health(
     what = f"following {instruction!r}" if instruction else "no instruction"
     found = [Health(Level.OK, what + note, values=last or {}), replace(camera, check="camera")]
     if not alive:
-        said, advice = "the model's thread has ended", "see the drafter's log and restart it"
-        found.append(Health(Level.ERROR, said, advice, check="model"))
+        advice = "see the drafter's log and restart it"
+        found.append(Health(Level.ERROR, "the model's thread has ended", advice, check="model"))
     if problem:
         found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
     return worst_of(found)

@@ -56,7 +56,7 @@ from ..nav.sight import Rays
 from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
-from ..throttle import Reports, Throttle
+from ..throttle import Reports
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT
@@ -76,7 +76,6 @@ ACTIONS = {
     "search": NavCommand.SEARCH,
 }
 LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
-LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
 
@@ -112,7 +111,7 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._reports = Reports(self.get_logger().warning, Throttle(LINES))
+        self._reports = Reports(self.get_logger().warning)
         self._wrong = ""  # why commands or stops cannot reach the base, as it was said
         self.hear_e_stop(self._on_e_stop)
 
@@ -408,29 +407,55 @@ def navigator_health(
     ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
     commands or stops do not reach the base.
     """
-    found = [Health(Level.OK, status.text, values=values or {}), *unreached]
-    if parameters:
-        said = f"nothing moves: parameter {parameters}"
-        found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if E_STOP in holds:
-        advice = "release it (publish false on e_stop), then publish the instruction again"
-        found.append(Health(Level.WARN, "e_stop is on", advice))
-    if IMPLAUSIBLE in holds:
-        found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
-    if missing:
-        advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
-        said = f"{missing} ({topic})"
-        found.append(Health(Level.ERROR, said, advice, check="odometry"))
-    elif timed:
-        said = f"no odometry on {topic}: motions are timed, not measured"
-        advice = "start it, launch with odom:=, or set the parameter odometry to off"
-        found.append(Health(Level.WARN, said, advice, check="odometry"))
-    if unseen:
-        advice = "see the driver of the lidar; nothing moves without it"
-        found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
-    if problem:
-        found.append(Health(Level.WARN, problem, values={"last problem": problem}))
-    return worst_of(found)
+    found = (
+        (
+            parameters,
+            Health(
+                Level.ERROR,
+                f"nothing moves: parameter {parameters}",
+                "set it again (ros2 param set)",
+            ),
+        ),
+        (
+            E_STOP in holds,
+            Health(
+                Level.WARN,
+                "e_stop is on",
+                "release it (publish false on e_stop), then publish the instruction again",
+            ),
+        ),
+        (IMPLAUSIBLE in holds, Health(Level.ERROR, f"nothing moves: {status.detail}")),
+        (
+            missing,
+            Health(
+                Level.ERROR,
+                f"{missing} ({topic})",
+                f"see the base's driver, or what publishes {topic}; nothing moves without it",
+                check="odometry",
+            ),
+        ),
+        (
+            timed and not missing,
+            Health(
+                Level.WARN,
+                f"no odometry on {topic}: motions are timed, not measured",
+                "start it, launch with odom:=, or set the parameter odometry to off",
+                check="odometry",
+            ),
+        ),
+        (
+            unseen,
+            Health(
+                Level.ERROR,
+                unseen,
+                "see the driver of the lidar; nothing moves without it",
+                check="lidar",
+            ),
+        ),
+        (problem, Health(Level.WARN, problem, values={"last problem": problem})),
+    )
+    well = Health(Level.OK, status.text, values=values or {})
+    return worst_of([well, *unreached, *(health for is_so, health in found if is_so)])
 
 
 def main() -> int:

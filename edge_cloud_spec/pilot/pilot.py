@@ -45,7 +45,7 @@ from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
-from ..throttle import LONGEST_S, Reports, Throttle
+from ..throttle import Reports
 from .decision_loop import (
     FULL,
     UNTIL_NEXT,
@@ -150,7 +150,7 @@ class OwnBase:
         reports: Reports | None = None,
     ) -> None:
         self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
-        self._reports = reports or Reports(_log.warning, Throttle())
+        self._reports = reports or Reports(_log.warning)
         self._navigator.read_in(dialect)
         self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
 
@@ -365,7 +365,7 @@ class Pilot:
             check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
         self._publish = outputs.put
-        reports = Reports(_attempting(report), Throttle(longest_s=LONGEST_S), str)
+        reports = Reports(_attempting(report))
         # a navigator starts, too
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")

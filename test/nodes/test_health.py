@@ -36,7 +36,7 @@ from edge_cloud_spec.nodes.health import (
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import REPORT_S, Reports, Throttle
+from edge_cloud_spec.throttle import REPORT_S, Reports
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -59,7 +59,7 @@ def test_the_worst_decides_the_level_and_everything_wrong_is_said(
 
 
 def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
-    reports = Reports(lambda line: None, Throttle())
+    reports = Reports(lambda line: None)
     assert reports.recent(0.0) == ""
     reports.add("no answer", 5.0)
     assert reports.recent(5.0 + 0.99 * REPORT_S) == "no answer"
