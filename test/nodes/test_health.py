@@ -36,7 +36,7 @@ from edge_cloud_spec.nodes.health import (
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import REPORT_S, Reports
+from edge_cloud_spec.throttle import LINES, REPORT_S, Reports
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -67,6 +67,19 @@ def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
     reports.add("no answer", 50.0)
     reports.clear()
     assert reports.recent(50.1) == ""
+
+
+def test_what_repeats_is_logged_ever_more_seldom_and_all_together_a_few_times_a_second() -> None:
+    """Each refusal names its request and its figures; and texts may all differ."""
+    lines: list[str] = []
+    reports = Reports(lines.append)
+    for tick in range(20 * 60):
+        reports.add(f"request {tick:x}f moves nothing: its frame is {tick}.5 s old", tick / 20)
+    assert 4 <= len(lines) <= 8 and "more of these" in lines[-1]
+    assert reports.count == 20 * 60
+    for tick in range(20 * 10):
+        reports.add("other: " + "x" * tick, 100 + tick / 20)
+    assert len(lines) <= 8 + 10 * LINES + LINES
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
         if number % 8 == 7:  # more of them than lines a second, however slow the machine is
             bench.until(lambda n=number: bench.said("idle", f"bad{n}", "refused"))
     time.sleep(1.1)  # a second in which others are written has begun
-    bench.say("no;", "last")
+    bench.say(f"{'x' * 100};", "last")
     bench.until(lambda: bench.said("idle", "last", "refused"))
     bench.say("action: turn left large;", "good")
     bench.until(lambda: bench.turning)
