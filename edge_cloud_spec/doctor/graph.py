@@ -126,23 +126,23 @@ def _ends(snapshot: Snapshot, robot: str) -> Iterator[Health]:
 
 
 def _connections(snapshot: Snapshot, robot: str) -> Iterator[Health]:
-    """Find publishers and subscriptions of a topic that cannot exchange messages."""
+    """Find nodes that publish and subscribe to a topic and cannot exchange messages: where a node
+    has several ends, as for ``e_stop``, one that fits is enough."""
     ours = {f"{robot}/{name}" for name in (*NODES, "monitor", "simulator")}
-    wrong = 0
-    for subscription in snapshot.endpoints:
-        if subscription.publishes:
-            continue
+    whys: dict[tuple[str, str, str], list[str]] = {}
+    for subscription in (e for e in snapshot.endpoints if not e.publishes):
         for publisher in snapshot.on(subscription.topic, True):
-            why = mismatches(publisher, subscription)
-            if (
-                why
-                and publisher.kind not in VELOCITIES
-                and ours & {publisher.node, subscription.node}
-            ):
-                wrong += 1
-                found = f"{subscription.node} hears nothing of {publisher.node}: {why}"
-                advice = "give both ends the same type and QoS (docs/interfaces.md lists ours)"
-                yield Health(Level.ERROR, found, advice, check=f"topic {publisher.topic}")
+            pair = publisher.topic, publisher.node, subscription.node
+            if publisher.kind not in VELOCITIES and ours & {*pair[1:]}:
+                whys.setdefault(pair, []).append(mismatches(publisher, subscription))
+    wrong = {pair: each[0] for pair, each in whys.items() if all(each)}
+    for (topic, publishes, subscribes), why in wrong.items():
+        yield Health(
+            Level.ERROR,
+            f"{subscribes} hears nothing of {publishes}: {why}",
+            "give both ends the same type and QoS (docs/interfaces.md lists ours)",
+            check=f"topic {topic}",
+        )
     if not wrong:
         found = "publishers and subscriptions agree on types and QoS"
         yield Health(Level.OK, found, check=f"topics of {robot or '/'}")

@@ -40,7 +40,7 @@ from .link.stream import LINGER_S, ClientStream, ClockOffset, Offset
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
 PROBE_TIMEOUT_S = 2.0
-MAX_CHANNELS = 8
+MAX_CHANNELS = 8  # to the verifier and the replicas that were used last
 
 
 def open_channel(
@@ -124,11 +124,10 @@ class VerifierClient:
         self._clock = ClockOffset()
         self._loop = asyncio.new_event_loop()
         self._known = KnownPlace()
-        self._channels: dict[str, grpc.aio.Channel] = {}  # by address
-        # For streams from before a change of certificates.
-        self._old_channels: list[grpc.aio.Channel] = []
+        self._channels: dict[str, grpc.aio.Channel] = {}  # by address, the last one used last
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._probes: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Future[None]] = set()  # of channels that nobody takes any more
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
         self._thread.start()
 
@@ -205,17 +204,24 @@ class VerifierClient:
 
     def _open_channel(self, address: str = "") -> grpc.aio.Channel:
         """The channel to the verifier or a replica; a new one if certificates were replaced."""
-        if self._channels and self._credentials.renew():
-            self._old_channels += self._channels.values()
-            self._channels.clear()
-        address = address or self.settings.cloud
-        if address not in self._channels:
-            # Replicas come and go, so old channels are closed.
-            if len(self._channels) >= MAX_CHANNELS:
-                self._old_channels.append(self._channels.pop(next(iter(self._channels))))
-            credentials = self._credentials.value
-            self._channels[address] = open_channel(self.settings.cloud, credentials, address)
-        return self._channels[address]
+        channels, cloud, credentials = self._channels, self.settings.cloud, self._credentials
+        if channels and credentials.renew():
+            self._retire([*channels])
+        address = address or cloud
+        channel = channels.pop(address, None) or open_channel(cloud, credentials.value, address)
+        channels[address] = channel
+        # Replicas come and go; the router, which is asked for the next one, stays.
+        self._retire([each for each in channels if each != cloud][: 1 - MAX_CHANNELS])
+        return channel
+
+    def _retire(self, addresses: list[str]) -> None:
+        async def close(channel: grpc.aio.Channel) -> None:  # once what is under way has ended
+            await asyncio.gather(*self._streams, *self._probes, return_exceptions=True)
+            await channel.close()
+
+        for address in addresses:
+            self._closing.add(task := asyncio.ensure_future(close(self._channels.pop(address))))
+            task.add_done_callback(self._closing.discard)
 
     def _start(self, stream: ClientStream) -> None:
         task = stream.start()
@@ -230,8 +236,8 @@ class VerifierClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in (*self._old_channels, *self._channels.values()):
-            await channel.close()
+        self._retire([*self._channels])
+        await asyncio.gather(*self._closing)
         remaining = asyncio.all_tasks() - {asyncio.current_task()}  # gRPC's tasks of ended calls
         if remaining:
             await asyncio.wait(remaining, timeout=LINGER_S)

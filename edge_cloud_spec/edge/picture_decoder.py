@@ -33,7 +33,7 @@ from .draft_planner import DEFAULTS, PlannerSettings
 from .events import Abort, Emit, Inbox
 from .runner import DecodeRunner, DecodeSettings, Outcome
 
-MAX_TOKENS = 128  # the default length of an answer
+MAX_TOKENS, LONGEST = 128, 65_536  # of an answer: the default, and what may be asked for
 TEMPERATURE = 0.8  # the default for sampling
 
 
@@ -56,8 +56,9 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
     cloud: HOST:PORT, or ``ClientSettings`` for TLS or a token. drafter: a directory, a hub name, or
     a GGUF file (empty: the embedded drafter), or ``DraftModelSettings``, which also say how to load
     it. preset: a name, or the path of a YAML file. rule, temperature, seed, grammar, dialect,
-    order: as the options of ``edge-cloud-spec decode``. A context manager that closes the
-    connection. Raises UserError for invalid arguments.
+    order: as the options of ``edge-cloud-spec decode``. max_tokens: the longest answer, if the
+    verifier's limit is not lower. A context manager that closes the connection. Raises UserError
+    for invalid arguments.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
         planner: PlannerSettings = DEFAULTS,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
+        if not 1 <= max_tokens <= LONGEST:
+            raise UserError(f"max_tokens must be 1 to {LONGEST}, not {max_tokens}")
         self.dialect, self.order = load_dialect(dialect), order
         if temperature is None:
             temperature = temperature_of(rule, TEMPERATURE)
@@ -83,7 +86,9 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
             policy = SamplingPolicy(temperature, seed=seed, grammar=words)
         except ValueError as error:
             raise UserError(str(error)) from None
-        self.settings = DecodeSettings(load_preset(preset), rule, policy, planner=planner)
+        self.settings = DecodeSettings(
+            load_preset(preset), rule, policy, max_tokens, planner=planner
+        )
         drafter = DraftModelSettings(path=drafter) if isinstance(drafter, str) else drafter
         self.known = known_instructions(drafter.source)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
@@ -91,6 +96,7 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
         model, texts = load_drafter(drafter), self.dialect
         spec = model.spec(texts.system_text, max_tokens, texts.user_text, texts.identity)
         self.runner = DecodeRunner(model, spec)
+        self.runner.fitted(self.settings.preset)
         self.client = VerifierClient(cloud)
         self.answer: Answer | None = None  # of the last complete decode
 

@@ -454,15 +454,11 @@ class DecodeRunner:
 
         ``connect`` makes the transport to the cloud, which puts received messages into the inbox.
         An Abort or a Cut put there ends the decode. ``on_emit`` is called as soon as there are new
-        tokens.
+        tokens. Raises UserError for a preset that the draft model cannot follow.
         """
         inbox = Inbox() if inbox is None else inbox
-        if self.draft_model.chains_only:
-            try:
-                settings = replace(settings, preset=settings.preset.in_chains())
-            except UserError as error:
-                return Outcome("bad_request", str(error), (), 0.0, DecodeStats())
-        known, preset = self._known_spec, settings.preset
+        preset = self.fitted(settings.preset)
+        known, settings = self._known_spec, replace(settings, preset=preset)
         opening = opening_of(request, settings, nonce, self.draft_model, known, self._known_history)
         lookup_of = partial(self._lookup_of, opening)
         if preset.pacing == "auto" and not self.measures.decide_lookup():
@@ -483,6 +479,10 @@ class DecodeRunner:
         return Outcome(
             finish.reason, finish.text, tokens, seconds, decoder.stats, finish.retry_after_s
         )
+
+    def fitted(self, preset: Preset) -> Preset:
+        """The preset as this draft model follows it; raises UserError if it cannot."""
+        return preset.in_chains() if self.draft_model.chains_only else preset
 
     def decoder_of(
         self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()

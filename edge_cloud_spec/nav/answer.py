@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -143,14 +144,7 @@ class Dialect:
         action. In other dialects than ours an answer is parsed once it has ended, and never if it
         was cut off. Raises NotAnAction if no action can follow any more.
         """
-        if self.thinks_until:
-            _, marker, text = text.partition(self.thinks_until)
-            if not marker:
-                return None
-            text = text.lstrip(" \n")
-        if self.form == CLAUSES_FORM:
-            return self._read_clauses(text)
-        return self._read_whole(text) if ended else None
+        return self._find(text, ended)[0]
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
         """The action of a complete answer; None if it has none."""
@@ -161,18 +155,28 @@ class Dialect:
 
     def decided(self, text: str) -> str:
         """An answer's words up to its action, which are the same whenever it was cut behind it."""
-        ends = range(len(text) + 1)
-        end = next((end for end in ends if self.action_of(text[:end]) is not None), len(text))
-        return text[:end]
+        with suppress(NotAnAction):
+            return text[: self._find(text)[1]]
+        return text
 
-    def _read_clauses(self, text: str) -> Action | None:
-        for clause in text.split(DELIMITER)[:-1]:
+    def _find(self, text: str, ended: bool = False) -> tuple[Action | None, int]:
+        """The action, and the length of the text up to its end; else None, and the whole length."""
+        end = 0
+        if self.thinks_until:
+            _, marker, said = text.partition(self.thinks_until)
+            if not marker:
+                return None, len(text)
+            end = len(text) - len(said.lstrip(" \n"))
+        if self.form != CLAUSES_FORM:
+            return self._read_whole(text[end:]) if ended else None, len(text)
+        for clause in text[end:].split(DELIMITER)[:-1]:
+            end += len(clause) + len(DELIMITER)
             match = _CLAUSE.fullmatch(clause)
             if match is None:
                 raise NotAnAction(f"{_shortened(clause)} is not a clause of an answer")
             if match[1] == "action":
-                return self._meaning(match[2])
-        return None
+                return self._meaning(match[2]), end
+        return None, len(text)
 
     def _read_whole(self, text: str) -> Action:
         if not re.fullmatch(self.pattern, text):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..instruction import normalized
 from ..options import Bounded, bounded
 from .answer import Action
-from .motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
+from .motion import Steps
 from .status import (
     DONE,
     FAILED,
@@ -23,11 +23,11 @@ from .status import (
     STOPPED,
     UNKNOWN,
     GoalStatus,
+    NavCode,
     NavigatorStatus,
 )
 
-ARRIVED, REFUSED = "done: ", "refused: "  # beginnings of the navigator's details
-HELD = (BLOCKED, SHORT)  # ends of the details of motions that an obstacle may have stopped
+SEARCH = str(Action("search"))
 
 
 def frames_all_around(search: float) -> int:
@@ -116,7 +116,7 @@ class Mission:
         if status.state in ("moving", "ready"):
             self._running, self._refused = status, 0
             # Arrived, or got as far as its replacement let it.
-            if status.detail.startswith(ARRIVED):
+            if status.code is NavCode.DONE:
                 self._settle(status)
             if before is not None and before.request != status.request:
                 # A replaced motion has neither arrived nor failed.
@@ -124,26 +124,26 @@ class Mission:
                 self._decisions += before.detail != status.detail  # but counts as carried out
         elif status.state == "stopped":
             self._searched = self._blocked = 0  # after a stop the robot may have been carried away
-        elif status.detail.startswith(ARRIVED) or (before and before.request == status.request):
+        elif status.code is NavCode.DONE or (before and before.request == status.request):
             self._settle(status)
-        elif status.detail.startswith(REFUSED) and status.request in self._unsettled:
+        elif status.code is NavCode.REFUSED and status.request in self._unsettled:
             self._unsettled.remove(status.request)
             self._refused += 1
-            self._detail = status.detail[len(REFUSED) :]
+            self._detail = status.why
 
     def _settle(self, status: NavigatorStatus) -> None:
         """Count a motion that is over."""
         if status.request not in self._unsettled:
             return
         self._unsettled.remove(status.request)
-        if status.detail == "stop":  # no motion; the decision itself ends the mission
+        if status.code is NavCode.STOP:  # no motion; the decision itself ends the mission
             return
         self._decisions += 1
-        self._detail = status.detail
-        if self._detail.startswith(ARRIVED):
+        self._detail = status.why
+        if status.code is NavCode.DONE:
             self._blocked = 0
-            self._searched = self._searched + 1 if self._detail == f"{ARRIVED}search" else 0
-        elif self._detail.endswith(HELD) or any(why in self._detail for why in (IN_THE_WAY, BLIND)):
+            self._searched = self._searched + 1 if status.why == SEARCH else 0
+        elif status.code is NavCode.BLOCKED:
             self._blocked += 1  # else the motion was given up, as without odometry
 
     def status(self, state: str, detail: str = "") -> GoalStatus:

@@ -155,13 +155,15 @@ class Step:
     """The command of this tick. ``done`` ends the motion.
 
     ``lasts``: seconds after which the base must be stopped if no other command comes. ``problem``:
-    why a motion ends without arriving at its goal.
+    why a motion ends without arriving at its goal; ``short``: it got less far than it should, so
+    that something may be in the way.
     """
 
     velocity: Velocity
     lasts: float = math.inf
     done: bool = False
     problem: str = ""
+    short: bool = False
 
 
 class Motion:
@@ -263,7 +265,7 @@ class Motion:
             if over or self._budget.used_up:
                 made = self._budget.turn if self._turns else self._budget.path
                 # Of the way commanded, if something slowed it down.
-                return Step(STILL, done=True, problem=self._shortfall(made))
+                return self._end(made)
             speed = self._profile.at(time + HALF)[1]
             return self._command(self._along(speed, 0.0, 0.0, time + HALF), now, slower)
         problem = self._contradiction(pose)
@@ -281,8 +283,7 @@ class Motion:
         if near and abs(rate) <= self.AT_REST[self._turns]:
             return Step(STILL, done=True)
         if time >= 1.5 * self._profile.duration + GRACE or self._budget.used_up:
-            problem = "" if near else self._shortfall(self._sign * progress)
-            return Step(STILL, done=True, problem=problem)
+            return Step(STILL, done=True) if near else self._end(self._sign * progress)
         # A base that overshoots cannot go back, so the lag of one that follows half as fast is
         # made up for only if it does not catch up by itself.
         behind = min(max(0.0, error), max(0.0, rolls))
@@ -293,13 +294,15 @@ class Motion:
         wanted = self._along(speed, -GAIN * aside, -GAIN * turned, time + HALF)
         return self._command(wanted, now, slower)
 
-    def _shortfall(self, made: float) -> str:
-        """Why the step ended too far from its goal; empty if it got about as far as it should: a
-        short rest does not mean that something is in the way."""
+    def _end(self, made: float) -> Step:
+        """The end of the step after ``made`` m or rad, which may be too far from its goal: a short
+        rest does not mean that something is in the way."""
         should = min(abs(self._size), self._followed)
         if made >= abs(self._size) - max(self._tolerance, REST * abs(self._size)):
-            return ""
-        return BLOCKED if made < PROGRESS * should else SHORT
+            return Step(STILL, done=True)
+        return Step(
+            STILL, done=True, problem=BLOCKED if made < PROGRESS * should else SHORT, short=True
+        )
 
     def _command(self, velocity: Velocity, now: float, slower: Slower) -> Step:
         along = abs(self._given.wz if self._turns else self._given.vx)
@@ -349,7 +352,7 @@ class Motion:
         return (
             f"was given up: odometry jumped, to {moved:.3g} m and {math.degrees(turned):.0f} "
             f"degrees from its start when {path:.2f} m and {math.degrees(turn):.0f} degrees had "
-            "been commanded"
+            "been commanded; do two sources publish it, or was the base carried?"
         )
 
     def _observe(self, now: float, pose: Pose) -> tuple[float, float, float]:

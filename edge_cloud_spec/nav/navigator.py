@@ -34,7 +34,6 @@ from .motion import (
     LEFT,
     NOTHING,
     PERIOD,
-    SHORT,
     CommandedMotion,
     Goal,
     Motion,
@@ -56,6 +55,7 @@ from .status import (
     NOBODY,
     TOLD_TO_STOP,
     GoalStatus,
+    NavCode,
     NavigatorStatus,
     StopLatch,
     is_request,
@@ -310,13 +310,14 @@ class Navigator:
         """Refuse an action. A current motion continues, unless the next action would be out of
         reach: then the robot stops, and decides again standing."""
         self._refused["refused"] += 1
-        report = Report(f"request {settled.words.request} moves nothing: {problem}")
+        why = f"request {settled.words.request} moves nothing: {problem}"
+        report: list[Effect] = [] if settled.failed else [Report(why)]  # the drafter says it then
         if self._run is not None and problem != MOVED_AWAY:
-            return [report, *self._show(self.status.state, str(self._run.action))]
+            return [*report, *self._show(self.status.state, str(self._run.action))]
         halt: list[Effect] = [] if self._run is None else [Halt()]
         self._run = None
-        detail = problem if settled.failed else f"refused: {problem}"
-        return [*halt, report, *self._show("idle", detail)]
+        detail = problem if settled.failed else NavCode.REFUSED.of(problem)
+        return [*halt, *report, *self._show("idle", detail)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """Carry out the action ``stop``: the motion ends, and the instruction is done if the frame
@@ -325,7 +326,11 @@ class Navigator:
         if self._is_followed(goal_id) and settled.words.stops == self.stops:
             self._completed = goal_id
         self._run = None
-        return [Halt(), self._announce(settled, Goal(), 0.0), *self._show("idle", "stop")]
+        return [
+            Halt(),
+            self._announce(settled, Goal(), 0.0),
+            *self._show("idle", NavCode.STOP.value),
+        ]
 
     def _is_followed(self, goal_id: str) -> bool:
         """Whether this goal belongs to the latest instruction; true if there was none. The drafter
@@ -495,7 +500,7 @@ class Navigator:
             pose = self.odometer.track.newest if run.closed_loop else None
             step = run.motion.step(now, pose, lambda wanted: self.obstacles.slowed(wanted, now))
         if step.done:
-            return self._finish(run, step.problem, now)
+            return self._finish(run, step.problem, now, step.short)
         if now >= run.expiry:
             self._refused["expired"] += 1
             return self._end(f"{run.action} expired before its end")
@@ -524,16 +529,18 @@ class Navigator:
             for given, real, least in zip((path, turn), (made, turned), JUMP, strict=True)
         )
 
-    def _finish(self, run: RunningMotion, problem: str, now: float) -> list[Effect]:
+    def _finish(
+        self, run: RunningMotion, problem: str, now: float, short: bool = True
+    ) -> list[Effect]:
         """End a motion: it has arrived, or there is a ``problem``, of which an obstacle may be the
-        reason. The next decision made standing starts once the base rests."""
-        detail = f"done: {run.action}"
+        reason if it is ``short`` of its goal. The next decision made standing starts once the base
+        rests."""
+        detail = NavCode.DONE.of(run.action)
         if problem:
             self._refused["not_arrived"] += 1
-            held = self._in_way and problem in (BLOCKED, SHORT)
-            problem = detail = (
-                f"{run.action}: {self._in_way}" if held else f"{run.action} {problem}"
-            )
+            held = short and self._in_way
+            problem = f"{run.action}: {self._in_way}" if held else f"{run.action} {problem}"
+            detail = NavCode.BLOCKED.of(problem) if short else problem
         if not run.closed_loop or self.settings.drive == CONTINUOUS:
             return self._end(problem, detail)
         self._run, self._resting = None, (detail, now)
@@ -549,7 +556,10 @@ class Navigator:
         if not abs(self._made) >= size > 0.0:
             return []
         self._made, state = math.fmod(self._made, size), self.status.state
-        return [*self._show(state, f"done: {run.action}"), *self._show(state, str(run.action))]
+        return [
+            *self._show(state, NavCode.DONE.of(run.action)),
+            *self._show(state, str(run.action)),
+        ]
 
     def _end(self, problem: str, detail: str = "") -> list[Effect]:
         self._run = None

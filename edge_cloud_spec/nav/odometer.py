@@ -38,9 +38,9 @@ class Odometer:
     def add(self, event: Odometry, now: float) -> str:
         """Take an odometry message; returns a sentence for the log, usually empty."""
         if event.pose.problem:
-            return f"odometry that {event.pose.problem} was dropped"
+            return f"odometry that {event.pose.problem} was dropped: look at its source"
         if not abs(event.age) <= FARTHEST_CLOCK:
-            return "odometry whose stamp is no time was dropped"
+            return "odometry whose stamp is no time was dropped: look at its source"
         late = min(LATE, max(0.0, event.age + (self._clock.offset or 0.0)))
         at = event.stamp + round((event.age - late) * 1e9)
         if self.track.add(event.pose, event.stamp, now, self.settings.odometry_timeout, at):

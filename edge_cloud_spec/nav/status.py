@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
@@ -15,6 +16,22 @@ def is_request(name: str) -> bool:
     """Whether this is a valid request id: one printable word, other than the placeholder ``-``."""
     one_word = 0 < len(name) <= MAX_REQUEST and name.isprintable() and " " not in name
     return one_word and name != NOBODY
+
+
+class NavCode(Enum):
+    """What programs go by in a NavStatus: its ``detail`` is this, or begins with it and a colon."""
+
+    # A motion that arrived, or not (something may be in the way); a decision that is none.
+    DONE, BLOCKED, REFUSED, STOP = "done", "blocked", "refused", "stop"
+    # It was stopped, and a newer instruction ends that; or ``e_stop`` holds it.
+    RELEASED, TOLD_TO_STOP, E_STOP = "released", "told to stop", "e_stop is on"
+
+    def of(self, text: object) -> str:
+        """The detail with this code."""
+        return f"{self.value}: {text}"
+
+
+_CODES = {code.value: code for code in NavCode}
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,16 @@ class NavigatorStatus:
     def text(self) -> str:
         """State and detail as text for the user."""
         return f"{self.state} {self.detail}".rstrip()
+
+    @property
+    def code(self) -> NavCode | None:
+        """What programs go by; None: the detail is for people only."""
+        return _CODES.get(self.detail.partition(": ")[0])
+
+    @property
+    def why(self) -> str:
+        """The detail without its code."""
+        return self.detail if self.code is None else self.detail.partition(": ")[2]
 
     @property
     def welcomes_decision(self) -> bool:
@@ -118,9 +145,8 @@ class GoalStatus:
 
 
 E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
-AWAITS_INSTRUCTION = "released; publish an instruction to go on"
-TOLD_TO_STOP = "told to stop"
-AWAITING = (AWAITS_INSTRUCTION, TOLD_TO_STOP)  # reasons to stand that a newer instruction ends
+AWAITS_INSTRUCTION = "released: publish an instruction to go on"  # NavCode.RELEASED
+TOLD_TO_STOP = NavCode.TOLD_TO_STOP.value
 
 
 class StopLatch:
@@ -143,9 +169,12 @@ class StopLatch:
     @property
     def why(self) -> str:
         """Why nothing may move, for the user; empty if it may."""
-        whys = [why for cause, why in self._causes.items() if cause != START]
-        said = "; ".join(whys or self._causes.values())  # what else holds it says more
-        return said or (AWAITS_INSTRUCTION if self._awaits else "")
+        whys = {cause: why for cause, why in self._causes.items() if cause != START}
+        whys = whys or self._causes  # what else holds it says more
+        others = "; ".join(why for cause, why in whys.items() if cause != E_STOP)
+        if E_STOP in whys:
+            return NavCode.E_STOP.of(others) if others else NavCode.E_STOP.value
+        return others or (AWAITS_INSTRUCTION if self._awaits else "")
 
     @property
     def refusal(self) -> str:
@@ -155,13 +184,13 @@ class StopLatch:
         )
 
     @property
-    def starting(self) -> bool:
-        """Whether the hold ``START`` is not released yet."""
-        return START in self._causes
+    def causes(self) -> frozenset[str]:
+        """What holds the robot now; ``START`` until it is released."""
+        return frozenset(self._causes)
 
     def stop(self, cause: str, why: str, now: float) -> None:
         """Hold the robot because of ``why``, until this ``cause`` is released."""
-        self._awaits = self._awaits or not (cause == START and self.starting)
+        self._awaits = self._awaits or not (cause == START in self._causes)
         self._causes[cause] = why
         self.tally(now)
 

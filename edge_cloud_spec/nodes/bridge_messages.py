@@ -22,7 +22,7 @@ from ..wire.messages import (
     WireError,
 )
 
-ELSEWHERE = "at another verifier"  # the text of LINK_UP, where the robot opens its decode again
+MOVED = b"\1"  # the payload of LINK_UP at another verifier, where the robot opens its decode again
 
 _KINDS = {
     Open: DecodeRequest.OPEN,
@@ -65,7 +65,8 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
     if isinstance(item, LinkLost):
         message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)
     elif isinstance(item, LinkUp):
-        message = Verdict(kind=Verdict.LINK_UP, text=ELSEWHERE if item.moved else "")
+        text, payload = ("at another verifier", MOVED) if item.moved else ("", b"")
+        message = Verdict(kind=Verdict.LINK_UP, text=text, payload=payload)
     else:
         message = _server_message(item)
         message.payload = item
@@ -76,11 +77,11 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
 
 def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
     """The inverse of ``to_topic``."""
+    payload: bytes = message.payload.tobytes()
     if isinstance(message, Verdict) and message.kind == Verdict.LINK_LOST:
         return LinkLost(message.text)
     if isinstance(message, Verdict) and message.kind == Verdict.LINK_UP:
-        return LinkUp(moved=message.text == ELSEWHERE)
-    payload: bytes = message.payload.tobytes()
+        return LinkUp(moved=payload == MOVED)
     return payload
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -29,10 +28,9 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
-from ..throttle import LONGEST_S, Throttle
+from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
-from .health import Reports
 from .runtime.heartbeat import Pulse
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import EACH_STATE, EVERY_SENDER, SENSOR_DATA
@@ -42,7 +40,6 @@ from .runtime.subscription_thread import SubscriptionThread
 STARTED = "the drafter has started; publish an instruction"
 NOT_ACTIVE = "the drafter is not active"
 HALT_S = 2.0  # s to wait for a decision that was aborted
-_FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 
 
 class DrafterNode(ManagedNode):
@@ -60,11 +57,7 @@ class DrafterNode(ManagedNode):
         )
         self._pilot.number = self._settings.value.first_decision
         self._run_info = RunInfo(self)
-        self._reports = Reports(
-            self.get_logger().error,
-            Throttle(longest_s=LONGEST_S),
-            lambda problem: _FIGURES.sub("", problem),
-        )
+        self._reports = Reports(self.get_logger().error)
         self._last_decision: dict[str, object] = {}
         self._moving = False
         self.hear_e_stop(self._on_e_stop)
@@ -88,6 +81,9 @@ class DrafterNode(ManagedNode):
             lookup_suffixes=settings.lookup_suffixes,
             instructions=known.pattern if known else None,
         )
+        runner.fitted(
+            settings.loaded_preset
+        )  # a pair that cannot work is refused before it decides
         self._topics = DrafterTopics(self, model.tokenizer)
         self._pulse = Pulse("model", lambda: 2 * self._settings.value.reply_timeout)
         runner.on_alive = self._pulse.beat
@@ -162,18 +158,19 @@ class DrafterNode(ManagedNode):
         self._see(message.header.stamp, message.data.tobytes())
 
     def _on_image(self, message: Image) -> None:
-        stamp, jpeg = message.header.stamp, None
+        stamp, jpeg, problem = message.header.stamp, None, ""
         self._pilot.see(Time.from_msg(stamp).nanoseconds, None)  # its time, before it is encoded
         try:
             if self._pilot.instruction:  # encoding costs time, and nobody else needs the frame
                 jpeg = encode_frame(message)
         except UserError as error:
-            self._reports.add(str(error), time.monotonic())
-        self._see(stamp, jpeg)
+            problem = str(error)
+            self._reports.add(problem, time.monotonic())
+        self._see(stamp, jpeg, problem)
 
-    def _see(self, stamp: TimeMsg, jpeg: bytes | None) -> None:
+    def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:
         taken = int(Time.from_msg(stamp).nanoseconds)
-        self._camera.on_frame(taken, jpeg or b"", time.monotonic())
+        self._camera.on_frame(taken, jpeg or b"", time.monotonic(), problem)
         self._pilot.see(taken, jpeg)
         if news := self._pilot.camera_clock.news():
             self.get_logger().warning(news)
@@ -243,8 +240,8 @@ def drafter_health(
     what = f"following {instruction!r}" if instruction else "no instruction"
     found = [Health(Level.OK, what + note, values=last or {}), replace(camera, check="camera")]
     if not alive:
-        said, advice = "the model's thread has ended", "see the drafter's log and restart it"
-        found.append(Health(Level.ERROR, said, advice, check="model"))
+        advice = "see the drafter's log and restart it"
+        found.append(Health(Level.ERROR, "the model's thread has ended", advice, check="model"))
     if problem:
         found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
     return worst_of(found)

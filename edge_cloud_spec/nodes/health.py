@@ -7,50 +7,14 @@ finds nodes that publish in another's place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..health import Health, Level
-from ..throttle import Throttle, with_more
 
 WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
 ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
-REPORT_S = 30.0  # that a problem is told
 WELL_S = 3.0  # what comes and goes faster is one trouble
-
-
-class Reports:
-    """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
-
-    ``log`` writes a line; ``throttle`` limits them by their ``kind``.
-    """
-
-    def __init__(
-        self,
-        log: Callable[[str], object],
-        throttle: Throttle,
-        kind: Callable[[str], str] = lambda problem: "",
-    ) -> None:
-        self.count = 0
-        self._log, self._throttle, self._kind = log, throttle, kind
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the last problem."""
-        self._last = ("", 0.0)  # replaced as one: threads share it
-
-    def recent(self, now: float) -> str:
-        """The last problem while it is recent, else empty."""
-        text, at = self._last
-        return text if now - at < REPORT_S else ""
-
-    def add(self, problem: str, now: float) -> None:
-        """Record a problem at ``now`` (monotonic s)."""
-        self.count += 1
-        self._last = (problem, now)
-        left_out = self._throttle.admit(self._kind(problem), now)
-        if left_out is not None:
-            self._log(with_more(problem, left_out))
 
 
 @dataclass

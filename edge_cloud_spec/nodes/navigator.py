@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,17 +49,17 @@ from ..nav.events import (
     Words,
 )
 from ..nav.motion import PERIOD, Goal
-from ..nav.navigator import AGREE, Navigator
+from ..nav.navigator import Navigator
 from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.sight import Rays
-from ..nav.status import START, GoalStatus, NavigatorStatus
+from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
-from ..throttle import Throttle
+from ..throttle import Reports
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
-from .health import OUTPUT, Reports
+from .health import OUTPUT
 from .lidar import points_of_cloud, points_of_scan
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
@@ -76,7 +76,6 @@ ACTIONS = {
     "search": NavCommand.SEARCH,
 }
 LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
-LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
 
@@ -112,7 +111,7 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._reports = Reports(self.get_logger().warning, Throttle(LINES))
+        self._reports = Reports(self.get_logger().warning)
         self._wrong = ""  # why commands or stops cannot reach the base, as it was said
         self.hear_e_stop(self._on_e_stop)
 
@@ -247,14 +246,14 @@ class NavigatorNode(ManagedNode):
         network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
         before: two processes may need seconds to discover each other.
         """
-        if not (self._navigator.stop_latch.starting or self._wrong):
+        if not (START in self._navigator.stop_latch.causes or self._wrong):
             return
         now = time.monotonic()
         why = "; ".join(str(each) for each in self._unreached() if each.level == Level.ERROR)
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            starting = self._navigator.stop_latch.starting
+            starting = START in self._navigator.stop_latch.causes
             self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
@@ -338,6 +337,7 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
             unseen = navigator.obstacles.missing(now)
+            holds = navigator.stop_latch.causes
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
         return navigator_health(
@@ -345,6 +345,7 @@ class NavigatorNode(ManagedNode):
             self.resolve_topic_name("odom"),
             missing,
             unseen,
+            holds=holds,
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -391,6 +392,7 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
+    holds: Collection[str] = (),
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
@@ -400,38 +402,60 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``timed``: there was never odometry, so motions are timed.
+    lidar cannot; empty if they can. ``holds``: the causes for which it is held.
+    ``timed``: there was never odometry, so motions are timed.
     ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
     commands or stops do not reach the base.
     """
-    found = [Health(Level.OK, status.text, values=values or {}), *unreached]
-    if parameters:
-        said = f"nothing moves: parameter {parameters}"
-        found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if "e_stop is on" in status.detail:
-        advice = "release it (publish false on e_stop), then publish the instruction again"
-        found.append(Health(Level.WARN, "e_stop is on", advice))
-    if AGREE in status.detail:
-        found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
-    if missing:
-        advice = f"see the base's driver, or what publishes {topic}; nothing moves without it"
-        said = f"{missing} ({topic})"
-        found.append(Health(Level.ERROR, said, advice, check="odometry"))
-    elif timed:
-        said = f"no odometry on {topic}: motions are timed, not measured"
-        advice = "start it, launch with odom:=, or set the parameter odometry to off"
-        found.append(Health(Level.WARN, said, advice, check="odometry"))
-    if unseen:
-        advice = "see the driver of the lidar; nothing moves without it"
-        found.append(Health(Level.ERROR, unseen, advice, check="lidar"))
-    if problem:
-        advice = ""
-        if "jumped" in problem:
-            advice = f"check what publishes {topic}: two sources, or a base that was carried"
-        elif "was dropped" in problem and "odometry" in problem:
-            advice = f"check what publishes {topic}"
-        found.append(Health(Level.WARN, problem, advice, {"last problem": problem}))
-    return worst_of(found)
+    found = (
+        (
+            parameters,
+            Health(
+                Level.ERROR,
+                f"nothing moves: parameter {parameters}",
+                "set it again (ros2 param set)",
+            ),
+        ),
+        (
+            E_STOP in holds,
+            Health(
+                Level.WARN,
+                "e_stop is on",
+                "release it (publish false on e_stop), then publish the instruction again",
+            ),
+        ),
+        (IMPLAUSIBLE in holds, Health(Level.ERROR, f"nothing moves: {status.detail}")),
+        (
+            missing,
+            Health(
+                Level.ERROR,
+                f"{missing} ({topic})",
+                f"see the base's driver, or what publishes {topic}; nothing moves without it",
+                check="odometry",
+            ),
+        ),
+        (
+            timed and not missing,
+            Health(
+                Level.WARN,
+                f"no odometry on {topic}: motions are timed, not measured",
+                "start it, launch with odom:=, or set the parameter odometry to off",
+                check="odometry",
+            ),
+        ),
+        (
+            unseen,
+            Health(
+                Level.ERROR,
+                unseen,
+                "see the driver of the lidar; nothing moves without it",
+                check="lidar",
+            ),
+        ),
+        (problem, Health(Level.WARN, problem, values={"last problem": problem})),
+    )
+    well = Health(Level.OK, status.text, values=values or {})
+    return worst_of([well, *unreached, *(health for is_so, health in found if is_so)])
 
 
 def main() -> int:

@@ -20,8 +20,9 @@ from std_msgs.msg import Bool
 from ..health import Health, Level
 from ..nav.watchdog import PERIOD, REPEATS
 from ..options import Bounded, bounded, described
+from ..throttle import REPORT_S
 from .base_output import OutputSettings, make_output
-from .health import OUTPUT, REPORT_S
+from .health import OUTPUT
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE

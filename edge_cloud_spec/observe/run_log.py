@@ -12,7 +12,7 @@ from typing import Any
 
 from ..decoding.draft import Draft
 from ..edge.link.state import LinkReport
-from ..nav.status import GoalStatus, NavigatorStatus
+from ..nav.status import GoalStatus, NavCode, NavigatorStatus
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import ClientMessage, DraftMessage, Open, Verdict, WireError
 from .decision import (
@@ -181,9 +181,8 @@ class RunLog:
     def _on_nav_status(self, message: Any, now: float) -> Iterator[RunEvent]:
         assert self.nav_status is not None
         self.statuses.append((now, self.nav_status))
-        _, refused, why = message.detail.partition("refused: ")
-        if refused:
-            yield ProblemReported(f"the navigator refused: {why}")
+        if self.nav_status.code is NavCode.REFUSED:
+            yield ProblemReported(f"the navigator refused: {self.nav_status.why}")
 
     def _on_outcome(self, message: Any, now: float) -> None:
         self.outcomes.append((now, json.loads(message.data)))

@@ -18,13 +18,13 @@ from ..nav.answer import CLAUSES, Dialect
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
-    AWAITING,
     FAILED,
     FOLLOWING,
     INACTIVE,
     STOPPED,
     TOLD_TO_STOP,
     GoalStatus,
+    NavCode,
     NavigatorStatus,
 )
 
@@ -203,8 +203,8 @@ class DecisionLoop:
             case Frame():
                 return self._see(event, now)
             case Answered(words):
-                acted = self.settings.dialect.action_of(words) is not None
-                self._acted = self._acted or acted
+                dialect = self.settings.dialect
+                self._acted = self._acted or dialect.action_of(words) is not None
                 return self._cut_short(now)
             case Ended():
                 return self._end(event, now)
@@ -327,7 +327,8 @@ class DecisionLoop:
     @property
     def _awaits(self) -> bool:
         """Whether the navigator was stopped, and waits for an instruction."""
-        return self._status is not None and self._status.detail in AWAITING
+        waits = NavCode.RELEASED, NavCode.TOLD_TO_STOP
+        return bool(self._status and self._status.state == "stopped" and self._status.code in waits)
 
     def _is_welcome(self, now: float) -> bool:
         if self._status is None:  # without a navigator nothing moves, but decisions can be watched

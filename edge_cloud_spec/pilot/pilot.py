@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
 from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ..errors import UserError
+from ..errors import TRACEBACKS, UserError
 from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..models.prompt import ORDERS, Request
@@ -44,6 +45,7 @@ from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
+from ..throttle import Reports
 from .decision_loop import (
     FULL,
     UNTIL_NEXT,
@@ -145,8 +147,10 @@ class OwnBase:
         on_status: Callable[[Event], object],
         settings: NavigatorSettings | None,
         dialect: Dialect,
+        reports: Reports | None = None,
     ) -> None:
         self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
+        self._reports = reports or Reports(_log.warning)
         self._navigator.read_in(dialect)
         self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
 
@@ -172,6 +176,8 @@ class OwnBase:
                     self._watchdog.calm()
                 case Show(status):
                     self._on_status(status)
+                case Report(problem):
+                    self._reports.add(problem, time.monotonic())
 
 
 class Pilot:
@@ -195,7 +201,8 @@ class Pilot:
     ) -> None:
         """connect: makes the transport of a decision. clock: monotonic, s; stamp_clock: of this
         computer's stamps, ns. requests: request ids, hexadecimal; None: random ones."""
-        self._connect, self._publish, self._is_link_lost = connect, publish, is_link_lost
+        self._connect, self._is_link_lost = connect, is_link_lost
+        self._publish: Callable[[Output], object] = _attempting(publish)
         self._clock, self._stamp_clock = clock, stamp_clock
         self._requests = requests or iter(lambda: secrets.token_hex(8), "")
         self._make_inbox = make_inbox
@@ -320,6 +327,7 @@ class Pilot:
             decided = self._decode(decide)
         except Exception as error:
             said = str(error) if isinstance(error, UserError) else f"a decision failed: {error!r}"
+            TRACEBACKS.debug("a decision failed", exc_info=True)
             decided = Decided(decide, Ended(problem=said))
         self._publish(decided)
         if decided.outcome is not None and decided.outcome.stats.failure:
@@ -347,7 +355,8 @@ class Pilot:
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
         commands zero. ``odometry`` returns x, y (m) and yaw (rad); without it motions are timed.
-        ``settings``: limits and steps. ``report`` gets problems, as sentences.
+        ``settings``: limits and steps. ``report`` gets problems of decisions and of the base, as
+        sentences, one that is repeated ever more seldom; what it raises is logged.
 
         However this ends, also by Ctrl-C or an exception in a callback, zero is commanded. Raises
         UserError for an invalid instruction.
@@ -356,12 +365,13 @@ class Pilot:
             check_instruction(instruction, self._loop.known)
         runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
         self._publish = outputs.put
+        reports = Reports(_attempting(report))
         # a navigator starts, too
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
-            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect) as base:
+            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect, reports) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
                 while True:
@@ -375,7 +385,7 @@ class Pilot:
                                 age = (time.time_ns() - output.stamp) / 1e9
                                 base.hear(replace(output, age=age))
                             case Report(problem):
-                                report(problem)
+                                reports.add(problem, time.monotonic())
                             case GoalStatus() if output.state in (*ENDS, STOPPED):
                                 return output
                             case GoalStatus():
@@ -439,6 +449,19 @@ class Pilot:
             words = ended.words if whole else settings.loop.dialect.decided(ended.words)
             self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
+
+
+def _attempting(tell: Callable[[Any], object]) -> Callable[[Any], None]:
+    """The same, but what it raises is logged, and ends neither a decision nor the pilot."""
+
+    def attempt(said: Any) -> None:
+        try:
+            tell(said)
+        except Exception as error:
+            _log.error("telling %s failed, going on: %r", type(said).__name__, error)
+            TRACEBACKS.debug("telling failed", exc_info=True)
+
+    return attempt
 
 
 def _first_words(decide: Decide) -> Words:

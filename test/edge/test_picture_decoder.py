@@ -24,7 +24,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.link.probe import proxy_variable
-from edge_cloud_spec.edge.runner import Outcome
+from edge_cloud_spec.edge.runner import Outcome, opening_of
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
@@ -61,6 +61,31 @@ def test_words_stream_in_pieces_that_make_the_answer(decoder: PictureDecoder) ->
     pieces = list(decoder.stream(jpeg(1), IT))
     assert len([piece for piece in pieces if piece]) > 5, "not all at once"
     assert "".join(pieces) == whole.text == decoder.answer.text
+
+
+@pytest.mark.parametrize("drafter", ["a model", "bytes"])
+def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(
+    link: Proxy, drafter: str
+) -> None:
+    """The target ends no answer by itself; a byte is taken for a quarter of a token."""
+    link.set_delay(0.0)
+    path = str(checkpoint("qwen3_vl", 2, 384)) if drafter == "a model" else drafter
+    for asked in (1, 7, TOKENS, 10 * TOKENS):
+        with PictureDecoder(link.address, path, preset="dsd", max_tokens=asked) as decoder:
+            opening = opening_of(
+                Request(IT, jpeg(1)), decoder.settings, 1, decoder.runner.draft_model, b""
+            )
+            assert opening.max_tokens == asked * (4 if drafter == "bytes" else 1)
+            if drafter == "a model":
+                assert len(decoder.decode(jpeg(1), IT).outcome.tokens) == min(asked, TOKENS)
+    for wrong in (0, -1, 2**31):
+        with pytest.raises(UserError, match="max_tokens must be 1 to"):
+            PictureDecoder(link.address, path, max_tokens=wrong)
+
+
+def test_a_preset_that_the_drafter_cannot_follow_is_refused_before_anything_is_decoded() -> None:
+    with pytest.raises(UserError, match=r"it drafts trees.* such as dsd"):
+        PictureDecoder("127.0.0.1:1", "bytes", preset="specedge")
 
 
 def test_a_stream_that_is_broken_off_ends_its_decode_and_leaves_the_connection(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.nav import answer
 from edge_cloud_spec.nav.answer import (
+    CLAUSES,
+    Dialect,
     every_action,
     parse_action,
 )
@@ -23,6 +28,7 @@ from edge_cloud_spec.nav.answer_assembler import (
 )
 from edge_cloud_spec.nav.events import Words
 
+CLAUSE = answer._CLAUSE
 EXACT = {str(action) for action in every_action()}
 WORDS = (
     "move turn forward backward left right small medium large search stop action: reason: ; ahead"
@@ -42,6 +48,49 @@ exact = st.sampled_from(sorted(EXACT))
 @given(st.one_of(around, st.tuples(around, exact, around).map("".join)))
 def test_no_text_but_the_exact_actions_is_an_action(text: str) -> None:
     assert (parse_action(text) is not None) == (text in EXACT)
+
+
+DIALECTS = (CLAUSES, replace(CLAUSES, thinks_until="</think>"), load_dialect("uni_navid"))
+PARTS = (
+    "action: ",
+    "reason: ",
+    "search",
+    "turn left small",
+    "it is; there",
+    ";",
+    " ",
+    "</think>\n",
+)
+
+
+@given(st.sampled_from(DIALECTS), st.lists(st.sampled_from(PARTS), max_size=20).map("".join))
+def test_what_is_decided_is_the_shortest_beginning_with_the_action(
+    dialect: Dialect, text: str
+) -> None:
+    ends = range(len(text) + 1)
+    end = next((end for end in ends if dialect.action_of(text[:end]) is not None), len(text))
+    assert dialect.decided(text) == text[:end]
+
+
+@given(st.sampled_from(DIALECTS), st.integers(1, 60), st.booleans())
+def test_what_is_decided_is_found_in_one_pass_over_the_answer(
+    dialect: Dialect, clauses: int, acts: bool
+) -> None:
+    """Counted in characters that are matched; before, each beginning of the answer was parsed."""
+    thought = f"so; {'hm; ' * clauses}</think>\n" if dialect.thinks_until else ""
+    text = thought + "reason: it; " * clauses + "action: search; reason: it;" * acts
+    matched: list[str] = []
+
+    class Counting:
+        def fullmatch(self, clause: str) -> re.Match[str] | None:
+            matched.append(clause)
+            return CLAUSE.fullmatch(clause)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answer, "_CLAUSE", Counting())
+        dialect.decided(text)
+    assert sum(map(len, matched)) <= len(text)
+    assert matched or dialect == DIALECTS[2], "the count is one of what is read"
 
 
 ANSWER = ("action", ": move", " forward", " large", ";", " reason: it", " is far;")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from edge_cloud_spec.nav.mission import (
 from edge_cloud_spec.nav.motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
 from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import Pose
-from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavCode, NavigatorStatus
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
@@ -122,7 +123,7 @@ def test_what_did_not_look_around_does_not_count_as_looked() -> None:
 
 
 def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
-    details = (f"{FORWARD} {BLOCKED}", f"{FORWARD} {SHORT}")
+    details = (f"blocked: {FORWARD} {BLOCKED}", f"blocked: {FORWARD} {SHORT}")
     story = Story()
     given_up = [f"{FORWARD}: gave up: odometry is missing", f"{FORWARD}: {UNSEEN}"]
     for detail in (*details, *given_up, f"done: {FORWARD}", *details):
@@ -131,10 +132,10 @@ def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
     for detail in details:
         story.decide(FORWARD, detail)
     assert not story.ends, "a robot that was stopped may stand elsewhere"
-    story.decide(FORWARD, f"{FORWARD} {BLOCKED}")
+    story.decide(FORWARD, f"blocked: {FORWARD} {BLOCKED}")
     other = Story()
     for _ in range(3):
-        other.decide(FORWARD, f"{FORWARD}: {BLIND}: scan sees too little ahead (0 of 31 rays)")
+        other.decide(FORWARD, f"blocked: {FORWARD}: {BLIND}: scan sees too little ahead")
     assert other.ends, "where it does not see the way, it does not get on either"
     assert story.ends == [
         f"blocked {BALL}: 3 motions in a row did not arrive; the last: {FORWARD} {BLOCKED}"
@@ -222,7 +223,7 @@ def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
 
 
 REQUESTS = st.sampled_from(["a", "b", "c"])
-DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "gave up", "", "stop"]
+DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "blocked: x", "gave up", "", "stop"]
 ANSWERS = st.sampled_from([None, *every_action()])
 STATUSES = st.builds(NavigatorStatus, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
 SEQUENCE = st.lists(
@@ -257,10 +258,60 @@ def test_whatever_happens_an_instruction_ends_once_and_within_its_limits(
         assert not followed or now - begun < limits.max_seconds
 
 
+PROSE = st.one_of(
+    st.text(), st.sampled_from([IN_THE_WAY, BLIND, BLOCKED, SHORT, "done", "done: x", "refused: x"])
+)
+
+
+@given(st.sampled_from([*NavCode, None]), PROSE, PROSE)
+def test_a_mission_goes_by_codes_and_by_no_words_beside_them(
+    code: NavCode | None, one: str, other: str
+) -> None:
+    """Whatever stands beside a code, five motions that end so lead to the same end."""
+
+    def states(words: str) -> list[str]:
+        story = Story(MissionSettings(2, 3, 0.0, 3, 4))
+        for _ in range(5):
+            story.decide(FORWARD, f"it says {words}" if code is None else code.of(f"it {words}"))
+        return [end.partition(" ")[0] for end in story.ends]
+
+    assert states(one) == states(other)
+
+
+def test_each_code_that_a_mission_goes_by_has_an_end_of_its_own() -> None:
+    """The control: it does go by them."""
+
+    def end(code: NavCode) -> str:
+        story = Story(MissionSettings(2, 3, 0.0, 3, 4))
+        for _ in range(5):
+            story.decide(SEARCH, code.of("search"))
+        return story.ends[0].partition(" ")[0] if story.ends else ""
+
+    ends = {code: end(code) for code in NavCode}
+    assert [ends[code] for code in (NavCode.DONE, NavCode.BLOCKED, NavCode.REFUSED)] == [
+        "not_found",
+        "blocked",
+        "given_up",
+    ]
+    assert ends[NavCode.STOP] == ""
+
+
+@given(st.sampled_from(STATES), st.sampled_from([*NavCode, None]), st.text())
+def test_a_code_is_read_back_from_a_status_and_its_words_are_the_rest(
+    state: str, code: NavCode | None, words: str
+) -> None:
+    status = NavigatorStatus(state, "r", f"it {words}" if code is None else code.of(words))
+    read = NavigatorStatus.read(SimpleNamespace(**status.fields))
+    assert read == status and (read.code, read.why) == (
+        code,
+        f"it {words}" if code is None else words,
+    )
+
+
 def test_somebody_who_walks_through_the_way_does_not_block_it() -> None:
     story, held = (
         Story(MissionSettings(max_decisions=1000), 0.03),
-        f"{FORWARD}: {IN_THE_WAY} 0.31 m ahead",
+        f"blocked: {FORWARD}: {IN_THE_WAY} 0.31 m ahead",
     )
     for answer in (held, f"done: {FORWARD}", held):
         for _ in range(40):  # what cannot begin ends at once, and is decided on again
@@ -268,7 +319,9 @@ def test_somebody_who_walks_through_the_way_does_not_block_it() -> None:
     assert story.ends == []
     for _ in range(20):
         story.decide(FORWARD, held)
-    assert story.ends[0].startswith(f"blocked {BALL}: 5") and story.ends[0].endswith(held)
+    assert story.ends[0].startswith(f"blocked {BALL}: 5") and story.ends[0].endswith(
+        held[len("blocked: ") :]
+    )
 
 
 @pytest.mark.parametrize(("held", "state"), [(False, "not_found"), (True, "blocked")])

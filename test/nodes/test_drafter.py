@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -11,15 +12,27 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from helpers.graph.decode_graph import CAMERA, Watcher, frame
 from helpers.graph.nodes_here import node_here
 from helpers.graph.peer import Peer
+from hypothesis import given
+from hypothesis import strategies as st
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
+from edge_cloud_spec.edge.measures import DecodeStats
+from edge_cloud_spec.edge.runner import OUT_OF_REACH, Outcome
+from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report, Tick
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
+from edge_cloud_spec.nodes.drafting.topics import to_decode_stats
 from edge_cloud_spec.nodes.runtime.qos import EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
+from edge_cloud_spec.pilot.decision_loop import Decide, Ended, Frame
+from edge_cloud_spec.pilot.pilot import Decided
+from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec.presets import preset_names
 
+ENDS = ("end", "length", "aborted", "failed", "bad_request", *OUT_OF_REACH)
+TREES = {"specedge", "best_first", "mc_tslt", "mc_dsd"}  # presets that only a model can follow
 NO_MODEL = {"model.path": "bytes"}  # loaded at once
 
 
@@ -42,6 +55,24 @@ def test_what_fails_in_each_decision_is_logged_once_and_counted(
     logged = [line for line in capfd.readouterr().err.splitlines() if "ERROR" in line]
     assert 2 <= len(logged) <= 10, "a few, where this took seconds"
     assert "in 0 s" in logged[0] and "something else" in logged[-1]
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_drafter_of_chains_starts_with_a_preset_that_fits_or_says_which_do(preset: str) -> None:
+    with node_here(DrafterNode, **NO_MODEL, preset=preset) as node:
+        try:
+            node.bring_up()
+        except UserError as error:
+            assert f"preset {preset}: it drafts trees" in str(error)
+        assert bool(node.problem) == (preset in TREES)
+
+
+@given(st.sampled_from(sorted(ENDS)), st.sampled_from([0.0, 1e-9, 2.0]), st.integers(0, 3))
+def test_figures_of_any_decode_can_be_published(reason: str, seconds: float, tokens: int) -> None:
+    outcome = Outcome(reason, "", (1,) * tokens, seconds, DecodeStats())
+    decide = Decide("ab", "find it", Frame(b""), 0)
+    told = to_decode_stats(Decided(decide, Ended(), outcome=outcome), DrafterSettings())
+    assert math.isfinite(told.tokens_per_second) and told.finish_reason == reason
 
 
 def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
@@ -84,6 +115,29 @@ def test_only_a_state_of_lost_or_a_bridge_that_is_gone_is_a_lost_link(node: Draf
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 DRAFTER, TOPIC = "/robot1/drafter", f"/robot1/{CAMERA}"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "step", "why"),
+    [
+        ("yuv422", 16, "have encoding 'yuv422'"),
+        ("32FC1", 32, "which is a depth camera's"),
+        ("rgb8", 0, "has rows of 0 bytes"),
+        ("rgb8", 24, ""),
+    ],
+)
+def test_why_a_raw_picture_is_refused_is_told_on_instruction_status(
+    node: DrafterNode, encoding: str, step: int, why: str
+) -> None:
+    told: list[GoalStatus] = []
+    node._topics.publish_status = told.append  # type: ignore[method-assign]
+    node._on_instruction(String(data="find the blue box"))
+    raw = Image(width=8, height=4, encoding=encoding, step=step, data=bytes(4 * step))
+    raw.header.stamp = node.get_clock().now().to_msg()
+    node._on_image(raw)
+    node.diagnose()
+    assert told[-1].state == "following" and bool(told[-1].detail) == bool(why)
+    assert why in told[-1].detail, told[-1]
 
 
 # Its waits are shorter than a drafter's; test_health.py tests the camera's watch with all of them.
@@ -134,7 +188,7 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
     navigator.publish(NavStatus(**NavigatorStatus("moving", "r1", "move forward small").fields))
-    robot.until(lambda: robot.says(DRAFTER, ERROR, "the robot moves and they stay the same"))
+    robot.until(lambda: robot.says(DRAFTER, ERROR, "stay the same though the robot is told to"))
     navigator.publish(NavStatus(**NavigatorStatus("idle", "r1", "done: move forward small").fields))
     robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))

@@ -16,8 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
 from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.models.image import decode_image
-from edge_cloud_spec.nav.navigator import AGREE
-from edge_cloud_spec.nav.status import NavigatorStatus
+from edge_cloud_spec.nav.status import E_STOP, IMPLAUSIBLE, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
 from edge_cloud_spec.nodes.drafting.camera import (
     CameraTopics,
@@ -29,17 +28,15 @@ from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
     OWNERS,
-    REPORT_S,
     UNKNOWN,
     WARNING_S,
     WELL_S,
     HealthConsole,
     PublisherWatch,
-    Reports,
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import Throttle
+from edge_cloud_spec.throttle import LINES, REPORT_S, Reports
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -62,7 +59,7 @@ def test_the_worst_decides_the_level_and_everything_wrong_is_said(
 
 
 def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
-    reports = Reports(lambda line: None, Throttle())
+    reports = Reports(lambda line: None)
     assert reports.recent(0.0) == ""
     reports.add("no answer", 5.0)
     assert reports.recent(5.0 + 0.99 * REPORT_S) == "no answer"
@@ -70,6 +67,19 @@ def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
     reports.add("no answer", 50.0)
     reports.clear()
     assert reports.recent(50.1) == ""
+
+
+def test_what_repeats_is_logged_ever_more_seldom_and_all_together_a_few_times_a_second() -> None:
+    """Each refusal names its request and its figures; and texts may all differ."""
+    lines: list[str] = []
+    reports = Reports(lines.append)
+    for tick in range(20 * 60):
+        reports.add(f"request {tick:x}f moves nothing: its frame is {tick}.5 s old", tick / 20)
+    assert 4 <= len(lines) <= 8 and "more of these" in lines[-1]
+    assert reports.count == 20 * 60
+    for tick in range(20 * 10):
+        reports.add("other: " + "x" * tick, 100 + tick / 20)
+    assert len(lines) <= 8 + 10 * LINES + LINES
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,7 @@ STILL: Frames = [(t * 0.5, 7000, frame(t)) for t in range(6)]
     ("frames", "moving", "level", "words"),
     [
         (SAME, False, Level.OK, "come"),  # as a simulated robot sees that stands
-        (SAME[:5], True, Level.ERROR, "the robot moves"),
+        (SAME[:5], True, Level.ERROR, "if it stands, see the base's driver"),
         (FRESH, True, Level.OK, "come"),
         (STILL, False, Level.ERROR, "their stamps do not go on"),
         ([*STILL, (3.0, 0, frame()), (3.5, 500, frame())], False, Level.OK, "come"),
@@ -130,6 +140,18 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, frame(99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
+
+
+def test_a_raw_picture_that_is_refused_is_said_until_one_that_is_needed_is_taken() -> None:
+    watch, why = CameraWatch(started=0.0), "camera frames have encoding 'yuv422'"
+    for second, (data, problem) in enumerate(
+        [(b"", why), (b"", ""), (frame(), ""), (b"", ""), (b"", why)]
+    ):
+        watch.on_frame(second * 10**9, data, float(second), problem)
+        health = watch.health(TOPICS, False, float(second))
+        assert (health.level, str(health)) == (
+            (Level.OK, "pictures come") if second in (2, 3) else (Level.ERROR, why)
+        ), second
 
 
 def test_a_raw_frame_whose_fields_lie_is_a_picture_of_its_size_or_one_sentence() -> None:
@@ -186,17 +208,17 @@ FINE, PRESSED = (
     [
         ({}, Level.OK, ()),
         ({"status": NavigatorStatus("stopped", "-", "told to stop")}, Level.OK, ()),
-        ({"status": PRESSED}, Level.WARN, ("e_stop is on", "release it")),
+        ({"holds": {E_STOP}}, Level.WARN, ("e_stop is on", "release it")),
+        ({"status": PRESSED}, Level.OK, ()),  # it is the cause that counts, not its words
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
-        ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
+        ({"missing": "none", "holds": {E_STOP}}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
         (
-            {"status": NavigatorStatus("stopped", "-", f"the base moves against: {AGREE}")},
+            {"status": NavigatorStatus("stopped", "-", "it runs away"), "holds": {IMPLAUSIBLE}},
             Level.ERROR,
-            ("nothing moves: the base moves against", "press and release e_stop"),
+            ("nothing moves: it runs away",),
         ),
-        ({"problem": "odometry that is no place was dropped"}, Level.WARN, ("what publishes",)),
-        ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("two sources",)),
+        ({"problem": "odometry jumped, to 3 m"}, Level.WARN, ("jumped",)),
         ({"parameters": "limits.speed is 9"}, Level.ERROR, ("limits.speed", "param set")),
     ],
 )

@@ -112,7 +112,7 @@ def test_only_an_active_navigator_moves_and_what_came_before_moves_nothing(
         bench.until(each.get_subscription_count)
     bench.until(lambda: bench.state.detail == "e_stop is on")
     bench.e_stop.publish(Bool(data=False))
-    bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
+    bench.until(lambda: bench.state.detail.startswith("released: publish an instruction"))
     bench.say(TURN, "r3", instruction="find it")
     bench.until(lambda: bench.said("stopped", "r3"))
     bench.publish("find it")

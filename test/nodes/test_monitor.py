@@ -20,7 +20,7 @@ from std_msgs.msg import String
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.health import Health, Level
-from edge_cloud_spec.msg import Verdict
+from edge_cloud_spec.msg import Verdict, VerifiedTokens
 from edge_cloud_spec.nodes.base_output import OutputSettings
 from edge_cloud_spec.nodes.monitor import MonitorNode
 from edge_cloud_spec.nodes.runtime.diagnostics import Diagnostics
@@ -138,6 +138,9 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
         neighbour.until(lambda: neighbour.count_publishers("/robot1/nav_status"))
         neighbour.create_publisher(Verdict, "/robot1/verdict", 10)
         neighbour.create_publisher(String, "/robot1/instruction", qos_profile_sensor_data)
+        neighbour.create_publisher(
+            VerifiedTokens, "/robot1/verified_tokens", qos_profile_sensor_data
+        )
         neighbour.create_publisher(CompressedImage, "/robot1/camera/compressed", 10)
         assert main(["doctor", "--live", "--seconds", "4", "--json", str(file)]) == 1
     rows = json.loads(file.read_text())["rows"]
@@ -147,7 +150,8 @@ def test_what_is_missing_and_who_is_foreign_is_said_of_a_running_graph(
     assert found["heartbeat of /robot1/navigator"][0] == "ok"
     assert "nobody listens on /robot1/cmd_vel" in found["base of /robot1"][1]
     assert "/mallory publishes on" in found["publishers of /robot1/verdict"][1]
-    state, text = found["topic /robot1/instruction"]
+    assert "topic /robot1/instruction" not in found, "one of its ends fits"
+    state, text = found["topic /robot1/verified_tokens"]
     assert state == "fail" and "best effort, and reliable is asked for" in text
     assert found["/robot1/navigator (robot1)"][0] == "ok"
     assert main(["doctor", "--live", "--seconds", "0"]) == 2

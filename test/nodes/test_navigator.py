@@ -71,7 +71,7 @@ def test_verified_words_move_and_e_stop_and_stop_end_it(bench: Bench, start: Any
     assert not any(abs(twist.angular.z) > 0 for twist in bench.twists[moved:])
 
     bench.e_stop.publish(Bool(data=False))
-    bench.until(lambda: bench.said("stopped", "r2", "released; publish an instruction"))
+    bench.until(lambda: bench.said("stopped", "r2", "released: publish an instruction"))
     bench.publish("find it")
     bench.until(lambda: bench.said("idle", "r2", "released"))
     bench.say("action: search;", "r3", instruction="find it")
@@ -153,7 +153,7 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
         if number % 8 == 7:  # more of them than lines a second, however slow the machine is
             bench.until(lambda n=number: bench.said("idle", f"bad{n}", "refused"))
     time.sleep(1.1)  # a second in which others are written has begun
-    bench.say("no;", "last")
+    bench.say(f"{'x' * 100};", "last")
     bench.until(lambda: bench.said("idle", "last", "refused"))
     bench.say("action: turn left large;", "good")
     bench.until(lambda: bench.turning)
@@ -232,7 +232,7 @@ def test_a_bad_parameter_at_the_start_is_told_and_holds_the_robot(
     ):
         [why] = bench.set_parameters_of("navigator", {name: value})
         assert said in why and bool(said) == bool(why)
-    bench.until(lambda: bench.said("stopped", "r1", "released; publish an instruction"))
+    bench.until(lambda: bench.said("stopped", "r1", "released: publish an instruction"))
     bench.instruct("find it")
     names = ["odometry", "output.kind", "limits.speed"]
     request = GetParameters.Request(names=names)
@@ -267,7 +267,7 @@ def hold_and_release(bench: Bench, kind: str, heard: list[Event]) -> None:
     bench.until(lambda: bench.said("stopped", f"{kind}1"))
     bench.until(lambda: press(stop, False) or "e_stop is on" not in bench.state.detail)
     bench.say(TURN, f"{kind}2", instruction=CUP)
-    bench.until(lambda: bench.said("stopped", f"{kind}2", "released; publish an instruction"))
+    bench.until(lambda: bench.said("stopped", f"{kind}2", "released: publish an instruction"))
     assert len(bench.commands) == commands
     bench.instruct(CUP)
     bench.say(TURN, f"{kind}3", instruction=CUP)

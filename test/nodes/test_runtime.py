@@ -285,6 +285,68 @@ def test_a_callback_that_hangs_ends_the_program_with_its_place(
     assert len(said) == 1 and f"the thread {what} hangs for" in said[0]
 
 
+FAILING = """
+import sys
+from contextlib import closing
+from std_msgs.msg import Empty
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.health import Health, Level
+from edge_cloud_spec.nodes.runtime.managed_node import ManagedNode
+from edge_cloud_spec.nodes.runtime.qos import RELIABLE
+from edge_cloud_spec.nodes.runtime.run import spin
+from edge_cloud_spec.nodes.runtime.subscription_thread import SubscriptionThread
+
+class Failing(ManagedNode):
+    fails_at, error = {0!r}, {1}
+
+    def __init__(self):
+        super().__init__("failing")
+
+    def load(self):
+        self.arrive("load")
+
+    def begin(self):
+        self.create_timer(0.1, lambda: self.arrive("executor"))
+        thread = self.started.enter_context(closing(SubscriptionThread(self)))
+        thread.subscribe(Empty, "tick", lambda message: self.arrive("subscription"), RELIABLE)
+        thread.start()
+        sender = self.create_publisher(Empty, "tick", RELIABLE)
+        self.create_timer(0.1, lambda: sender.publish(Empty()))
+
+    def diagnose(self):
+        return Health(Level.OK, "fine")
+
+    def arrive(self, where):
+        if where == self.fails_at:
+            raise self.error
+
+sys.exit(spin(Failing))
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyError('a bug')", "UserError('give another file')"])
+@pytest.mark.parametrize("where", ["load", "executor", "subscription"])
+def test_of_what_fails_a_person_is_told_a_sentence_and_the_log_folder_has_the_traceback(
+    where: str, error: str, launch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not of what a person can mend, which no traceback explains."""
+    monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path))
+    process = launch(["-c", FAILING.format(where, error)])
+    said = next(line for line in process.stderr if "a bug" in line or "another file" in line)
+    assert "Traceback" not in said
+
+    def kept() -> str:
+        return "".join(each.read_text() for each in tmp_path.glob("failing_*_tracebacks.log"))
+
+    if "a bug" in error:
+        until(lambda: "KeyError" in kept())
+        assert "in arrive" in kept() and re.match(r"[0-9]{4}-[0-9]{2}-", kept())
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert "Traceback" not in rest and process.wait(REPLY_TIMEOUT) == (2 if where == "load" else 0)
+    assert bool(kept()) == ("a bug" in error)
+
+
 def test_a_node_that_loads_for_long_or_was_stopped_from_outside_goes_on(
     bench: Bench, start: Any
 ) -> None:

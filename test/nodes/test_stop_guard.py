@@ -245,7 +245,7 @@ def test_after_a_configuration_of_its_own_the_guard_is_looked_at_again(
         assert manager.change("configure") and manager.change("activate")
         if stamped:
             bench.until(lambda: "this node TwistStamped" in bench.state.detail)
-    bench.until(lambda: bench.state.detail.startswith("released; publish an instruction"))
+    bench.until(lambda: bench.state.detail.startswith("released: publish an instruction"))
     bench.instruct("find it")
     bench.say("action: turn left large;", "r9", instruction="find it")
     bench.until(lambda: bench.turning)
@@ -261,7 +261,7 @@ def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
     bench.hear_diagnostics()
     start(program=IMPATIENT, ready=False)
     said = "/bench cannot hear /cmd_vel: it takes TwistStamped, and this node sends Twist"
-    for after in ("released", "released; publish an instruction"):
+    for after in ("released", "released: publish an instruction"):
         bench.until(lambda: said in bench.state.detail)
         bench.until(lambda: bench.says("/navigator", b"\2", said))
         bench.publish("find it")

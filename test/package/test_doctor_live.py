@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.doctor.graph import Endpoint, Snapshot, check_graph
 from edge_cloud_spec.health import Health, Level
@@ -170,6 +172,22 @@ def test_qos_that_does_not_fit_is_said_of_both_ends(reliable: bool, latched: boo
     finding = only(more(robot(), listener))
     assert "/cloud_bridge hears nothing of /driver" in finding.message
     assert ("best effort" if reliable else "volatile") in finding.message
+
+
+QOS = st.tuples(st.booleans(), st.booleans())  # reliable, latched
+
+
+@given(st.lists(QOS, min_size=1, max_size=3), st.lists(QOS, min_size=1, max_size=3))
+def test_of_two_nodes_with_several_ends_one_pair_that_fits_is_enough(
+    sent: list[tuple[bool, bool]], heard: list[tuple[bool, bool]]
+) -> None:
+    """As of ``e_stop``, to which each node subscribes for every kind of publisher."""
+    kind = "std_msgs/msg/Bool"
+    button = [Endpoint("/button", "/e_stop", kind, True, *qos) for qos in sent]
+    ends = [Endpoint("/navigator", "/e_stop", kind, False, *qos) for qos in heard]
+    fits = any(not (to[0] > of[0] or to[1] > of[1]) for of in sent for to in heard)
+    found = wrong(check_graph(more(robot(), *button, *ends)))
+    assert [each.check for each in found] == ([] if fits else ["topic /e_stop"])
 
 
 def test_a_node_that_says_nothing_or_says_it_is_ill_fails() -> None:

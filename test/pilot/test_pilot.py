@@ -13,10 +13,11 @@ from helpers.checkpoints import vlm
 from helpers.scripted_runner import ScriptedRunner
 
 from edge_cloud_spec.dialects import load_dialect
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
-from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.errors import TRACEBACKS, UserError
 from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
+from edge_cloud_spec.models.byte_drafter import ByteDrafter, byte_spec
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
 from edge_cloud_spec.nav.motion import Limits
@@ -32,7 +33,7 @@ from edge_cloud_spec.pilot.decision_loop import (
     LoopSettings,
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
-from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.presets import load_preset, preset_names
 
 IT = "find the blue box"
 SEARCH, FORWARD, STOP = "action: search;", "action: move forward small;", "action: stop;"
@@ -52,18 +53,24 @@ class Flight:
         self, settings: PilotSettings = STOPS, text: str = SEARCH, frames: int = 0
     ) -> None:
         self.said, self.lost, self.now = list[Output](), False, 100.0
+        self.failing: tuple[type, ...] = ()  # what cannot be published
         tokens = vlm().tokenizer(text, add_special_tokens=False)["input_ids"]
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
         self.runner.history = HistorySpec(frames)
         self.pilot = Pilot(
             settings,
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
-            self.said.append,
+            self.publish,
             is_link_lost=lambda: self.lost,
             clock=lambda: self.now,
             stamp_clock=lambda: round(self.now * 1e9),
         )
         self.pilot.use(self.runner)  # type: ignore[arg-type]
+
+    def publish(self, output: Output) -> None:
+        self.said.append(output)
+        if isinstance(output, self.failing):
+            raise ZeroDivisionError("an adversary")
 
     def see(self, picture: bytes | None = b"picture", ahead: float = 0.0) -> None:
         """A second later; ``ahead``: of the camera's clock, s."""
@@ -251,6 +258,46 @@ class Flying(Flight):
         """How decodes ended, once nothing is under way."""
         assert self.pilot.idle.wait(REPLY_TIMEOUT)
         return self.runner.ends
+
+
+@pytest.mark.parametrize("failing", [(Words,), (Decided,), (GoalStatus,), (Report,), (object,)])
+def test_nothing_that_a_report_raises_ends_a_pilot(
+    failing: tuple[type, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a figure that was divided by 0 s ended the thread that decides, for ever."""
+    caplog.set_level("DEBUG", TRACEBACKS.name)
+    with Flying() as flying:
+        flying.failing, flying.runner.failure = failing, "out of memory"  # so that all are told
+        flying.pilot.hear(Instruction(IT))
+        flying.runner.go_on.set()
+        assert flying.ended() == ["end"]
+        flying.pilot.hear(NavigatorStatus("ready", flying.of(Words)[0].request, stops=7))
+        flying.see()
+        assert flying.runner.said.acquire(timeout=REPLY_TIMEOUT), "and decides again"
+        assert flying.ended() == ["end", "end"] and flying.pilot.instruction == IT
+    sentences = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert sentences and all("adversary" in each and "\n" not in each for each in sentences)
+    assert "in publish" in caplog.text, "the traceback is at level debug"
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_that_a_drafter_of_chains_cannot_follow_is_refused_before_it_decides(
+    preset: str,
+) -> None:
+    """Whatever the drafter is by its path: the settings say it, or the decode works in chains."""
+    runner, wanted = DecodeRunner(ByteDrafter(), byte_spec("rules", 64, "")), load_preset(preset)
+    try:
+        fitted = runner.fitted(wanted)
+    except UserError as error:
+        assert f"preset {preset}: it drafts trees" in str(error) and "dsd" in str(error)
+        flight = Flight(PilotSettings(DecodeSettings(wanted)))
+        flight.pilot.use(runner)
+        assert flight.pilot.make(flight.take()).ended.problem == str(error), (
+            "and if it is set later"
+        )
+        assert flight.of(Decided) and flight.take(), "it goes on"
+    else:
+        assert fitted.shape.is_chain or not fitted.drafts_on_robot
 
 
 def test_without_explanations_a_decode_ends_at_its_action() -> None:
@@ -466,3 +513,21 @@ def test_problems_are_reported_while_it_goes_on() -> None:
     robot = Robot(Says(UserError(problem), "no action at all:", STOP))
     assert robot.go(report=told.append) == f"done {IT}"
     assert told[0] == problem
+
+
+def test_what_the_navigator_reports_is_told_ever_more_seldom_and_may_raise() -> None:
+    told, asked = list[str](), list[int]()
+
+    def report(sentence: str) -> None:
+        told.append(sentence)
+        raise OSError("the log is full")
+
+    def odometry() -> tuple[float, float, float]:
+        asked.append(1)
+        return math.nan, 0.0, 0.0
+
+    robot = Robot(Says("fly away, fly away", FORWARD, STOP))
+    assert robot.go(report=report, odometry=odometry) == f"done {IT}"
+    assert any("fly away" in each and "moves nothing" in each for each in told)
+    dropped = [each for each in told if "odometry" in each and "was dropped" in each]
+    assert 1 <= len(dropped) < len(asked) / 3, "not 20 times a second"

@@ -139,15 +139,20 @@ class CameraWatch:
     _stamp: int = -1
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
+    _problem: str = ""  # why the last frame that was needed could not be encoded
     _shown: bytes | None = None  # the picture at the last look
     _moved_s: float = 0.0  # for how long the robot has moved since
     _seen: float = 0.0
 
-    def on_frame(self, stamp: int, jpeg: bytes, now: float) -> None:
-        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded."""
+    def on_frame(self, stamp: int, jpeg: bytes, now: float, problem: str = "") -> None:
+        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded.
+
+        ``problem``: why it cannot be.
+        """
         if stamp > self._stamp or stamp + 10**9 < self._stamp:  # a driver may begin anew
             self._stamp_went_on = now
         self._stamp, self._jpeg, self._came = stamp, jpeg, now
+        self._problem = problem or ("" if jpeg else self._problem)  # until the next that is needed
 
     def missing(self, now: float) -> bool:
         """Whether a frame is long overdue."""
@@ -170,16 +175,22 @@ class CameraWatch:
         return replace(health, values=values)
 
     def _health(self, topics: CameraTopics, moving: bool, now: float) -> Health:
-        name, restart = topics.subscribed[0], "restart the camera driver"
-        frozen = f"the pictures on {name} are frozen"
+        name = topics.subscribed[0]
         if self.missing(now):
             return no_picture(topics)
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
         if now - self._stamp_went_on > FROZEN_S:
-            return Health(Level.ERROR, f"{frozen}: their stamps do not go on", restart)
+            frozen = f"the pictures on {name} are frozen: their stamps do not go on"
+            return Health(Level.ERROR, frozen, "restart the camera driver")
+        if self._problem:
+            return Health(Level.ERROR, self._problem)
         if self._unchanged(moving, now) > MOVED_S:
-            return Health(Level.ERROR, f"{frozen}: the robot moves and they stay the same", restart)
+            return Health(
+                Level.ERROR,
+                f"the pictures on {name} stay the same though the robot is told to move",
+                "if it moves, restart the camera driver; if it stands, see the base's driver",
+            )
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
 
     def _unchanged(self, moving: bool, now: float) -> float:

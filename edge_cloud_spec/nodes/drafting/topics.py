@@ -189,7 +189,7 @@ def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
         stale=stats.stale,
         up_bytes=stats.up_bytes,
         down_bytes=stats.down_bytes,
-        tokens_per_second=len(outcome.tokens) / outcome.seconds,
+        tokens_per_second=len(outcome.tokens) / outcome.seconds if outcome.seconds else 0.0,
         draft_ms=1e3 * sum(r.sent - r.start for r in rounds),
         verify_ms=1e3 * sum(r.verify_s for r in rounds),
         link_ms=1e3 * sum(r.link_s for r in rounds),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Bool
 
-from ...errors import UserError, sentence
+from ...errors import TRACEBACKS, UserError, sentence
 from ...health import Health, Level
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
@@ -182,7 +181,7 @@ class ManagedNode(LifecycleNode):
             except Exception as error:
                 failed = f"{carry_out.__name__.strip('_')} failed: {error!r}"
                 self.problem = sentence(error) or failed
-                self.get_logger().debug(traceback.format_exc())
+                TRACEBACKS.debug(failed, exc_info=True)
             finally:
                 self.pulses[0].beat()
         if not self.problem:
@@ -267,6 +266,7 @@ class ManagedNode(LifecycleNode):
                 return change_state(request, response)
             except Exception as error:
                 self.get_logger().warning(f"no such transition now: {error}")
+                TRACEBACKS.debug("no such transition now", exc_info=True)
                 response.success = False
                 return response
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from typing import NoReturn
 
 import rclpy
@@ -16,7 +17,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from ...errors import CANNOT_START, UserError, sentence
+from ...errors import CANNOT_START, TRACEBACKS, UserError, sentence
 from ...signals import SignalEvent, signals_as_event
 from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
@@ -37,7 +38,8 @@ def spin(make: Callable[[], Node]) -> NoReturn:
     messages. Signals may come at any moment, and several at once: a terminal and a launch both send
     SIGINT, and a launch again. The program ends within ``EXIT_TIMEOUT`` after the first, wherever
     it is. A UserError from ``make``, or at configuring, ends the program with status 2 and one
-    sentence; an exception in a callback is logged and the node continues. A thread that hangs ends
+    sentence; an exception in a callback is logged, its traceback in ROS's log
+    folder (``keep_tracebacks``), and the node continues. A thread that hangs ends
     the program with status 3 (``heartbeat.watch``).
 
     One thread serves all callbacks: rclpy's multi-threaded executor submits a callback that its
@@ -58,6 +60,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             print(f"error: {error}", file=sys.stderr)
             rclpy.try_shutdown()
             leave(CANNOT_START)
+        keep_tracebacks(node.get_name())
         pulses = getattr(node, "pulses", [Pulse("executor")])
         node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
         watch(pulses, stop)
@@ -75,6 +78,16 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             node.destroy_node()
             rclpy.try_shutdown()
         leave(service.status)
+
+
+def keep_tracebacks(name: str) -> None:
+    """Write tracebacks to ``NAME_PID_tracebacks.log`` beside ROS's own logs, 2 MB at most."""
+    path = f"{rclpy.logging.get_logging_directory()}/{name}_{os.getpid()}_tracebacks.log"
+    kept = RotatingFileHandler(path, maxBytes=2**20, backupCount=1, delay=True)
+    kept.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    kept.addFilter(lambda made: not (made.exc_info and isinstance(made.exc_info[1], UserError)))
+    TRACEBACKS.addHandler(kept)
+    TRACEBACKS.setLevel(logging.DEBUG)
 
 
 class _Service(threading.Thread):
@@ -107,7 +120,7 @@ class _Service(threading.Thread):
                     return
                 said = sentence(error) or f"a callback failed, going on: {error!r}"
                 node.get_logger().error(said)
-                node.get_logger().debug(traceback.format_exc())
+                TRACEBACKS.debug(said, exc_info=True)
                 stop.wait(0.01)  # a callback that always fails must not occupy the processor
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
+from ...errors import TRACEBACKS
 from .heartbeat import Pulse
 
 try:
@@ -167,6 +168,7 @@ class SubscriptionThread:
             job()
         except Exception as error:
             self._node.get_logger().error(f"a callback failed, going on: {error!r}")
+            TRACEBACKS.debug("a callback failed", exc_info=True)
 
 
 class _NoExecutor(MutuallyExclusiveCallbackGroup):

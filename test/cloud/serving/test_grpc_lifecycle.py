@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
+import queue
 import re
 import signal
 import socket
@@ -14,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -32,11 +35,16 @@ from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
+from edge_cloud_spec.edge.client import (
+    MAX_CHANNELS,
+    ClientSettings,
+    VerifierClient,
+    open_channel,
+)
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import EARLIER_SERVICE, METHOD, SERVICE, retry_after_s
-from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Verdict
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -81,6 +89,57 @@ def test_clients_and_servers_that_come_and_go_in_one_process_leave_nothing(
     assert held[0][1] == held[1][1] and not held[1][0] & {"cloud", "model", "link"}
     said = capfd.readouterr().err
     assert not re.search("Traceback|never retrieved|destroyed|ignored", said), said
+
+
+def test_channels_to_replicas_that_come_and_go_are_closed_once_their_streams_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, 193 of 201 stayed open for as long as the robot ran."""
+    opened, cloud = dict[str, list[Any]](), Cloud(toy_worker())
+
+    def open_one(router: str, credentials: Any, address: str = "") -> Any:
+        channel = open_channel(cloud.address, None)  # every replica is the one server
+        opened.setdefault(address, []).append(channel)
+        return channel
+
+    monkeypatch.setattr("edge_cloud_spec.edge.client.open_channel", open_one)
+    random, link = Random(5), VerifierClient(ClientSettings("router:1"))
+    replicas = [f"replica{number}:1" for number in range(60)]
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def take(*addresses: str) -> None:
+        async def take_each() -> None:
+            for address in addresses:
+                link._open_channel(address)
+
+        asyncio.run_coroutine_threadsafe(take_each(), link._loop).result(timeout=60)
+
+    def still_open() -> set[str]:
+        states = {a: [c.get_state() for c in channels] for a, channels in opened.items()}
+        return {a for a, each in states.items() if each[-1] != grpc.ChannelConnectivity.SHUTDOWN}
+
+    try:
+        take(*random.choices(replicas, k=200), "", *replicas, *replicas[: MAX_CHANNELS - 1])
+        until(lambda: not link._closing)
+        assert still_open() == {"router:1", *replicas[: MAX_CHANNELS - 1]}
+        assert len(opened["router:1"]) == 1, "the router's is kept"
+        stream = link.open(heard.put)
+        stream.send(encode_client(opening()))
+        opened_at = decode_server(heard.get(timeout=60)).base
+        link.settings = replace(link.settings, cloud="another:1")  # the router's is one of many
+        take(*replicas)
+        stream.send(encode_client(Generate(opened_at)))
+        assert isinstance(decode_server(heard.get(timeout=60)), Verdict), "a stream goes on there"
+        assert "router:1" in still_open()
+        stream.close()
+        until(lambda: not link._closing)
+        assert "router:1" not in still_open()
+        link.open(lambda item: None).send(encode_client(opening()))
+        take(*replicas)
+    finally:
+        link.close()
+        cloud.close()
+    assert not still_open() and not link._closing, "nor does one that is under way keep it open"
 
 
 SERVE = """

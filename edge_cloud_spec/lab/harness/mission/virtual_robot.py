@@ -19,7 +19,7 @@ from ....nav.footprint import ObstacleSettings
 from ....nav.mission import MissionSettings
 from ....nav.pose import wrap
 from ....nav.settings import DRIVES, STOP_AND_GO, NavigatorSettings
-from ....nav.status import ENDS, GoalStatus, NavigatorStatus
+from ....nav.status import ENDS, GoalStatus, NavCode, NavigatorStatus
 from ....options import Bounded, bounded, chosen
 from ....pilot.decision_loop import (
     EXPLAIN,
@@ -351,7 +351,7 @@ class VirtualRobot:
                 current.settled = now
                 if status.state == "moving":
                     current.since = self._since_frame(now)
-            if status.state == "idle" and status.detail == "stop":
+            if status.state == "idle" and status.code is NavCode.STOP:
                 record.ended = now
         self._pilot.hear(status)
 
