@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
+E_STOP_ON = "e_stop is on"  # in the detail of a navigator that it holds
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -52,6 +53,11 @@ class NavigatorStatus:
     def welcomes_decision(self) -> bool:
         """Whether the next decision may start."""
         return self.state in ("idle", "ready")
+
+    @property
+    def e_stopped(self) -> bool:
+        """Whether ``e_stop`` holds the navigator."""
+        return self.state == "stopped" and E_STOP_ON in self.detail
 
     @property
     def fields(self) -> dict[str, Any]:
