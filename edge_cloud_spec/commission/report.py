@@ -17,6 +17,7 @@ import yaml
 from ..errors import UserError
 from ..nav.footprint import SOURCES
 from ..nav.motion import REACTION, SHARE, Axis, Limits
+from ..nav.odometer import SLOWEST
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from ..share import page
 from .camera import FITS, LAGS, Lags, blur_of, lags_of
@@ -42,7 +43,7 @@ SCALE, BY_LIDAR = 0.05, 0.1  # of a metre that odometry may be off by: by a tape
 TURNED = math.radians(10)  # that a lidar may be off by
 NO_FIGURE = -0.05  # s; less is no braking time, but a wall's
 SET_SCALE = "set the scale of commands or of odometry in its driver"
-SLOW_ODOMETRY, SLOW_CAMERA = 10.0, 5.0  # messages a second at least
+SLOW_CAMERA = 5.0  # pictures a second at least
 SHARP = 0.6  # of the sharpness at least, while it turns
 VARIES = 0.05  # s by which the lag may differ between thirds of the time
 NOT_MEASURED = (
@@ -213,8 +214,8 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
         "driver a time-out": endless,
         f"odometry tells {scale or 1.0:.2f} m of a metre by the tape: set its scale in its "
         "driver": abs((scale or 1.0) - 1.0) > SCALE,
-        f"odometry comes at {rate or 0.0:.1f} Hz; {SLOW_ODOMETRY:g} are needed": (
-            rate is not None and rate < SLOW_ODOMETRY
+        f"odometry comes at {rate or 0.0:.1f} Hz; {SLOWEST:g} are needed": (
+            rate is not None and rate < SLOWEST
         ),
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]

@@ -67,19 +67,26 @@ class Mission:
 
     def __init__(self) -> None:
         self.held = ""  # why the robot does not move for any decision
+        self.refused = 0  # decisions in a row that the navigator refused
         self.follow("", 0.0)
 
     def follow(self, instruction: str, now: float, goal_id: str = "") -> None:
         """Start with this instruction at ``now`` (monotonic s); an empty one follows nothing."""
         self.instruction, self.goal_id, self._begun_at = instruction, goal_id, now
         self.trouble = ""  # why the last decision failed; empty if it did not
-        self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
+        self._decisions = self._failed = self.refused = self._searched = self._blocked = 0
         self._deciding: str | None = None  # the decision without an action yet
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
         self._running: NavigatorStatus | None = None  # the navigator's status while it moves
         self._detail = ""  # of the last refusal, or of the last motion that did not arrive
         self._free_at = now  # begin of the current series of motions that did not arrive
         self._found = False
+
+    @property
+    def why(self) -> str:
+        """Why its decisions move nothing; empty if they do."""
+        refused = f"the navigator refused it: {self._detail}" if self.refused > 1 else ""
+        return self.trouble or refused
 
     def begin(self, request: str) -> None:
         """Record that a decision on the instruction began."""
@@ -114,7 +121,7 @@ class Mission:
             return
         before, self._running = self._running, None
         if status.state in ("moving", "ready"):
-            self._running, self._refused = status, 0
+            self._running, self.refused = status, 0
             # Arrived, or got as far as its replacement let it.
             if status.detail.startswith(ARRIVED):
                 self._settle(status)
@@ -128,7 +135,7 @@ class Mission:
             self._settle(status)
         elif status.detail.startswith(REFUSED) and status.request in self._unsettled:
             self._unsettled.remove(status.request)
-            self._refused += 1
+            self.refused += 1
             self._detail = status.detail[len(REFUSED) :]
 
     def _settle(self, status: NavigatorStatus) -> None:
@@ -172,8 +179,8 @@ class Mission:
             return self.status("blocked", why)
         if self._failed >= settings.failed_after:
             why = f"{self._failed} decisions in a row failed{after}{self.trouble}"
-        elif self._refused >= settings.failed_after:
-            why = f"the navigator refused {self._refused} decisions in a row{after}{self._detail}"
+        elif self.refused >= settings.failed_after:
+            why = f"the navigator refused {self.refused} decisions in a row{after}{self._detail}"
         elif self._decisions >= settings.max_decisions:
             why = f"not reached after {self._decisions} decisions"
         elif now - self._begun_at >= settings.max_seconds:
@@ -197,12 +204,12 @@ class FollowedGoal:
 
     While waiting, it only looks for the drafter's acceptance or refusal: messages about an earlier
     instruction may still arrive. Then it has the drafter's ``goal_id``, and any other state of the
-    drafter ends it.
+    drafter ends it. ``words``: of the newest decision; in their place, why none comes.
     """
 
-    def __init__(self, instruction: str) -> None:
+    def __init__(self, instruction: str, words: str = "") -> None:
         self.instruction = normalized(instruction)
-        self.state, self.goal_id, self.words = "waiting", "", ""
+        self.state, self.goal_id, self.words = "waiting", "", words
         self._answered: set[str] = set()
 
     @property
@@ -215,6 +222,7 @@ class FollowedGoal:
         continues."""
         if status.state == FOLLOWING and status.instruction == self.instruction:
             self.state, self.goal_id = FOLLOWING, status.goal_id
+            self.words = status.detail or self.words
             return None
         if self.state == "waiting" or status.state == UNKNOWN:
             return GoalEnd(FAILED, status.text) if status.state == FAILED else None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -29,8 +28,7 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
-from ..throttle import LONGEST_S, Throttle
-from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
+from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, pixel_width, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
 from .health import Reports
 from .runtime.heartbeat import Pulse
@@ -42,7 +40,6 @@ from .runtime.subscription_thread import SubscriptionThread
 STARTED = "the drafter has started; publish an instruction"
 NOT_ACTIVE = "the drafter is not active"
 HALT_S = 2.0  # s to wait for a decision that was aborted
-_FIGURES = re.compile("[0-9]+")  # by which two lines of one problem may differ
 
 
 class DrafterNode(ManagedNode):
@@ -55,16 +52,12 @@ class DrafterNode(ManagedNode):
             self._settings.value.pilot,
             lambda *given: self._topics.connect(*given),
             self._publish,
-            is_link_lost=lambda: self._topics.is_link_lost,
+            is_link_lost=lambda: bool(self._topics.link_problem),
             stamp_clock=lambda: int(self.get_clock().now().nanoseconds),
         )
         self._pilot.number = self._settings.value.first_decision
         self._run_info = RunInfo(self)
-        self._reports = Reports(
-            self.get_logger().error,
-            Throttle(longest_s=LONGEST_S),
-            lambda problem: _FIGURES.sub("", problem),
-        )
+        self._reports = Reports(self.get_logger().error)
         self._last_decision: dict[str, object] = {}
         self._moving = False
         self.hear_e_stop(self._on_e_stop)
@@ -162,18 +155,19 @@ class DrafterNode(ManagedNode):
         self._see(message.header.stamp, message.data.tobytes())
 
     def _on_image(self, message: Image) -> None:
-        stamp, jpeg = message.header.stamp, None
+        stamp, jpeg, problem = message.header.stamp, None, ""
         self._pilot.see(Time.from_msg(stamp).nanoseconds, None)  # its time, before it is encoded
         try:
+            pixel_width(message)
             if self._pilot.instruction:  # encoding costs time, and nobody else needs the frame
                 jpeg = encode_frame(message)
         except UserError as error:
-            self._reports.add(str(error), time.monotonic())
-        self._see(stamp, jpeg)
+            problem = str(error)
+        self._see(stamp, jpeg, problem)
 
-    def _see(self, stamp: TimeMsg, jpeg: bytes | None) -> None:
+    def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:
         taken = int(Time.from_msg(stamp).nanoseconds)
-        self._camera.on_frame(taken, jpeg or b"", time.monotonic())
+        self._camera.on_frame(taken, jpeg or b"", time.monotonic(), problem)
         self._pilot.see(taken, jpeg)
         if news := self._pilot.camera_clock.news():
             self.get_logger().warning(news)
@@ -216,7 +210,9 @@ class DrafterNode(ManagedNode):
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
         camera = self._camera.health(topics, self._moving, now, clock.offset)
-        self._pilot.tick("" if camera.level in (Level.OK, Level.WARN) else str(camera))
+        blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
+        link = "" if self._pilot.decides_alone else self._topics.link_problem
+        self._pilot.tick(self.clock_problem or blind or link)
         return drafter_health(
             self._pilot.instruction,
             camera,

@@ -6,33 +6,32 @@ finds nodes that publish in another's place.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..health import Health, Level
-from ..throttle import Throttle, with_more
+from ..throttle import LONGEST_S, Throttle, with_more
 
 WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
 ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
 REPORT_S = 30.0  # that a problem is told
 WELL_S = 3.0  # what comes and goes faster is one trouble
+LINES = 5  # of a log a second at most: a reader that does not read is not to block the robot
+_DIFFERS = re.compile("request [0-9a-z]+|[0-9]+")  # by which two lines of one problem may differ
 
 
 class Reports:
     """Counts problems, remembers the last one for ``REPORT_S``, and logs some of them.
 
-    ``log`` writes a line; ``throttle`` limits them by their ``kind``.
+    ``log`` writes a line. One problem, whatever its figures, is written ever more seldom while it
+    goes on, and all together at most ``LINES`` a second.
     """
 
-    def __init__(
-        self,
-        log: Callable[[str], object],
-        throttle: Throttle,
-        kind: Callable[[str], str] = lambda problem: "",
-    ) -> None:
+    def __init__(self, log: Callable[[str], object]) -> None:
         self.count = 0
-        self._log, self._throttle, self._kind = log, throttle, kind
+        self._log, self._of_kind, self._of_all = log, Throttle(longest_s=LONGEST_S), Throttle(LINES)
         self.clear()
 
     def clear(self) -> None:
@@ -48,9 +47,9 @@ class Reports:
         """Record a problem at ``now`` (monotonic s)."""
         self.count += 1
         self._last = (problem, now)
-        left_out = self._throttle.admit(self._kind(problem), now)
-        if left_out is not None:
-            self._log(with_more(problem, left_out))
+        left_out = self._of_kind.admit(_DIFFERS.sub("", problem), now)
+        if left_out is not None and (others := self._of_all.admit("", now)) is not None:
+            self._log(with_more(problem, max(left_out, others)))
 
 
 @dataclass

@@ -56,7 +56,6 @@ from ..nav.sight import Rays
 from ..nav.status import E_STOP_ON, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
-from ..throttle import Throttle
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT, Reports
@@ -76,7 +75,6 @@ ACTIONS = {
     "search": NavCommand.SEARCH,
 }
 LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
-LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
 
@@ -112,7 +110,8 @@ class NavigatorNode(ManagedNode):
         self._navigator = Navigator(self._config.value, secrets.randbits(32), INACTIVE)
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
-        self._reports = Reports(self.get_logger().warning, Throttle(LINES))
+        self._reports = Reports(self.get_logger().warning)
+        self._odometry_of = ""  # the frame that it locates
         self._wrong = ""  # why commands or stops cannot reach the base, as it was said
         self.hear_e_stop(self._on_e_stop)
 
@@ -214,6 +213,7 @@ class NavigatorNode(ManagedNode):
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
+        self._odometry_of = message.child_frame_id
         with self._lock:
             self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
 
@@ -336,7 +336,8 @@ class NavigatorNode(ManagedNode):
                 self._listen()
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
-            missing = navigator.odometer.problem(now)
+            missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
+            frame = self._odometry_of
             unseen = navigator.obstacles.missing(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
@@ -345,6 +346,8 @@ class NavigatorNode(ManagedNode):
             self.resolve_topic_name("odom"),
             missing,
             unseen,
+            slow=slow,
+            frame=frame if frame not in ("", self._base_frame) else "",
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -391,6 +394,8 @@ def navigator_health(
     topic: str,
     missing: str = "",
     unseen: str = "",
+    slow: str = "",
+    frame: str = "",
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
@@ -400,9 +405,10 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``timed``: there was never odometry, so motions are timed.
-    ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
-    commands or stops do not reach the base.
+    lidar cannot; empty if they can. ``slow``: why odometry comes too seldom. ``frame``: whose pose
+    odometry has, if it is not the base's frame. ``timed``: there was never odometry, so motions are
+    timed. ``problem``: a recent problem. ``parameters``: what is wrong with parameters.
+    ``unreached``: why commands or stops do not reach the base.
     """
     found = [Health(Level.OK, status.text, values=values or {}), *unreached]
     if parameters:
@@ -421,6 +427,13 @@ def navigator_health(
         said = f"no odometry on {topic}: motions are timed, not measured"
         advice = "start it, launch with odom:=, or set the parameter odometry to off"
         found.append(Health(Level.WARN, said, advice, check="odometry"))
+    if slow:
+        advice = f"raise the rate of what publishes {topic}"
+        found.append(Health(Level.WARN, slow, advice, check="odometry rate"))
+    if frame:
+        said = f"odometry has the pose of {frame!r:.80} (child_frame_id), not of base_frame"
+        advice = "set the parameter base_frame to it if it is the base: TF may not know ours"
+        found.append(Health(Level.WARN, said, advice, check="odometry frame"))
     if unseen:
         advice = "see the driver of the lidar; nothing moves without it"
         found.append(Health(Level.ERROR, unseen, advice, check="lidar"))

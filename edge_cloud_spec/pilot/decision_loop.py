@@ -45,9 +45,10 @@ time for until the next decision needs the models, nothing."""
 class LoopSettings:
     """When decisions follow each other; ``explain``: one of ``EXPLAIN``.
 
-    ``retry``: pause after a decision without an action, s. ``lag``: how much older a frame is than
-    its stamp says, s. A driver that stamps frames on arrival hides this delay; uncorrected, a frame
-    from before the last motion would count as new.
+    ``retry``: pause after a decision without an action, or a second one in a row that the navigator
+    refused, s. ``lag``: how much older a frame is than its stamp says, s. A driver that stamps
+    frames on arrival hides this delay; uncorrected, a frame from before the last motion would count
+    as new.
     """
 
     explain: str = FULL
@@ -295,7 +296,10 @@ class DecisionLoop:
         If only the count changed (a repeated instruction), earlier frames still count with their
         earlier count: otherwise a robot that is instructed often, with late pictures, would have no
         valid frame."""
+        refused = self._mission.refused
         self._mission.on_status(status)
+        if self._mission.refused > max(1, refused):  # the second in a row: another would not help
+            self._not_before = now + self.settings.retry
         effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
@@ -358,7 +362,7 @@ class DecisionLoop:
         end = self._mission.end(self.settings.mission, now)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]
-        trouble = self._mission.held or self.blind or self._mission.trouble
+        trouble = self._mission.held or self.blind or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
         if self.instruction and (anew or status != self._published):
             return [self._noted(status)]

@@ -73,13 +73,14 @@ def test_only_a_state_of_lost_or_a_bridge_that_is_gone_is_a_lost_link(node: Draf
     """test_decode.py has a drafter creep."""
     topics = node._topics
     with Peer() as bridge:
-        assert not topics.is_link_lost, "nothing was heard yet: the cloud is asked"
+        assert not topics.link_problem, "nothing was heard yet: the cloud is asked"
         link = bridge.create_publisher(LinkState, "link_state", LATCHED)
         for state in (LinkState.LOST, LinkState.DEGRADED, LinkState.LOST, LinkState.CLOUD):
-            link.publish(LinkState(state=state))
-            bridge.until(lambda s=state: topics.is_link_lost is (s == LinkState.LOST))
+            link.publish(LinkState(state=state, detail="why"))
+            said = "the link is lost: why" if state == LinkState.LOST else ""
+            bridge.until(lambda said=said: topics.link_problem == said)
         bridge.destroy_publisher(link)
-        bridge.until(lambda: topics.is_link_lost)
+        bridge.until(lambda: topics.link_problem == "the cloud bridge is gone")
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR

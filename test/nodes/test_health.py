@@ -28,6 +28,7 @@ from edge_cloud_spec.nodes.drafting.camera import (
 from edge_cloud_spec.nodes.health import (
     ERROR_S,
     LEFT_S,
+    LINES,
     OWNERS,
     REPORT_S,
     UNKNOWN,
@@ -39,7 +40,6 @@ from edge_cloud_spec.nodes.health import (
 )
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
-from edge_cloud_spec.throttle import Throttle
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)
@@ -62,7 +62,7 @@ def test_the_worst_decides_the_level_and_everything_wrong_is_said(
 
 
 def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
-    reports = Reports(lambda line: None, Throttle())
+    reports = Reports(lambda line: None)
     assert reports.recent(0.0) == ""
     reports.add("no answer", 5.0)
     assert reports.recent(5.0 + 0.99 * REPORT_S) == "no answer"
@@ -70,6 +70,19 @@ def test_a_problem_is_forgotten_in_time_or_when_it_works_again() -> None:
     reports.add("no answer", 50.0)
     reports.clear()
     assert reports.recent(50.1) == ""
+
+
+def test_what_repeats_is_logged_ever_more_seldom_and_all_together_a_few_times_a_second() -> None:
+    """Each refusal names its request and its figures; and texts may all differ."""
+    lines: list[str] = []
+    reports = Reports(lines.append)
+    for tick in range(20 * 60):
+        reports.add(f"request {tick:x}f moves nothing: its frame is {tick}.5 s old", tick / 20)
+    assert 4 <= len(lines) <= 8 and "more of these" in lines[-1]
+    assert reports.count == 20 * 60
+    for tick in range(20 * 10):
+        reports.add("other: " + "x" * tick, 100 + tick / 20)
+    assert len(lines) <= 8 + 10 * LINES + LINES
 
 
 @pytest.mark.parametrize(
@@ -126,7 +139,11 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
         watch.on_frame(stamp * 10**6, data, at)
         health = watch.health(TOPICS, moving, at)
     assert health.level == level and words in str(health)
-    gone = watch.health(TOPICS, moving, at + 4.0)
+    watch.on_frame(10**9, data, at + 0.1, "their encoding is odd")
+    assert "cannot be used: their encoding is odd" in str(watch.health(TOPICS, moving, at + 0.1))
+    watch.on_frame(0, data, at + 0.2)
+    assert "have no time: their header.stamp is 0" in str(watch.health(TOPICS, moving, at + 0.2))
+    gone = watch.health(TOPICS, moving, at + 4.2)
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, frame(99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
@@ -190,6 +207,8 @@ FINE, PRESSED = (
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
+        ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: raise", "/odom")),
+        ({"frame": "base_footprint"}, Level.WARN, ("'base_footprint'", "parameter base_frame")),
         (
             {"status": NavigatorStatus("stopped", "-", f"the base moves against: {AGREE}")},
             Level.ERROR,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, GoalStatus, NavigatorStatus
@@ -386,6 +388,28 @@ def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
         f"following {IT}: no picture",
         f"following {IT}: the robot is held: e_stop",
     ]
+
+
+@given(st.floats(0.0, 2.0), st.floats(0.01, 0.5))
+def test_a_glitch_in_which_all_is_refused_ends_no_mission_and_is_said(
+    lasts: float, takes: float
+) -> None:
+    """A clock that was off for two seconds ended one: 20 decisions a second were refused."""
+    loop, now, decided, said = following(NavigatorStatus("idle", stops=7)), 0.0, 0, set[str]()
+    while now < lasts:
+        now += takes
+        loop.on(frame(f"{now}"), now)
+        if loop.take(f"r{decided}", now) is None:
+            continue
+        loop.on(Ended(SEARCH), now)
+        refused = NavigatorStatus("idle", f"r{decided}", "refused: its frame is 9 s ahead", 7)
+        said |= {line.detail for line in loop.on(refused, now) if isinstance(line, GoalStatus)}
+        decided += 1
+    assert loop.instruction == IT and decided <= 2 + lasts / loop.settings.retry
+    assert said <= {"the navigator refused it: its frame is 9 s ahead"}
+    assert bool(said) == (decided > 1), "one alone may be by chance"
+    play(loop, (now, NavigatorStatus("moving", f"r{decided - 1}", "search", 7)))
+    assert not decided or loop._published == followed(), "and it is over"
 
 
 def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:

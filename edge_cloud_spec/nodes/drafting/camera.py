@@ -27,8 +27,8 @@ _WIDTHS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "8UC1": 1, 
 _DEPTHS = ("16UC1", "32FC1")
 
 
-def encode_frame(message: Image) -> bytes:
-    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
+def pixel_width(message: Image) -> int:
+    """Bytes of a pixel of a raw image that can be encoded; raises UserError."""
     width = _WIDTHS.get(message.encoding)
     if message.encoding in _DEPTHS:
         raise UserError(
@@ -50,6 +50,13 @@ def encode_frame(message: Image) -> bytes:
         )
     if size < message.step * message.height:
         raise UserError(f"{shape} holds only {size} bytes: it is truncated")
+    return width
+
+
+def encode_frame(message: Image) -> bytes:
+    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
+    width = pixel_width(message)
+    row = message.width * width
     data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
     pixels = data.reshape(message.height, message.step)[:, :row]
     pixels = pixels.reshape(message.height, message.width, width)
@@ -68,6 +75,7 @@ TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Im
 COME = "pictures come"
 CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
+NO_STAMP = "their header.stamp is 0: have the driver stamp them, since an old one moves nothing"
 FROZEN_S = 2.0  # frames come, but their stamps have not gone on for so long
 MOVED_S = 2.0  # the robot moved for so long, and the picture's bytes are the same
 
@@ -139,15 +147,17 @@ class CameraWatch:
     _stamp: int = -1
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
+    _problem: str = ""  # of the last frame
     _shown: bytes | None = None  # the picture at the last look
     _moved_s: float = 0.0  # for how long the robot has moved since
     _seen: float = 0.0
 
-    def on_frame(self, stamp: int, jpeg: bytes, now: float) -> None:
-        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded."""
+    def on_frame(self, stamp: int, jpeg: bytes, now: float, problem: str = "") -> None:
+        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded,
+        ``problem``: why it cannot be."""
         if stamp > self._stamp or stamp + 10**9 < self._stamp:  # a driver may begin anew
             self._stamp_went_on = now
-        self._stamp, self._jpeg, self._came = stamp, jpeg, now
+        self._stamp, self._jpeg, self._came, self._problem = stamp, jpeg, now, problem
 
     def missing(self, now: float) -> bool:
         """Whether a frame is long overdue."""
@@ -176,6 +186,10 @@ class CameraWatch:
             return no_picture(topics)
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
+        if self._problem:
+            return Health(Level.ERROR, f"the pictures on {name} cannot be used", self._problem)
+        if not self._stamp:
+            return Health(Level.ERROR, f"the pictures on {name} have no time", NO_STAMP)
         if now - self._stamp_went_on > FROZEN_S:
             return Health(Level.ERROR, f"{frozen}: their stamps do not go on", restart)
         if self._unchanged(moving, now) > MOVED_S:
