@@ -350,10 +350,12 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
             name = "robot_state_publisher"
             specs.append(NodeSpec(name, settings.namespace, described, package=name))
         picture = str(share() / "config/go2_nav.rviz")
+        lidar_topics = _given({source: getattr(settings, source) for source in SOURCES})
         specs.append(
             NodeSpec(
                 "rviz2",
                 settings.namespace,
+                remappings=(*settings.renames, *((k, str(v)) for k, v in lidar_topics.items())),
                 arguments=("-d", picture),
                 package="rviz2",
                 role=Role.OPTIONAL,
