@@ -144,13 +144,13 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
             f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
             f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
         )
-    if least < 1 / SHARE:
+    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
+        report.refused.append(f"{name}: {BLOCKED}")
+    elif least < 1 / SHARE:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
         )
-    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
-        report.refused.append(f"{name}: {BLOCKED}")
 
 
 def _lag(value: float | None) -> float | None:
@@ -241,7 +241,7 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         ("camera: lag", found, "{:.2f} s, fit {:.2f}, from {:.2f}"),
         ("camera: sharpness when it turns", blur, "{:.2f} of that at rest, at {:.1f} rad/s"),
     ):
-        if rate is not None:  # else one sentence says it
+        if rate is not None and (value is not None or not unknown):  # else one sentence says it
             report.tell(what, value, text)
     sentences = {
         f"the camera's lag is not known: {unknown}": bool(unknown),
@@ -275,7 +275,8 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
-    if asked < settings.speed or limits["turn_speed"] < settings.turn_speed:
+    outruns = asked < settings.speed or limits["turn_speed"] < settings.turn_speed
+    if outruns and not report.refused:  # which says more
         report.notes.append(
             "it outruns its commands; limits.speed and limits.turn_speed are lower by that"
         )
