@@ -67,14 +67,13 @@ class Mission:
 
     def __init__(self) -> None:
         self.held = ""  # why the robot does not move for any decision
-        self.refused = 0  # decisions in a row that the navigator refused
         self.follow("", 0.0)
 
     def follow(self, instruction: str, now: float, goal_id: str = "") -> None:
         """Start with this instruction at ``now`` (monotonic s); an empty one follows nothing."""
         self.instruction, self.goal_id, self._begun_at = instruction, goal_id, now
         self.trouble = ""  # why the last decision failed; empty if it did not
-        self._decisions = self._failed = self.refused = self._searched = self._blocked = 0
+        self._decisions = self._failed = self._refused = self._searched = self._blocked = 0
         self._deciding: str | None = None  # the decision without an action yet
         self._unsettled: set[str] = set()  # decisions whose motion has not ended
         self._running: NavigatorStatus | None = None  # the navigator's status while it moves
@@ -83,9 +82,14 @@ class Mission:
         self._found = False
 
     @property
+    def refused(self) -> int:
+        """How many decisions in a row the navigator refused."""
+        return self._refused
+
+    @property
     def why(self) -> str:
         """Why its decisions move nothing; empty if they do."""
-        refused = f"the navigator refused it: {self._detail}" if self.refused > 1 else ""
+        refused = f"the navigator refused it: {self._detail}" if self._refused > 1 else ""
         return self.trouble or refused
 
     def begin(self, request: str) -> None:
@@ -121,7 +125,7 @@ class Mission:
             return
         before, self._running = self._running, None
         if status.state in ("moving", "ready"):
-            self._running, self.refused = status, 0
+            self._running, self._refused = status, 0
             # Arrived, or got as far as its replacement let it.
             if status.detail.startswith(ARRIVED):
                 self._settle(status)
@@ -135,7 +139,7 @@ class Mission:
             self._settle(status)
         elif status.detail.startswith(REFUSED) and status.request in self._unsettled:
             self._unsettled.remove(status.request)
-            self.refused += 1
+            self._refused += 1
             self._detail = status.detail[len(REFUSED) :]
 
     def _settle(self, status: NavigatorStatus) -> None:
@@ -179,8 +183,8 @@ class Mission:
             return self.status("blocked", why)
         if self._failed >= settings.failed_after:
             why = f"{self._failed} decisions in a row failed{after}{self.trouble}"
-        elif self.refused >= settings.failed_after:
-            why = f"the navigator refused {self.refused} decisions in a row{after}{self._detail}"
+        elif self._refused >= settings.failed_after:
+            why = f"the navigator refused {self._refused} decisions in a row{after}{self._detail}"
         elif self._decisions >= settings.max_decisions:
             why = f"not reached after {self._decisions} decisions"
         elif now - self._begun_at >= settings.max_seconds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
-E_STOP_ON = "e_stop is on"  # in the detail of a navigator that it holds
+E_STOP_ON = "e_stop is on"  # among what the detail names, apart by ;
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -57,7 +57,7 @@ class NavigatorStatus:
     @property
     def e_stopped(self) -> bool:
         """Whether ``e_stop`` holds the navigator."""
-        return self.state == "stopped" and E_STOP_ON in self.detail
+        return self.state == "stopped" and E_STOP_ON in self.detail.split("; ")
 
     @property
     def fields(self) -> dict[str, Any]:

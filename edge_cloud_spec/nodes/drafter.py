@@ -28,7 +28,7 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
-from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, pixel_width, topics_of
+from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
 from .health import Reports
 from .runtime.heartbeat import Pulse
@@ -158,11 +158,11 @@ class DrafterNode(ManagedNode):
         stamp, jpeg, problem = message.header.stamp, None, ""
         self._pilot.see(Time.from_msg(stamp).nanoseconds, None)  # its time, before it is encoded
         try:
-            pixel_width(message)
             if self._pilot.instruction:  # encoding costs time, and nobody else needs the frame
                 jpeg = encode_frame(message)
         except UserError as error:
             problem = str(error)
+            self._reports.add(problem, time.monotonic())
         self._see(stamp, jpeg, problem)
 
     def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:

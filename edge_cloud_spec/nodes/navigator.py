@@ -53,7 +53,7 @@ from ..nav.navigator import AGREE, Navigator
 from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.sight import Rays
-from ..nav.status import E_STOP_ON, START, GoalStatus, NavigatorStatus
+from ..nav.status import START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
@@ -414,9 +414,9 @@ def navigator_health(
     if parameters:
         said = f"nothing moves: parameter {parameters}"
         found.append(Health(Level.ERROR, said, "set it again (ros2 param set)"))
-    if status.e_stopped:
+    if "e_stop is on" in status.detail:
         advice = "release it (publish false on e_stop), then publish the instruction again"
-        found.append(Health(Level.WARN, E_STOP_ON, advice))
+        found.append(Health(Level.WARN, "e_stop is on", advice))
     if AGREE in status.detail:
         found.append(Health(Level.ERROR, f"nothing moves: {status.detail}"))
     if missing:

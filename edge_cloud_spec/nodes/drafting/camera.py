@@ -27,8 +27,8 @@ _WIDTHS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "8UC1": 1, 
 _DEPTHS = ("16UC1", "32FC1")
 
 
-def pixel_width(message: Image) -> int:
-    """Bytes of a pixel of a raw image that can be encoded; raises UserError."""
+def encode_frame(message: Image) -> bytes:
+    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
     width = _WIDTHS.get(message.encoding)
     if message.encoding in _DEPTHS:
         raise UserError(
@@ -50,13 +50,6 @@ def pixel_width(message: Image) -> int:
         )
     if size < message.step * message.height:
         raise UserError(f"{shape} holds only {size} bytes: it is truncated")
-    return width
-
-
-def encode_frame(message: Image) -> bytes:
-    """JPEG bytes of a raw image, encoded once for robot and cloud; raises UserError."""
-    width = pixel_width(message)
-    row = message.width * width
     data = np.frombuffer(message.data, np.uint8)[: message.step * message.height]
     pixels = data.reshape(message.height, message.step)[:, :row]
     pixels = pixels.reshape(message.height, message.width, width)
@@ -147,17 +140,20 @@ class CameraWatch:
     _stamp: int = -1
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
-    _problem: str = ""  # of the last frame
+    _problem: str = ""  # why the last frame that was needed could not be encoded
     _shown: bytes | None = None  # the picture at the last look
     _moved_s: float = 0.0  # for how long the robot has moved since
     _seen: float = 0.0
 
     def on_frame(self, stamp: int, jpeg: bytes, now: float, problem: str = "") -> None:
-        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded,
-        ``problem``: why it cannot be."""
+        """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded.
+
+        ``problem``: why it cannot be.
+        """
         if stamp > self._stamp or stamp + 10**9 < self._stamp:  # a driver may begin anew
             self._stamp_went_on = now
-        self._stamp, self._jpeg, self._came, self._problem = stamp, jpeg, now, problem
+        self._stamp, self._jpeg, self._came = stamp, jpeg, now
+        self._problem = problem or ("" if jpeg else self._problem)  # until the next that is needed
 
     def missing(self, now: float) -> bool:
         """Whether a frame is long overdue."""
@@ -186,12 +182,12 @@ class CameraWatch:
             return no_picture(topics)
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
-        if self._problem:
-            return Health(Level.ERROR, f"the pictures on {name} cannot be used", self._problem)
         if not self._stamp:
             return Health(Level.ERROR, f"the pictures on {name} have no time", NO_STAMP)
         if now - self._stamp_went_on > FROZEN_S:
             return Health(Level.ERROR, f"{frozen}: their stamps do not go on", restart)
+        if self._problem:
+            return Health(Level.ERROR, self._problem)
         if self._unchanged(moving, now) > MOVED_S:
             return Health(Level.ERROR, f"{frozen}: the robot moves and they stay the same", restart)
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
