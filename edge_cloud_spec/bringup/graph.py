@@ -352,12 +352,14 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
             name = "robot_state_publisher"
             specs.append(NodeSpec(name, settings.namespace, described, package=name))
         picture = str(share() / "config/go2_nav.rviz")
-        lidar_topics = _given({source: getattr(settings, source) for source in SOURCES})
         specs.append(
             NodeSpec(
                 "rviz2",
                 settings.namespace,
-                remappings=(*settings.renames, *((k, str(v)) for k, v in lidar_topics.items())),
+                remappings=(
+                    *settings.renames,
+                    *((k.split(".")[1], str(v)) for k, v in lidars.items()),
+                ),
                 arguments=("-d", picture),
                 package="rviz2",
                 role=Role.OPTIONAL,

@@ -82,11 +82,6 @@ class Mission:
         self._found = False
 
     @property
-    def refused(self) -> int:
-        """How many decisions in a row the navigator refused."""
-        return self._refused
-
-    @property
     def why(self) -> str:
         """Why its decisions move nothing; empty if they do."""
         refused = f"the navigator refused it: {self._detail}" if self._refused > 1 else ""

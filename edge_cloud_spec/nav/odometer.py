@@ -74,16 +74,17 @@ class Odometer:
         timeout, why = self.settings.odometry_timeout, ""
         if self.track.hangs(now, timeout):
             why = ": its stamps are 0" if not self.track.stamp else ": its stamps do not go on"
-        elif self.track.gap > timeout:
-            why = f": it comes each {self.track.gap:.1f} s (odometry_timeout is {timeout:g})"
+        elif self.track.period > timeout:
+            why = f": it comes each {self.track.period:.1f} s (odometry_timeout is {timeout:g})"
         return f"odometry is missing{why}"
 
     def slow(self, now: float) -> str:
         """Why motions are measured too seldom; empty if they are not."""
-        rate = 1.0 / max(self.track.period, 1e-3)
-        if not self.locates(now) or rate >= SLOWEST:
-            return ""
-        return f"odometry comes {rate:.1f} times a second; {SLOWEST:g} are needed"
+        period = self.track.period
+        told = (
+            f"odometry comes {1.0 / max(period, 1e-3):.1f} times a second; {SLOWEST:g} are needed"
+        )
+        return told if self.locates(now) and period * SLOWEST > 1.0 else ""
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
         """Why a step cannot start from the base's pose at ``time``; empty if it can.
@@ -129,7 +130,6 @@ class Track:
         self._came = -math.inf  # when any message last came
         self._behind: int | None = None  # the last stamp that went back
         self.period = 0.0  # s between two messages, in the mean
-        self.gap = 0.0  # s of silence before the newest, if that was a period
 
     @property
     def newest(self) -> Pose:
@@ -154,8 +154,7 @@ class Track:
                 return False
             self._poses.clear()
         self._behind, self.stamp = None, stamp
-        self.gap = silence if silence < RARELY else 0.0
-        if silence <= timeout:  # a gap is not a period, but odometry may have become slower
+        if silence < RARELY:  # more is a gap, no period; and odometry may have become slower
             self.period += LEARNING * (min(silence, self._longest_silence) - self.period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()

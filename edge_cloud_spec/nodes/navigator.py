@@ -428,8 +428,7 @@ def navigator_health(
         advice = "start it, launch with odom:=, or set the parameter odometry to off"
         found.append(Health(Level.WARN, said, advice, check="odometry"))
     if slow:
-        advice = f"raise the rate of what publishes {topic}"
-        found.append(Health(Level.WARN, slow, advice, check="odometry rate"))
+        found.append(Health(Level.WARN, slow, f"see {topic}'s publisher", check="odometry rate"))
     if frame:
         said = f"odometry has the pose of {frame!r:.80} (child_frame_id), not of base_frame"
         advice = "set the parameter base_frame to it if it is the base: TF may not know ours"

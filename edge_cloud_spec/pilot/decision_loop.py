@@ -296,10 +296,7 @@ class DecisionLoop:
         If only the count changed (a repeated instruction), earlier frames still count with their
         earlier count: otherwise a robot that is instructed often, with late pictures, would have no
         valid frame."""
-        refused = self._mission.refused
         self._mission.on_status(status)
-        if self._mission.refused > max(1, refused):  # the second in a row: another would not help
-            self._not_before = now + self.settings.retry
         effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
@@ -312,6 +309,8 @@ class DecisionLoop:
             self._counted.append((now + self.settings.lag, status.stops))
         if stopped or (welcome and not again):
             self._drop_frames(now)
+            if self._mission.why:  # another at once would be refused, too
+                self._not_before = max(self._not_before, now + self.settings.retry)
         self._status = status
         if stopped:
             effects += self._abandon("the robot was stopped or released")

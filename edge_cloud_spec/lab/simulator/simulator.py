@@ -374,8 +374,8 @@ class SimulatorNode(Node):
         diagnostics = Diagnostics(self)
         self.settings = Parameters(self, SimulatorSettings()).start_value()
         refuse_unknown_parameters(self)  # before there is a room
-        seed, target = self.settings.seed, self.settings.target or None
-        seed = FIRST[self.settings.world] if seed < 0 else seed
+        seed = self.settings.seed if self.settings.seed >= 0 else FIRST[self.settings.world]
+        target = self.settings.target or None
         flat = make_flat(seed) if self.settings.world == FLAT else None
         self._seen = self.room = flat.room if flat else make_room(seed, target)
         if self.settings.pillar:

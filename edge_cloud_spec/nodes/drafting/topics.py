@@ -70,10 +70,10 @@ class DrafterTopics:
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
         def on_link_state(message: LinkState) -> None:
-            lost = message.state == LinkState.LOST
-            self._is_link_heard = True
-            self._link_problem = f"the link is lost: {message.detail}" if lost else ""
-            if lost:
+            is_lost = message.state == LinkState.LOST
+            problem = f"the link is lost: {message.detail}" if is_lost else ""
+            self._is_link_heard, self._link_problem = True, problem
+            if self._link_problem:
                 on_link_lost()
 
         subscriptions.subscribe(LinkState, LINK_STATE, on_link_state, LATCHED)

@@ -23,8 +23,10 @@ from .subscription_thread import SubscriptionThread
 T = TypeVar("T")
 
 AUTOSTART = "autostart"
-STANDS = "ROS time stands still: use_sim_time is true, and nothing publishes /clock"
-ADVICE = "start what simulates, or leave use_sim_time out"
+STANDS = (
+    "ROS time stands still: use_sim_time is true, and nothing publishes /clock; start what "
+    "simulates, or leave use_sim_time out"
+)
 CLOSE_S = 0.5  # s that ``close`` waits for a transition
 _KINDS = ("publisher", "subscription", "timer", "service", "client")
 _SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -259,8 +261,8 @@ class ManagedNode(LifecycleNode):
         self.clock_problem = STANDS if self._ros_time == before else ""
         if self.active:
             found = self.diagnose()
-            clock = Health(Level.ERROR, STANDS, ADVICE, check="clock")
-            return worst_of([*(found.parts or [found]), clock]) if self.clock_problem else found
+            parts = [*(found.parts or [found]), Health(Level.ERROR, STANDS, check="clock")]
+            return worst_of(parts) if self.clock_problem else found
         state = "inactive" if self.configured else "unconfigured"
         return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)
 
