@@ -207,7 +207,7 @@ FINE, PRESSED = (
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"missing": "none", "status": PRESSED}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
-        ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: raise", "/odom")),
+        ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: see /odom",)),
         ({"frame": "base_footprint"}, Level.WARN, ("'base_footprint'", "parameter base_frame")),
         (
             {"status": NavigatorStatus("stopped", "-", f"the base moves against: {AGREE}")},
