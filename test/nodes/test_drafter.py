@@ -11,9 +11,11 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from helpers.graph.decode_graph import CAMERA, Watcher, frame
 from helpers.graph.nodes_here import node_here
 from helpers.graph.peer import Peer
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report, Tick
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
@@ -81,6 +83,57 @@ def test_only_a_state_of_lost_or_a_bridge_that_is_gone_is_a_lost_link(node: Draf
             bridge.until(lambda said=said: topics.link_problem == said)
         bridge.destroy_publisher(link)
         bridge.until(lambda: topics.link_problem == "the cloud bridge is gone")
+
+
+def test_each_reason_for_which_nothing_is_decided_stands_with_the_instruction(
+    node: DrafterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[GoalStatus] = []
+    monkeypatch.setattr(node._topics, "publish_status", said.append)
+    monkeypatch.setattr(node._topics, "connect", None)  # each decision fails at once
+    node._on_instruction(String(data="find it"))
+
+    def told() -> str:
+        node._diagnose()
+        assert said[-1].state == "following"
+        return said[-1].detail
+
+    stamp = node.get_clock().now().to_msg()
+    raw = Image(encoding="yuv422", width=2, height=2, step=4, data=bytes(8))
+    raw.header.stamp = stamp
+    node._on_image(raw)
+    assert "encoding 'yuv422'" in told()
+    node._on_compressed(CompressedImage(data=frame()))
+    assert "header.stamp is 0" in told()
+
+    def told_of_good_pictures() -> str:
+        picture = CompressedImage(data=frame())
+        picture.header.stamp = node.get_clock().now().to_msg()
+        node._on_compressed(picture)
+        return told()
+
+    assert "stamp" not in told_of_good_pictures()
+    with Peer() as bridge:
+        link = bridge.create_publisher(LinkState, "link_state", LATCHED)
+        link.publish(LinkState(state=LinkState.LOST, detail="the token is refused"))
+        lost = "the link is lost: the token is refused"
+        bridge.until(lambda: told_of_good_pictures() == lost)
+        link.publish(LinkState(state=LinkState.CLOUD))
+        bridge.until(lambda: told_of_good_pictures() != lost)
+
+
+def test_a_ros_time_that_stands_still_is_said_by_a_node_and_with_the_instruction(
+    node: DrafterNode,
+) -> None:
+    for _ in range(3):
+        assert "ROS time" not in str(node._diagnose()), "this one goes on"
+    node.set_parameters([Parameter("use_sim_time", value=True)])
+    node._on_instruction(String(data="find it"))
+    node._diagnose()
+    health = node._diagnose()
+    assert "nothing publishes /clock" in str(health) and health.level == Level.ERROR
+    assert any(part.check == "clock" for part in health.parts), "a console prints it"
+    assert node._pilot._loop.blind.startswith("ROS time stands still")
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
