@@ -73,7 +73,7 @@ class Odometer:
         """The sentence for the user while odometry is missing."""
         timeout, why = self.settings.odometry_timeout, ""
         if self.track.hangs(now, timeout):
-            why = ": its stamps are 0" if not self.track.stamp else ": its stamps do not go on"
+            why = ": its stamps are 0" if not self.track.last_stamp else ": its stamps do not go on"
         elif self.track.period > timeout:
             why = f": it comes each {self.track.period:.1f} s (odometry_timeout is {timeout:g})"
         return f"odometry is missing{why}"
@@ -125,7 +125,7 @@ class Track:
 
     def __init__(self) -> None:
         self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
-        self.stamp = 0  # the newest
+        self._stamp = self.last_stamp = 0  # the newest; that of the last message
         self._went_on = -math.inf  # when a new stamp last came
         self._came = -math.inf  # when any message last came
         self._behind: int | None = None  # the last stamp that went back
@@ -148,12 +148,12 @@ class Track:
 
         ``at``: when the base was at this pose, if not at ``stamp``; ns.
         """
-        silence, self._came = self.silence(now), now
-        if self._poses and stamp <= self.stamp:
+        silence, self._came, self.last_stamp = self.silence(now), now, stamp
+        if self._poses and stamp <= self._stamp:
             if not self._began_anew(stamp, silence > timeout):
                 return False
             self._poses.clear()
-        self._behind, self.stamp = None, stamp
+        self._behind, self._stamp = None, stamp
         if silence < RARELY:  # more is a gap, no period; and odometry may have become slower
             self.period += LEARNING * (min(silence, self._longest_silence) - self.period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
@@ -218,7 +218,7 @@ class Track:
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether an old stamp comes from a restarted driver, so that the track starts anew."""
-        if stamp == self.stamp:
+        if stamp == self._stamp:
             return False
         before, self._behind = self._behind, stamp
         return missing and before is not None and stamp > before

@@ -241,7 +241,7 @@ def drafter_health(
     if not alive:
         said, advice = "the model's thread has ended", "see the drafter's log and restart it"
         found.append(Health(Level.ERROR, said, advice, check="model"))
-    if problem:
+    if problem and problem != camera.message:
         found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
     return worst_of(found)
 

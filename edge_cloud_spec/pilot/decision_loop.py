@@ -361,7 +361,8 @@ class DecisionLoop:
         end = self._mission.end(self.settings.mission, now)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]
-        trouble = self._mission.held or self.blind or self._mission.why
+        held = "" if self._awaits else self._mission.held  # else the instruction ends it
+        trouble = held or self.blind or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
         if self.instruction and (anew or status != self._published):
             return [self._noted(status)]

@@ -168,6 +168,8 @@ def test_odometry_that_goes_missing_stops_the_motion(stamp: int, why: str) -> No
         drill.on(Odometry(Pose(), stamp), 0.3)
     effects = drill.on(words(FORWARD, "r3"))
     assert f"missing: its stamps {why}" in reports(effects)
+    drill.on(Odometry(Pose(), 0), 0.1)
+    assert "missing: its stamps are 0" in reports(drill.on(words(FORWARD, "r5")))
     drill.on(Odometry(Pose(), 8), 0.1)
     assert drives(drill.on(words(FORWARD, "r4", age=0.1))), "it is used again once it goes on"
 

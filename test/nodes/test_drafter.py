@@ -120,6 +120,7 @@ def test_each_reason_for_which_nothing_is_decided_stands_with_the_instruction(
         bridge.until(lambda: told_of_good_pictures() == lost)
         link.publish(LinkState(state=LinkState.CLOUD))
         bridge.until(lambda: told_of_good_pictures() != lost)
+    node._on_instruction(String(data="stop"))  # nothing is decided while the node ends
 
 
 def test_a_ros_time_that_stands_still_is_said_by_a_node_and_with_the_instruction(
