@@ -100,10 +100,9 @@ class FrameTime:
             return problem
         if not age >= -FUTURE:
             return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
-        if age == math.inf:
-            return "its frame has no time: the camera's stamps are 0"
         if not age <= settings.frame_age:
-            return f"its frame is {age:.1f} s old (parameter frame_age)"
+            old = f"is {age:.1f} s old (parameter frame_age)"
+            return f"its frame {old if age < math.inf else 'has no time: its stamp is 0'}"
         return ""
 
 

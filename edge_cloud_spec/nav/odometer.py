@@ -81,10 +81,9 @@ class Odometer:
     def slow(self, now: float) -> str:
         """Why motions are measured too seldom; empty if they are not."""
         period = self.track.period
-        told = (
-            f"odometry comes {1.0 / max(period, 1e-3):.1f} times a second; {SLOWEST:g} are needed"
-        )
-        return told if self.locates(now) and period * SLOWEST > 1.0 else ""
+        if not self.locates(now) or period * SLOWEST <= 1.0:
+            return ""
+        return f"odometry comes {1.0 / period:.1f} times a second; {SLOWEST:g} are needed"
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
         """Why a step cannot start from the base's pose at ``time``; empty if it can.

@@ -97,8 +97,8 @@ class InstructionServer(Node):
         text = handle.request.instruction
         if is_stop(text):  # never to be followed, always to be obeyed; a rejection would say no why
             self._publish(text)
-            end = GoalEnd("cancelled", f"{text[:80]!r} was published: it stops the robot")
-            handle.execute(lambda handle: self._result(handle, end, 0))
+            why = GoalEnd("cancelled", f"{text[:80]!r} was published: it stops the robot")
+            handle.execute(lambda handle: self._result(handle, why, 0))
             return
         self._end(GoalEnd("cancelled", "another goal came"))
         waits = "" if self._is_up else "the drafter has not started yet"

@@ -337,7 +337,6 @@ class NavigatorNode(ManagedNode):
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
-            frame = self._odometry_of
             unseen = navigator.obstacles.missing(now)
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
             values["reports"] = self._reports.count
@@ -347,7 +346,7 @@ class NavigatorNode(ManagedNode):
             missing,
             unseen,
             slow=slow,
-            frame=frame if frame not in ("", self._base_frame) else "",
+            frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -430,8 +429,8 @@ def navigator_health(
     if slow:
         found.append(Health(Level.WARN, slow, f"see {topic}'s publisher", check="odometry rate"))
     if frame:
+        advice = "set base_frame to it if it is the base: TF may not know ours"
         said = f"odometry has the pose of {frame!r:.80} (child_frame_id), not of base_frame"
-        advice = "set the parameter base_frame to it if it is the base: TF may not know ours"
         found.append(Health(Level.WARN, said, advice, check="odometry frame"))
     if unseen:
         advice = "see the driver of the lidar; nothing moves without it"

@@ -261,8 +261,8 @@ class ManagedNode(LifecycleNode):
         self.clock_problem = STANDS if self._ros_time == before else ""
         if self.active:
             found = self.diagnose()
-            parts = [*(found.parts or [found]), Health(Level.ERROR, STANDS, check="clock")]
-            return worst_of(parts) if self.clock_problem else found
+            clock = Health(Level.ERROR, STANDS, check="clock")
+            return worst_of([*(found.parts or [found]), clock]) if self.clock_problem else found
         state = "inactive" if self.configured else "unconfigured"
         return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)
 
