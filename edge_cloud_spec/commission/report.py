@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
 from ..nav.footprint import SOURCES
 from ..nav.motion import REACTION, SHARE, Axis, Limits
+from ..nav.odometer import SLOWEST
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from ..share import page
 from .camera import FITS, LAGS, Lags, blur_of, lags_of
@@ -43,7 +44,7 @@ SCALE, BY_LIDAR = 0.05, 0.1  # of a metre that odometry may be off by: by a tape
 TURNED = math.radians(10)  # that a lidar may be off by
 NO_FIGURE = -0.05  # s; less is no braking time, but a wall's
 SET_SCALE = "set the scale of commands or of odometry in its driver"
-SLOW_ODOMETRY, SLOW_CAMERA = 10.0, 5.0  # messages a second at least
+SLOW_CAMERA = 5.0  # pictures a second at least
 SHARP = 0.6  # of the sharpness at least, while it turns
 VARIES = 0.05  # s by which the lag may differ between thirds of the time
 NOT_MEASURED = (
@@ -144,13 +145,13 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
             f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
             f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
         )
-    if least < 1 / SHARE:
+    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
+        report.refused.append(f"{name}: {BLOCKED}")
+    elif least < 1 / SHARE:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
         )
-    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
-        report.refused.append(f"{name}: {BLOCKED}")
 
 
 def _lag(value: float | None) -> float | None:
@@ -216,8 +217,8 @@ def _tell_base(report: CommissionReport, recording: TrialMeasurements) -> None:
         "driver a time-out": endless,
         f"odometry tells {scale or 1.0:.2f} m of a metre by the tape: set its scale in its "
         "driver": abs((scale or 1.0) - 1.0) > SCALE,
-        f"odometry comes at {rate or 0.0:.1f} Hz; {SLOW_ODOMETRY:g} are needed": (
-            rate is not None and rate < SLOW_ODOMETRY
+        f"odometry comes at {rate or 0.0:.1f} Hz; {SLOWEST:g} are needed": (
+            rate is not None and rate < SLOWEST
         ),
     }
     report.refused += [sentence for sentence, holds in refusals.items() if holds]
@@ -245,7 +246,7 @@ def _tell_camera(report: CommissionReport, recording: TrialMeasurements) -> None
         ("camera: lag", found, "{:.2f} s, fit {:.2f}, from {:.2f}"),
         ("camera: sharpness when it turns", blur, "{:.2f} of that at rest, at {:.1f} rad/s"),
     ):
-        if rate is not None:  # else one sentence says it
+        if rate is not None and (value is not None or not unknown):  # else one sentence says it
             report.tell(what, value, text)
     sentences = {
         f"the camera's lag is not known: {unknown}": bool(unknown),
@@ -279,7 +280,10 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
-    if asked < settings.speed or limits["turn_speed"] < settings.turn_speed:
+    if (asked, limits["turn_speed"]) != (
+        settings.speed,
+        settings.turn_speed,
+    ) and not report.refused:
         report.notes.append(
             "it outruns its commands; limits.speed and limits.turn_speed are lower by that"
         )

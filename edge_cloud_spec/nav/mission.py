@@ -81,6 +81,12 @@ class Mission:
         self._free_at = now  # begin of the current series of motions that did not arrive
         self._found = False
 
+    @property
+    def why(self) -> str:
+        """Why its decisions move nothing; empty if they do."""
+        refused = f"the navigator refused it: {self._detail}" if self._refused > 1 else ""
+        return self.trouble or refused
+
     def begin(self, request: str) -> None:
         """Record that a decision on the instruction began."""
         self._deciding = request
@@ -197,12 +203,12 @@ class FollowedGoal:
 
     While waiting, it only looks for the drafter's acceptance or refusal: messages about an earlier
     instruction may still arrive. Then it has the drafter's ``goal_id``, and any other state of the
-    drafter ends it.
+    drafter ends it. ``words``: of the newest decision; in their place, why none comes.
     """
 
-    def __init__(self, instruction: str) -> None:
+    def __init__(self, instruction: str, words: str = "") -> None:
         self.instruction = normalized(instruction)
-        self.state, self.goal_id, self.words = "waiting", "", ""
+        self.state, self.goal_id, self.words = "waiting", "", words
         self._answered: set[str] = set()
 
     @property
@@ -215,6 +221,7 @@ class FollowedGoal:
         continues."""
         if status.state == FOLLOWING and status.instruction == self.instruction:
             self.state, self.goal_id = FOLLOWING, status.goal_id
+            self.words = status.detail or self.words
             return None
         if self.state == "waiting" or status.state == UNKNOWN:
             return GoalEnd(FAILED, status.text) if status.state == FAILED else None

@@ -49,6 +49,7 @@ from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP,
+    E_STOP_ON,
     FOLLOWING,
     IMPLAUSIBLE,
     INSTRUCTION,
@@ -100,7 +101,8 @@ class FrameTime:
         if not age >= -FUTURE:
             return f"its frame's stamp is {-age:.1f} s ahead; synchronize the clocks"
         if not age <= settings.frame_age:
-            return f"its frame is {age:.1f} s old (parameter frame_age)"
+            old = f"is {age:.1f} s old (parameter frame_age)"
+            return f"its frame {old if age < math.inf else 'has no time: its stamp is 0'}"
         return ""
 
 
@@ -227,7 +229,7 @@ class Navigator:
             case Words():
                 return self._hear(event, now)
             case EStop(on):
-                return self._latch(E_STOP, "e_stop is on" if on else "", now)
+                return self._latch(E_STOP, E_STOP_ON if on else "", now)
             case Hold(why, cause):
                 return self._latch(cause, why, now)
             case Instruction(text):

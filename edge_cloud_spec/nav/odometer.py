@@ -15,6 +15,8 @@ from .settings import NavigatorSettings
 AWAY = 1.0  # m from the frame's pose: the decision is about another place
 FAR = math.radians(90)  # the same for turning
 MOVED_AWAY = "the robot has moved away from where its frame was taken"
+SLOWEST = 10.0  # messages a second
+RARELY = 5.0  # s between two messages that are still a rate
 LATE = 0.5  # s; the largest delay assumed beyond the least latency
 
 
@@ -69,8 +71,19 @@ class Odometer:
 
     def missing(self, now: float) -> str:
         """The sentence for the user while odometry is missing."""
-        hung = self.track.hangs(now, self.settings.odometry_timeout)
-        return "odometry is missing" + (": its stamps do not go on" if hung else "")
+        timeout, why = self.settings.odometry_timeout, ""
+        if self.track.hangs(now, timeout):
+            why = ": its stamps are 0" if not self.track.last_stamp else ": its stamps do not go on"
+        elif self.track.period > timeout:
+            why = f": it comes each {self.track.period:.1f} s (odometry_timeout is {timeout:g})"
+        return f"odometry is missing{why}"
+
+    def slow(self, now: float) -> str:
+        """Why motions are measured too seldom; empty if they are not."""
+        period = self.track.period
+        if not self.locates(now) or period * SLOWEST <= 1.0:
+            return ""
+        return f"odometry comes {1.0 / period:.1f} times a second; {SLOWEST:g} are needed"
 
     def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
         """Why a step cannot start from the base's pose at ``time``; empty if it can.
@@ -111,11 +124,11 @@ class Track:
 
     def __init__(self) -> None:
         self._poses: deque[tuple[int, Pose]] = deque(maxlen=KEPT)
-        self._stamp = 0  # the newest
+        self._stamp = self.last_stamp = 0  # the newest; that of the last message
         self._went_on = -math.inf  # when a new stamp last came
         self._came = -math.inf  # when any message last came
         self._behind: int | None = None  # the last stamp that went back
-        self._period = 0.0
+        self.period = 0.0  # s between two messages, in the mean
 
     @property
     def newest(self) -> Pose:
@@ -134,14 +147,14 @@ class Track:
 
         ``at``: when the base was at this pose, if not at ``stamp``; ns.
         """
-        silence, self._came = self.silence(now), now
+        silence, self._came, self.last_stamp = self.silence(now), now, stamp
         if self._poses and stamp <= self._stamp:
             if not self._began_anew(stamp, silence > timeout):
                 return False
             self._poses.clear()
         self._behind, self._stamp = None, stamp
-        if silence <= timeout:  # a gap is not a period, but odometry may have become slower
-            self._period += LEARNING * (min(silence, self._longest_silence) - self._period)
+        if silence < RARELY:  # more is a gap, no period; and odometry may have become slower
+            self.period += LEARNING * (min(silence, self._longest_silence) - self.period)
         if len(self._poses) > 1 and self._poses[-1][0] - self._poses[-2][0] < APART:
             self._poses.pop()
         self._poses.append((stamp if at is None else at, pose))
@@ -200,7 +213,7 @@ class Track:
 
     @property
     def _longest_silence(self) -> float:
-        return max(SOONEST, PERIODS * self._period)
+        return max(SOONEST, PERIODS * self.period)
 
     def _began_anew(self, stamp: int, missing: bool) -> bool:
         """Whether an old stamp comes from a restarted driver, so that the track starts anew."""

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
+E_STOP_ON = "e_stop is on"  # among what the detail names, apart by ;
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -79,6 +80,11 @@ class NavigatorStatus:
     def welcomes_decision(self) -> bool:
         """Whether the next decision may start."""
         return self.state in ("idle", "ready")
+
+    @property
+    def e_stopped(self) -> bool:
+        """Whether ``e_stop`` holds the navigator."""
+        return self.state == "stopped" and E_STOP_ON in self.detail.split("; ")
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class CloudBridge(ManagedNode):
         problem = found.message if found.severity else ""
         took = found.values.get(ROUND_TRIP)
         self._round_trip_s = took / 1e3 if isinstance(took, float) else 0.0
-        self._monitor.probed(problem, found.advice, self._round_trip_s)
+        self._monitor.probed(problem, found.advice, self._round_trip_s, found.check)
 
     def _publish_link_state(self, report: LinkReport) -> None:
         if (report, self._round_trip_s) != self._published:

@@ -52,7 +52,7 @@ class DrafterNode(ManagedNode):
             self._settings.value.pilot,
             lambda *given: self._topics.connect(*given),
             self._publish,
-            is_link_lost=lambda: self._topics.is_link_lost,
+            is_link_lost=lambda: bool(self._topics.link_problem),
             stamp_clock=lambda: int(self.get_clock().now().nanoseconds),
         )
         self._pilot.number = self._settings.value.first_decision
@@ -213,7 +213,9 @@ class DrafterNode(ManagedNode):
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
         camera = self._camera.health(topics, self._moving, now, clock.offset)
-        self._pilot.tick("" if camera.level in (Level.OK, Level.WARN) else str(camera))
+        blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
+        link = "" if self._pilot.decides_alone else self._topics.link_problem
+        self._pilot.tick(self.clock_problem or blind or link)
         return drafter_health(
             self._pilot.instruction,
             camera,
@@ -242,7 +244,7 @@ def drafter_health(
     if not alive:
         advice = "see the drafter's log and restart it"
         found.append(Health(Level.ERROR, "the model's thread has ended", advice, check="model"))
-    if problem:
+    if problem and problem != camera.message:
         found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
     return worst_of(found)
 

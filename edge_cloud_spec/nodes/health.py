@@ -6,6 +6,7 @@ finds nodes that publish in another's place.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from ..health import Health, Level
 WARNING_S = 4.0  # a warning that is over sooner is not told: something may still start
 ERROR_S = 0.5  # two looks: a publisher may not be discovered yet
 WELL_S = 3.0  # what comes and goes faster is one trouble
+LINES = 5  # of a log a second at most: a reader that does not read is not to block the robot
+_DIFFERS = re.compile("request [0-9a-z]+|[0-9]+")  # by which two lines of one problem may differ
 
 
 @dataclass

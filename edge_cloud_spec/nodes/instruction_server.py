@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import ActionServer, CancelResponse
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Bool, String
@@ -51,8 +51,8 @@ class InstructionServerSettings(Bounded):
 class _Goal(FollowedGoal):
     """A goal and its client's handle."""
 
-    def __init__(self, handle: Any, now: float) -> None:
-        super().__init__(handle.request.instruction)
+    def __init__(self, handle: Any, now: float, waits: str) -> None:
+        super().__init__(handle.request.instruction, waits)
         self.handle = handle
         self.asked_at = now  # when the instruction, or the stop, was published
 
@@ -87,22 +87,22 @@ class InstructionServer(Node):
             NavigateByInstruction,
             ACTION,
             lambda handle: None,  # never called: each goal is executed with a callback of its own
-            goal_callback=self._on_goal,
             handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
         )
 
     # Goals
 
-    def _on_goal(self, request: Any) -> GoalResponse:
-        if is_stop(request.instruction):  # never to be followed, always to be obeyed
-            self._publish(request.instruction)
-            return GoalResponse.REJECT
-        return GoalResponse.ACCEPT
-
     def _on_accepted(self, handle: Any) -> None:
+        text = handle.request.instruction
+        if is_stop(text):  # never to be followed, always to be obeyed; a rejection would say no why
+            self._publish(text)
+            why = GoalEnd("cancelled", f"{text[:80]!r} was published: it stops the robot")
+            handle.execute(lambda handle: self._result(handle, why, 0))
+            return
         self._end(GoalEnd("cancelled", "another goal came"))
-        goal = self._goal = _Goal(handle, time.monotonic())
+        waits = "" if self._is_up else "the drafter has not started yet"
+        goal = self._goal = _Goal(handle, time.monotonic(), waits)
         self._publish(goal.instruction)
         self._feed(goal)
 

@@ -112,6 +112,7 @@ class NavigatorNode(ManagedNode):
         self._output: Output | None = None  # in an unconfigured node
         self._repeat = REPEATS  # next of the stop in progress; REPEATS: none is
         self._reports = Reports(self.get_logger().warning)
+        self._odometry_of = ""  # the frame that it locates
         self._wrong = ""  # why commands or stops cannot reach the base, as it was said
         self.hear_e_stop(self._on_e_stop)
 
@@ -213,6 +214,7 @@ class NavigatorNode(ManagedNode):
 
     def _on_odometry(self, message: OdometryMsg) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
+        self._odometry_of = message.child_frame_id
         with self._lock:
             self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
 
@@ -335,7 +337,7 @@ class NavigatorNode(ManagedNode):
                 self._listen()
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
-            missing = navigator.odometer.problem(now)
+            missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
             unseen = navigator.obstacles.missing(now)
             holds = navigator.stop_latch.causes
             values = {**navigator.counts, "watchdog": self._watchdog.fired}
@@ -346,6 +348,8 @@ class NavigatorNode(ManagedNode):
             missing,
             unseen,
             holds=holds,
+            slow=slow,
+            frame=self._odometry_of if self._odometry_of != self._base_frame else "",
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
@@ -393,6 +397,8 @@ def navigator_health(
     missing: str = "",
     unseen: str = "",
     holds: Collection[str] = (),
+    slow: str = "",
+    frame: str = "",
     timed: bool = False,
     problem: str = "",
     parameters: str = "",
@@ -402,10 +408,11 @@ def navigator_health(
     """The worst of: what holds the robot, missing sensors, and the last problem.
 
     ``topic``: odometry's. ``missing``: why required odometry cannot be used; ``unseen``: why a
-    lidar cannot; empty if they can. ``holds``: the causes for which it is held.
-    ``timed``: there was never odometry, so motions are timed.
-    ``problem``: a recent problem. ``parameters``: what is wrong with parameters. ``unreached``: why
-    commands or stops do not reach the base.
+    lidar cannot; empty if they can. ``slow``: why odometry comes too seldom. ``frame``: whose pose
+    odometry has, if it is not the base's frame. ``holds``: the causes for which it is held.
+    ``timed``: there was never odometry, so motions are timed. ``problem``: a recent problem.
+    ``parameters``: what is wrong with parameters. ``unreached``: why commands or stops do not reach
+    the base.
     """
     found = (
         (
@@ -441,6 +448,16 @@ def navigator_health(
                 f"no odometry on {topic}: motions are timed, not measured",
                 "start it, launch with odom:=, or set the parameter odometry to off",
                 check="odometry",
+            ),
+        ),
+        (slow, Health(Level.WARN, slow, f"see {topic}'s publisher", check="odometry rate")),
+        (
+            frame,
+            Health(
+                Level.WARN,
+                f"odometry has the pose of {frame!r:.80} (child_frame_id), not of base_frame",
+                "set base_frame to it if it is the base: TF may not know ours",
+                check="odometry frame",
             ),
         ),
         (

@@ -18,6 +18,7 @@ from ..nav.answer import CLAUSES, Dialect
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
+    E_STOP_ON,
     FAILED,
     FOLLOWING,
     INACTIVE,
@@ -32,7 +33,7 @@ SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did
 REMEMBERED = 64  # counts of the navigator
 RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
-E_STOP_IS_ON = "e_stop is on; publish the instruction again after its release"
+E_STOP_IS_ON = f"{E_STOP_ON}; publish the instruction again after its release"
 
 FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
 EXPLAIN = (FULL, UNTIL_NEXT, NONE)
@@ -44,9 +45,10 @@ time for until the next decision needs the models, nothing."""
 class LoopSettings:
     """When decisions follow each other; ``explain``: one of ``EXPLAIN``.
 
-    ``retry``: pause after a decision without an action, s. ``lag``: how much older a frame is than
-    its stamp says, s. A driver that stamps frames on arrival hides this delay; uncorrected, a frame
-    from before the last motion would count as new.
+    ``retry``: pause after a decision without an action, or a second one in a row that the navigator
+    refused, s. ``lag``: how much older a frame is than its stamp says, s. A driver that stamps
+    frames on arrival hides this delay; uncorrected, a frame from before the last motion would count
+    as new.
     """
 
     explain: str = FULL
@@ -146,6 +148,8 @@ class DecisionLoop:
     accepts the next, and a frame arrived after that and after the last stop or release. Topics are
     not ordered among each other: an instruction under e_stop waits for a release that may arrive
     later, and one that the navigator received only after its stop is refused with a sentence.
+    ``e_stop`` is on if it was heard here, or if the navigator, whose status is latched, says so:
+    a message of a publisher that soon ends may reach one of both alone.
 
     ``now`` is the caller's monotonic clock, s. ``known``: the instructions that the models
     understand; None: all. ``name``: unique to this loop, goals are called ``name``-1 and so on.
@@ -230,11 +234,12 @@ class DecisionLoop:
     # Instructions
 
     def _instruct(self, text: str, now: float) -> list[Effect]:
-        if self.instruction and normalized(text) == self.instruction and not self._awaits:
+        goes_on = not (self._awaits or self._e_stopped)
+        if self.instruction and normalized(text) == self.instruction and goes_on:
             self._instructed_at = now  # the status that asks for it may arrive later
             return self._judge(now, anew=True)
         effects = self._drop("another instruction came", now)
-        self._early = (text, now) if self._e_stop and not is_stop(text) else None
+        self._early = (text, now) if self._e_stopped and not is_stop(text) else None
         if is_stop(text):
             return [*effects, self._publish(STOPPED, TOLD_TO_STOP)]
         return effects if self._early else effects + self._follow(text, now)
@@ -244,10 +249,14 @@ class DecisionLoop:
         if on and self.instruction:
             why = "e_stop; publish the instruction again to go on"
             return [*self._drop("e_stop", now), self._publish(STOPPED, why)]
-        if self._early and not on:
+        if self._early and not self._e_stopped:
             (text, _), self._early = self._early, None
             return self._follow(text, now)
         return []
+
+    @property
+    def _e_stopped(self) -> bool:
+        return self._e_stop or (self._status is not None and self._status.e_stopped)
 
     def _follow(self, text: str, now: float) -> list[Effect]:
         try:
@@ -269,6 +278,9 @@ class DecisionLoop:
 
     def _tick(self, now: float) -> list[Effect]:
         effects = self._judge(now)
+        # A younger instruction may be from after the release.
+        if self.instruction and self._e_stopped and now - self._instructed_at > RELEASE_S:
+            effects += self._on_e_stop(True, now)
         if self._early and now - self._early[1] > RELEASE_S:
             self._early = None
             effects.append(self._publish(FAILED, E_STOP_IS_ON))
@@ -297,9 +309,13 @@ class DecisionLoop:
             self._counted.append((now + self.settings.lag, status.stops))
         if stopped or (welcome and not again):
             self._drop_frames(now)
+            if self._mission.why:  # another at once would be refused, too
+                self._not_before = max(self._not_before, now + self.settings.retry)
         self._status = status
         if stopped:
             effects += self._abandon("the robot was stopped or released")
+        if before and before.e_stopped and not status.e_stopped:
+            effects += self._on_e_stop(False, now)
         return effects
 
     def _end(self, ended: Ended, now: float) -> list[Effect]:
@@ -346,7 +362,8 @@ class DecisionLoop:
         end = self._mission.end(self.settings.mission, now)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]
-        trouble = self._mission.held or self.blind or self._mission.trouble
+        held = "" if self._awaits else self._mission.held  # else the instruction ends it
+        trouble = held or self.blind or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
         if self.instruction and (anew or status != self._published):
             return [self._noted(status)]

@@ -318,6 +318,7 @@ class Pilot:
                     self.idle.clear()
                     return decide
                 self._changed.wait(POLL_S)
+                self.hear(Tick())  # what is due by time is said in time
             return None
 
     def make(self, decide: Decide) -> Decided:

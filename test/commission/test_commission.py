@@ -197,6 +197,32 @@ def test_a_wall_ends_it_and_no_figure_is_made_of_it(wall: float, lag: float) -> 
     assert not figures.get("moves: braking", "").startswith("-")
 
 
+@pytest.mark.parametrize(
+    ("base", "camera", "said", "of"),
+    [
+        ({}, None, "lag is not known: there were no pictures", ("camera: lag", "camera: rate")),
+        ({"gain": 1.5}, (0.15, 0.0), "moves: it goes up to 1.50", ("outruns", "ends short")),
+        ({"response": 0.15, "wall": 0.5}, (0.15, 0.0), "moves: it lost its speed", ("ends short",)),
+    ],
+)
+def test_what_one_sentence_says_no_other_repeats(
+    base: dict[str, Any], camera: Any, said: str, of: tuple[str, ...]
+) -> None:
+    recording = Trial(Kinematic(**base), answered, camera=camera).run().commission.recording
+    lines = str(report_of(recording, TrialSettings())).splitlines()
+    assert sum(said in line for line in lines) == 1 and len({*lines}) == len(lines)
+    assert not [line for line in lines if any(what in line for what in of)]
+
+
+def test_a_camera_whose_lag_cannot_be_told_is_told_of_once() -> None:
+    """Its pictures show nothing that moves."""
+    recording = Trial(Kinematic(), answered).run().commission.recording
+    still = replace(recording.frames[0])
+    recording.frames = [replace(still, taken=one.taken) for one in recording.frames]
+    text = str(report_of(recording, TrialSettings()))
+    assert text.count("camera: lag") + text.count("lag is not known") == 1
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_and_a_gait_are_no_wall(seed: int) -> None:
     random, draw = np.random.default_rng(seed), Random(seed)

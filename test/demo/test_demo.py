@@ -12,12 +12,20 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
 from helpers.processes import processes_with
 
 from edge_cloud_spec.cli import main
+from edge_cloud_spec.lab.demo.report import figures, row
+from edge_cloud_spec.lab.demo.run_result import RunResult
+from edge_cloud_spec.observe.console_view import size
+from edge_cloud_spec.observe.decision import Decision
+from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.share import page
 
 COMMAND = [sys.executable, "-m", "edge_cloud_spec.cli"]
 
@@ -77,7 +85,11 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
     assert 0.3 < figures["acceptance"] < 1.0
     assert figures["tokens"] >= figures["accepted"]
     assert figures["rows"][-1]["action"] == "stop"
-    links = re.findall(r'(?:src|href)="([^"]+)"', (folder / "index.html").read_text())
+    text = (folder / "index.html").read_text()
+    gained = f"<b>{figures['accepted']} of {figures['tokens']}</b>"
+    assert gained in text and "so many passes of the large model less" in text
+    assert not BLANK_BEFORE_MARK.search(re.sub("<[^>]*>", "", text)), "as somebody would write it"
+    links = re.findall(r'(?:src|href)="([^"]+)"', text)
     assert {"path.png", "figures.json", "bag/"} <= set(links)
     assert any(link.startswith("camera.") for link in links)
     for link in links:
@@ -89,3 +101,22 @@ def test_the_demo_reaches_the_named_thing_reports_it_and_its_bag_replays(tmp_pat
     rows = json.loads(out.read_text())["rows"]
     assert [row["recorded"] for row in rows] == [row["answer"] for row in figures["rows"]]
     assert all(row["equal"] for row in rows)
+
+
+BLANK_BEFORE_MARK = re.compile(r"\w [;:,.!?]")
+WORDS = st.sampled_from(["", ";", ", left", ":", "red box", "near 1.0", "a;", "."])
+PARTS = {"accepted": WORDS, "rejected": WORDS, "own": WORDS, "other_branches": st.integers(0, 9)}
+
+
+@given(st.lists(st.fixed_dictionaries(PARTS), max_size=6))
+def test_the_pages_words_are_apart_by_a_blank_and_marks_are_not(parts: list[dict]) -> None:
+    run = {"preset": "dsd", "rule": "greedy", "order": "action first", "film": "camera.mp4"}
+    numbers = figures(run, RunLog(), RunResult(True, "done", 1.0), 0.1)
+    shown = {**row(Decision(1, "r", 0.0)), "words": parts}
+    text = page("lab/demo/report.html.jinja", title="t", size=size, **{**numbers, "rows": [shown]})
+    cell = re.findall(r"<td>(.*?)</td>", text, re.DOTALL)[0]
+    plain = re.sub("<[^>]*>", "", cell)
+    assert not BLANK_BEFORE_MARK.search(plain) and "  " not in plain
+    told = [part[name] for part in parts for name in ("accepted", "rejected", "own")]
+    assert re.sub(r"\(\+\d\)|\s", "", plain) == "".join(told).replace(" ", "")
+    assert not re.search(r"[a-z]{8}", plain.replace("accepted", "")), "no two words are one"

@@ -314,8 +314,14 @@ def test_while_the_verifier_answers_and_its_target_does_not_the_link_is_degraded
 
 
 CAUSES: dict[str, tuple[Callable[[LinkMonitor], None], str]] = {
-    "unreachable": (lambda m: m.probed("nothing listens there", "start one", 0.0), "start one"),
-    "a wrong token": (lambda m: m.probed("the token is refused", "the token", 0.0), "the token"),
+    "unreachable": (
+        lambda m: m.probed("nothing listens there", "start one", 0.0, "unreachable"),
+        "start one",
+    ),
+    "a wrong token": (
+        lambda m: m.probed("the token is refused", "the token", 0.0, "token"),
+        "the token",
+    ),
     "a decode's token": (lambda m: m.received("a", fault("unauthenticated")), ""),
     "a broken stream": (lambda m: m.received("a", LinkLost("reset")), ""),
     "a full verifier": (lambda m: m.received("a", fault("overloaded")), ""),
@@ -327,10 +333,52 @@ def test_the_advice_is_that_of_the_cause(before: str, after: str) -> None:
     now = 0.0
     monitor = LinkMonitor(DEADLINE_S, FIRST_S, lambda: now)
     now = FIRST_S + 1
+    advice = ""
     for name in (before, after):
         now += 0.1
         CAUSES[name][0](monitor)
-        assert monitor.state.advice == CAUSES[name][1] and monitor.state.reason
+        goes_on = name == "a broken stream" or (before, name) == (
+            "a wrong token",
+            "a decode's token",
+        )
+        advice = advice if goes_on else CAUSES[name][1]
+        assert monitor.state.advice == advice and monitor.state.reason
+
+
+UNREACHABLE = "cannot reach the cloud: ", "failed to connect to all addresses: ", "reset: "
+OF_ONE_CAUSE: list[Callable[[LinkState, float], None]] = [
+    lambda state, now: state.missed(now),
+    lambda state, now: state.tick(now),
+    *(lambda s, now, why=why: s.lost(f"{why}{now}", now) for why in UNREACHABLE),
+    lambda state, now: state.lost(f"UNAUTHENTICATED {now}", now, cause="token"),
+    lambda state, now: state.lost("the token is refused", now, "give it", "token"),
+]
+
+
+@given(st.lists(st.sampled_from(OF_ONE_CAUSE), max_size=60))
+def test_one_cause_has_one_sentence_until_an_answer_comes(
+    events: list[Callable[[LinkState, float], None]],
+) -> None:
+    """A refused token had four in turn: the probe's, the decode's, the deadline's, gRPC's."""
+    state, now = LinkState(DEADLINE_S, FIRST_S, 0.0), FIRST_S + 1
+    OF_ONE_CAUSE[-1](state, now)
+    for event in events:
+        event(state, now := now + 0.3)
+        assert (state.reason, state.advice) == ("the token is refused", "give it")
+    state.lost("nothing listens there", now + 1, "start one", "unreachable")
+    assert state.reason == "nothing listens there", "another cause is said at once"
+    state.answered(0.1, now + 2)
+    state.lost("it broke", now + 3)
+    assert (state.reason, state.advice) == ("it broke", "")
+
+
+def test_a_deadline_that_passes_says_less_than_a_connection_that_broke() -> None:
+    state = LinkState(DEADLINE_S, FIRST_S, 0.0)
+    state.missed(FIRST_S + 1)
+    assert state.reason == "no answer within 2 s"
+    state.lost("it broke", FIRST_S + 2)
+    state.missed(FIRST_S + 5)
+    assert state.reason == "it broke"
 
 
 def test_a_watch_counts_each_deadline_that_passes() -> None:

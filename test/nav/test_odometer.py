@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.clock_offset import SourceClock, camera_clock, clock_problem
 from edge_cloud_spec.nav.events import Odometry, Words
-from edge_cloud_spec.nav.odometer import APART, PERIODS, SAME_TIME, SOONEST, Track
+from edge_cloud_spec.nav.odometer import (
+    APART,
+    PERIODS,
+    RARELY,
+    SAME_TIME,
+    SOONEST,
+    Odometer,
+    Track,
+)
 from edge_cloud_spec.nav.pose import UNIT, Pose, between, pose_of, wrap, yaw_of
 from edge_cloud_spec.nav.settings import NavigatorSettings
 
@@ -148,19 +156,41 @@ def test_odometry_of_any_rate_reaches_back_for_as_long_as_a_frame_may_be_old(rat
     assert moved == pytest.approx(3.0, abs=0.1)
 
 
-def test_odometry_that_goes_missing_stops_the_motion() -> None:
+@pytest.mark.parametrize(("stamp", "why"), [(0, "are 0"), (7, "do not go on")])
+def test_odometry_that_goes_missing_stops_the_motion(stamp: int, why: str) -> None:
     drill = Drill()
-    drill.on(Odometry(Pose(), 0))
+    drill.on(Odometry(Pose(), stamp))
     drill.on(words(FORWARD))
     effects = drill.run(1.0)
     assert "odometry is missing" in reports(effects) and not drill.navigator.moving
     assert "odometry is missing" in reports(drill.on(words(FORWARD, "r2")))
     for _ in range(2):
-        drill.on(Odometry(Pose(), 0), 0.3)
+        drill.on(Odometry(Pose(), stamp), 0.3)
     effects = drill.on(words(FORWARD, "r3"))
-    assert "missing: its stamps do not go on" in reports(effects)
-    drill.on(Odometry(Pose(), 1), 0.1)
+    assert f"missing: its stamps {why}" in reports(effects)
+    drill.on(Odometry(Pose(), 0), 0.1)
+    assert "missing: its stamps are 0" in reports(drill.on(words(FORWARD, "r5")))
+    drill.on(Odometry(Pose(), 8), 0.1)
     assert drives(drill.on(words(FORWARD, "r4", age=0.1))), "it is used again once it goes on"
+
+
+@given(st.floats(0.3, 60.0), st.integers(0, 20))
+def test_odometry_that_comes_too_seldom_is_told_with_its_rate(rate: float, jitter: int) -> None:
+    """Below odometry_timeout it was missing now and there again, without a reason."""
+    odometer, now = Odometer(), 100.0
+    for number in range(60):
+        now += (1.0 + (number % 3 - 1) * jitter / 100) / rate
+        odometer.add(Odometry(Pose(), round(now * 1e9)), now)
+    said, gone = odometer.slow(now), odometer.problem(now + 0.9 / rate)
+    if rate > 12:
+        assert not said
+    elif rate < 9 and 1.2 / rate < TIMEOUT:  # else it is missing now and then
+        assert float(said.split()[2]) == pytest.approx(rate, rel=0.2, abs=0.06)
+    if 0.9 / rate > 0.6 and 1.2 / rate < RARELY:
+        assert "it comes each" in gone
+        assert float(gone.split()[6]) == pytest.approx(1 / rate, rel=0.25, abs=0.06)
+    assert not odometer.slow(now + 10.0), "what is missing is not slow"
+    assert odometer.problem(now + 10.0)
 
 
 @pytest.mark.parametrize(("odometry", "moves"), [("required", False), ("auto", True)])

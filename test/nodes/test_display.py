@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import yaml
 from rclpy.time import Time
+from sensor_msgs.msg import PointCloud2
 
 from edge_cloud_spec.bringup.graph import GraphSettings, graph
 from edge_cloud_spec.lab.sim.world import World
 from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings, camera_transform
-from edge_cloud_spec.nav.footprint import Mount
+from edge_cloud_spec.nav.footprint import SOURCES, Mount
+from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec.share import share
 
@@ -32,6 +34,7 @@ DISPLAYS = {  # and the type that each takes; None: it has no topic
     "Pose": "geometry_msgs/msg/PoseStamped",
     "PoseArray": "geometry_msgs/msg/PoseArray",
     "LaserScan": "sensor_msgs/msg/LaserScan",
+    "PointCloud2": "sensor_msgs/msg/PointCloud2",
     "Map": "nav_msgs/msg/OccupancyGrid",
     "Marker": "visualization_msgs/msg/Marker",
     "RobotModel": "std_msgs/msg/String",
@@ -67,7 +70,8 @@ def test_every_class_of_the_file_is_one_that_rviz_has() -> None:
 
 
 def test_every_topic_of_the_file_exists_with_its_type_and_a_quality_that_matches() -> None:
-    tables = {**TOPICS, **DRAWN}
+    # points: of a lidar, as the navigator and RViz subscribe to it
+    tables = {**TOPICS, **DRAWN, "points": (PointCloud2, SENSOR_DATA)}
     described = False
     for topic, settings, kind in subscriptions():
         if topic == "robot_description":  # robot_state_publisher's, latched
@@ -80,6 +84,16 @@ def test_every_topic_of_the_file_exists_with_its_type_and_a_quality_that_matches
             assert settings["Reliability Policy"] == "Best Effort", topic
         assert settings["Durability Policy"] == "Volatile"
     assert described
+
+
+def test_rviz_shows_what_the_robot_is_steered_by_under_the_robots_own_names() -> None:
+    """It had no lidar, and listened to odom where a robot has another name for it."""
+    shown = {topic for topic, _, _ in subscriptions()}
+    assert {"odom", *SOURCES, *DRAWN} - {"image_annotated/compressed"} <= shown
+    named = {"odom": "/base/odom", "scan": "/front/scan", "points": "/livox/lidar"}
+    rviz = graph(GraphSettings(rviz=True, **named))[-1]
+    assert rviz.name == "rviz2" and set(named.items()) <= set(rviz.remappings)
+    assert not graph(GraphSettings(rviz=True))[-1].remappings
 
 
 def test_rviz_is_started_with_what_it_shows_and_a_robot_describes_itself() -> None:
@@ -127,8 +141,8 @@ def test_the_descriptions_camera_is_where_the_simulators_is() -> None:
 
 LAYOUT = json.loads((share() / "config/foxglove.json").read_text())
 LAID_OUT = LAYOUT["configById"]
-TABLE = {f"/{topic.lstrip('/')}": kind for topic, (kind, _) in {**TOPICS, **DRAWN}.items()}
-OTHERS = {"/robot_description"}  # robot_state_publisher's
+# What the annotator draws is there with RViz alone, as is the robot's description.
+TABLE = {f"/{topic.lstrip('/')}": kind for topic, (kind, _) in TOPICS.items()}
 # Those of Foxglove's own panels that are used; the part of an id before its !.
 KINDS = {"Image", "3D", "RawMessages", "StateTransitions", "Plot", "DiagnosticSummary", "Publish"}
 
@@ -149,7 +163,7 @@ def texts(config: Any) -> Iterator[str]:
 def test_every_topic_and_field_exists_and_what_is_published_has_its_topics_type() -> None:
     named = {text for text in texts(LAID_OUT) if text.startswith("/")}
     assert len(named) > 10
-    for path in named - OTHERS:
+    for path in named:
         topic, *fields = path.split(".")
         assert topic in TABLE, path
         for field in fields:
@@ -159,6 +173,8 @@ def test_every_topic_and_field_exists_and_what_is_published_has_its_topics_type(
             kind = TABLE[config["topicName"]]
             assert config["datatype"] == type_name(kind)
             assert json.loads(config["value"]).keys() <= kind.get_fields_and_field_types().keys()
+    buttons = [c for c in LAID_OUT.values() if c.get("topicName") == "/e_stop"]
+    assert sorted(json.loads(button["value"])["data"] for button in buttons) == [False, True]
 
 
 def test_every_panel_is_laid_out_once_and_is_one_of_foxgloves() -> None:

@@ -14,12 +14,14 @@ from helpers.graph.nodes_here import node_here
 from helpers.graph.peer import Peer
 from hypothesis import given
 from hypothesis import strategies as st
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.edge.measures import DecodeStats
 from edge_cloud_spec.edge.runner import OUT_OF_REACH, Outcome
 from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.health import Level
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report, Tick
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
@@ -104,13 +106,66 @@ def test_only_a_state_of_lost_or_a_bridge_that_is_gone_is_a_lost_link(node: Draf
     """test_decode.py has a drafter creep."""
     topics = node._topics
     with Peer() as bridge:
-        assert not topics.is_link_lost, "nothing was heard yet: the cloud is asked"
+        assert not topics.link_problem, "nothing was heard yet: the cloud is asked"
         link = bridge.create_publisher(LinkState, "link_state", LATCHED)
         for state in (LinkState.LOST, LinkState.DEGRADED, LinkState.LOST, LinkState.CLOUD):
-            link.publish(LinkState(state=state))
-            bridge.until(lambda s=state: topics.is_link_lost is (s == LinkState.LOST))
+            link.publish(LinkState(state=state, detail="why"))
+            said = "the link is lost: why" if state == LinkState.LOST else ""
+            bridge.until(lambda said=said: topics.link_problem == said)
         bridge.destroy_publisher(link)
-        bridge.until(lambda: topics.is_link_lost)
+        bridge.until(lambda: topics.link_problem == "the cloud bridge is gone")
+
+
+def test_each_reason_for_which_nothing_is_decided_stands_with_the_instruction(
+    node: DrafterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[GoalStatus] = []
+    monkeypatch.setattr(node._topics, "publish_status", said.append)
+    monkeypatch.setattr(node._topics, "connect", None)  # each decision fails at once
+    node._on_instruction(String(data="find it"))
+
+    def told() -> str:
+        node._diagnose()
+        assert said[-1].state == "following"
+        return said[-1].detail
+
+    stamp = node.get_clock().now().to_msg()
+    raw = Image(encoding="yuv422", width=2, height=2, step=4, data=bytes(8))
+    raw.header.stamp = stamp
+    node._on_image(raw)
+    assert "encoding 'yuv422'" in told()
+    node._on_compressed(CompressedImage(data=frame()))
+    assert "header.stamp is 0" in told()
+
+    def told_of_good_pictures() -> str:
+        picture = CompressedImage(data=frame())
+        picture.header.stamp = node.get_clock().now().to_msg()
+        node._on_compressed(picture)
+        return told()
+
+    assert "stamp" not in told_of_good_pictures()
+    with Peer() as bridge:
+        link = bridge.create_publisher(LinkState, "link_state", LATCHED)
+        link.publish(LinkState(state=LinkState.LOST, detail="the token is refused"))
+        lost = "the link is lost: the token is refused"
+        bridge.until(lambda: told_of_good_pictures() == lost)
+        link.publish(LinkState(state=LinkState.CLOUD))
+        bridge.until(lambda: told_of_good_pictures() != lost)
+    node._on_instruction(String(data="stop"))  # nothing is decided while the node ends
+
+
+def test_a_ros_time_that_stands_still_is_said_by_a_node_and_with_the_instruction(
+    node: DrafterNode,
+) -> None:
+    for _ in range(3):
+        assert "ROS time" not in str(node._diagnose()), "this one goes on"
+    node.set_parameters([Parameter("use_sim_time", value=True)])
+    node._on_instruction(String(data="find it"))
+    node._diagnose()
+    health = node._diagnose()
+    assert "nothing publishes /clock" in str(health) and health.level == Level.ERROR
+    assert any(part.check == "clock" for part in health.parts), "a console prints it"
+    assert node._pilot._loop.blind.startswith("ROS time stands still")
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -224,6 +279,15 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         stops[1].publish(Bool(data=True))
         hear("stopped e_stop")
         stops[1].publish(Bool(data=False))
+        operator.spin(0.5)
+        instruction.publish(String(data="find the red box"))
+        hear("following find the red box")
+        navigator = operator.create_publisher(NavStatus, "nav_status", LATCHED)
+        navigator.publish(NavStatus(**NavigatorStatus("stopped", detail="e_stop is on").fields))
+        hear("stopped e_stop")  # which its publisher did not tell the drafter itself
+        instruction.publish(String(data="find the red box"))
+        hear("failed e_stop is on; publish the instruction again")
+        navigator.publish(NavStatus(**NavigatorStatus("idle", detail="released").fields))
         operator.spin(0.5)
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")

@@ -136,7 +136,11 @@ def test_what_is_wrong_with_pictures_is_said_and_passes(
         watch.on_frame(stamp * 10**6, data, at)
         health = watch.health(TOPICS, moving, at)
     assert health.level == level and words in str(health)
-    gone = watch.health(TOPICS, moving, at + 4.0)
+    watch.on_frame(10**9, data, at + 0.1, "their encoding is odd")
+    assert watch.health(TOPICS, moving, at + 0.1).message == "their encoding is odd"
+    watch.on_frame(0, data, at + 0.2)
+    assert "have no time: their header.stamp is 0" in str(watch.health(TOPICS, moving, at + 0.2))
+    gone = watch.health(TOPICS, moving, at + 4.2)
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, frame(99), at + 5.0)
     assert watch.health(TOPICS, moving, at + 5.0).level == Level.OK
@@ -213,6 +217,8 @@ FINE, PRESSED = (
         ({"missing": "odometry is missing"}, Level.ERROR, ("/odom", "driver")),
         ({"missing": "none", "holds": {E_STOP}}, Level.ERROR, ("none (/odom)", " | e_stop is on")),
         ({"timed": True}, Level.WARN, ("timed", "odom:=")),
+        ({"slow": "it comes 5 times"}, Level.WARN, ("it comes 5 times: see /odom",)),
+        ({"frame": "base_footprint"}, Level.WARN, ("'base_footprint'", "parameter base_frame")),
         (
             {"status": NavigatorStatus("stopped", "-", "it runs away"), "holds": {IMPLAUSIBLE}},
             Level.ERROR,

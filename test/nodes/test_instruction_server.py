@@ -163,8 +163,35 @@ def test_a_goal_that_no_drafter_takes_fails_and_is_taken_back(drafter: Drafter) 
 
 @pytest.mark.parametrize("stop", ["stop", "Halte-là !"])
 def test_the_goal_stop_stops_and_is_followed_by_nothing(drafter: Drafter, stop: str) -> None:
-    handle = drafter.ask(stop)
-    assert not handle.accepted and drafter.heard == [stop]
+    """A rejected goal has no reason; its result says it."""
+    ended, outcome, message = drafter.result(drafter.ask(stop))
+    assert (ended, outcome) == (GoalStatus.STATUS_ABORTED, "cancelled") and stop in message
+    assert drafter.heard == [stop] and not drafter.feedback
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "no decision on 'find it': 127.0.0.1:50151: the token is refused",
+        "camera: the pictures on /camera/image_raw cannot be used: encoding 'yuv422'",
+        "the navigator refused it: the camera's stamps are 3600.00 s ahead",
+        "the link is lost: no answer within 2 s",
+        "the robot is held: odometry is missing",
+    ],
+)
+def test_what_keeps_a_goal_from_its_decisions_is_fed_back_in_place_of_words(
+    drafter: Drafter, why: str
+) -> None:
+    """With a wrong token, thirteen messages had no words, and nothing else."""
+    handle = drafter.ask(BOX, follows=True)
+    drafter.say("following", BOX, why)
+    drafter.until(lambda: drafter.feedback[-1].words == why)
+    words = VerifiedTokens(request_id="r1", goal_id=f"of {BOX}", answer="action: search;")
+    drafter.words.publish(words)
+    drafter.until(lambda: drafter.feedback[-1].words == "action: search;")
+    assert {f.state for f in drafter.feedback} <= {"waiting", "following"}
+    drafter.say("done", BOX)
+    assert drafter.result(handle)[1] == "found"
 
 
 def start_again(drafter: Drafter) -> None:
@@ -201,6 +228,7 @@ def test_a_goal_waits_for_a_drafter_that_is_not_up(drafter: Drafter) -> None:
     not_up(drafter)
     handle = drafter.ask(BOX)
     time.sleep(2.5)  # more than the answer_timeout
+    drafter.until(lambda: drafter.feedback[-1].words == "the drafter has not started yet")
     start_again(drafter)
     drafter.until(lambda: any(f.state == "following" for f in drafter.feedback))
     drafter.say("done", BOX)

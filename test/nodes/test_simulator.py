@@ -7,6 +7,9 @@ import math
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,10 +22,15 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, LaserScan
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
+from edge_cloud_spec.bringup.graph import FLAT_FRAMES
+from edge_cloud_spec.lab.bench.flats import model, walk
 from edge_cloud_spec.lab.sim.camera import decode_jpeg
 from edge_cloud_spec.lab.sim.flat import make_flat
 from edge_cloud_spec.lab.sim.room import Room, make_room
-from edge_cloud_spec.lab.simulator.simulator import NO_TRANSFORMS
+from edge_cloud_spec.lab.simulator.simulator import FIRST, NO_TRANSFORMS
+from edge_cloud_spec.models import FLATS
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.prompt import ORDERS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 pytest.importorskip("mujoco")
@@ -125,6 +133,26 @@ def test_velocity_is_tracked_a_base_without_commands_stops_and_a_wall_is_felt(
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 0
     assert "Traceback" not in process.stderr.read()
+
+
+def test_in_the_first_flat_the_pair_does_what_the_readme_says_wherever_it_starts_exactly() -> None:
+    """The flat of seed 0 was given up after three minutes."""
+    readme = Path(__file__).parents[2] / "README.md"
+    assert '"{instruction: find the blue box}"' in readme.read_text("utf-8")
+    flat, random = make_flat(FIRST["flat"]), Random(1)
+    vlm = load(str(FLATS / "target"), threads=1)
+    for _ in range(3):
+        start = flat.room.start
+        near = replace(
+            start,
+            x=start.x + random.gauss(0, 0.02),
+            y=start.y + random.gauss(0, 0.02),
+            yaw=start.yaw + random.gauss(0, 0.03),
+        )
+        room = replace(flat.room, start=near, instruction="find the blue box")
+        begun = replace(flat, room=room)
+        result = walk(begun, model(begun, vlm, FLAT_FRAMES, ORDERS[1]))
+        assert result.judgement.success and result.decisions <= 15 and result.hidden
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.status import GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     FULL,
@@ -333,6 +335,44 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
     assert not loop.instruction
 
 
+PRESSED = NavigatorStatus("stopped", "-", "parameter x is wrong; e_stop is on", 8)
+RELEASED = NavigatorStatus("stopped", "-", AWAITS_INSTRUCTION, 9)
+HELD = NavigatorStatus("stopped", "-", "parameter x is wrong", 8)
+ENOUGH = RELEASE_S + 0.01
+STOPPED = GoalStatus("stopped", detail="e_stop; publish the instruction again to go on")
+
+
+@pytest.mark.parametrize("pressed", [[EStop(True)], [PRESSED], [EStop(True), PRESSED]])
+@pytest.mark.parametrize("released", [[EStop(False), RELEASED], [RELEASED, EStop(False)]])
+def test_an_e_stop_that_reached_the_drafter_or_the_navigator_alone_ends_what_is_followed(
+    pressed: list[Any], released: list[Any]
+) -> None:
+    """A volatile message of a publisher that ends at once reaches whom it has found by then."""
+    loop, apart = following(NavigatorStatus("idle", stops=7)), PRESSED not in pressed
+    play(loop, *((1.0, event) for event in pressed), (1.5, Tick()))
+    assert not loop.instruction and loop._published == STOPPED
+    play(loop, (2.0, Instruction(IT), []))
+    play(loop, (2.0 + ENOUGH, Tick(), [GoalStatus("failed", detail=E_STOP_IS_ON)]))
+    play(loop, *((3.0, event) for event in released if apart or event == RELEASED))
+    play(loop, (3.1, Instruction(IT)), (3.1 + ENOUGH, Tick(), []))
+    assert loop.instruction == IT
+
+
+def test_a_hold_of_another_cause_is_no_e_stop() -> None:
+    loop = following(NavigatorStatus("idle", stops=7))
+    play(loop, (1.0, HELD), (1.0 + ENOUGH, Tick(), []), (2.0, Instruction("find that")))
+    assert loop.instruction == "find that"
+
+
+def test_an_instruction_that_overtook_the_navigators_release_is_followed() -> None:
+    loop = following(NavigatorStatus("idle", stops=7))
+    play(loop, (1.0, EStop(True)), (1.1, EStop(False)), (1.2, Instruction(IT)), (1.3, PRESSED))
+    play(loop, (1.4, Tick()), (1.5, RELEASED), (1.2 + ENOUGH, Tick()))
+    assert loop.instruction == IT
+    play(loop, (2.0, PRESSED), (2.1, Tick()))
+    assert not loop.instruction, "of a later one it is told"
+
+
 # What is said of it
 
 
@@ -348,6 +388,28 @@ def test_a_trouble_is_said_with_the_instruction_while_it_lasts() -> None:
         f"following {IT}: no picture",
         f"following {IT}: the robot is held: e_stop",
     ]
+
+
+@given(st.floats(0.0, 2.0), st.floats(0.01, 0.5))
+def test_a_glitch_in_which_all_is_refused_ends_no_mission_and_is_said(
+    lasts: float, takes: float
+) -> None:
+    """A clock that was off for two seconds ended one: 20 decisions a second were refused."""
+    loop, now, decided, said = following(NavigatorStatus("idle", stops=7)), 0.0, 0, set[str]()
+    while now < lasts:
+        now += takes
+        loop.on(frame(f"{now}"), now)
+        if loop.take(f"r{decided}", now) is None:
+            continue
+        loop.on(Ended(SEARCH), now)
+        refused = NavigatorStatus("idle", f"r{decided}", "refused: its frame is 9 s ahead", 7)
+        said |= {line.detail for line in loop.on(refused, now) if isinstance(line, GoalStatus)}
+        decided += 1
+    assert loop.instruction == IT and decided <= 2 + lasts / loop.settings.retry
+    assert said <= {"the navigator refused it: its frame is 9 s ahead"}
+    assert bool(said) == (decided > 1), "one alone may be by chance"
+    play(loop, (now, NavigatorStatus("moving", f"r{decided - 1}", "search", 7)))
+    assert not decided or loop._published == followed(), "and it is over"
 
 
 def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:

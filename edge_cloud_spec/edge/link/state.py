@@ -22,8 +22,13 @@ from ..events import LinkLost, LinkUp
 
 PROBE_S = 1.0  # between two probes of a link that is not good
 IDLE_S = 5.0  # without an answer, after which a good link is probed
-# Faults made by the robot's own stream; they are not answers of the cloud.
-NO_ANSWER = ("unauthenticated", "not_a_verifier", "link_failed", "tls")
+# Faults made by the robot's own stream, which are no answers of the cloud, by a probe's causes.
+NO_ANSWER = {
+    "unauthenticated": "token",
+    "not_a_verifier": "not_a_verifier",
+    "link_failed": "link",
+    "tls": "tls",
+}
 # A probe cannot detect this, as it does not use the target.
 REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
 
@@ -73,7 +78,7 @@ class LinkState:
         The first answer may take ``first_s``; later ones are in time within ``deadline_s``.
         """
         self.quality = LinkQuality.DEGRADED
-        self._reason, self._advice = "the cloud has not answered yet", ""
+        self._reason, self._advice, self._cause = "the cloud has not answered yet", "", ""
         self.missed_answers = 0
         self._deadline_s = deadline_s
         self._in_time: deque[bool] = deque(maxlen=OF)  # whether the last answers were in time
@@ -100,6 +105,7 @@ class LinkState:
         """Record the cloud's answer after ``after_s``; refusal: why the cloud makes no
         decisions."""
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
+        self._advice = self._cause = ""
         late = f"answers take {after_s:.1f} s" if after_s > self._deadline_s else ""
         if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
@@ -112,30 +118,36 @@ class LinkState:
         elif self._in_a_row >= self._needed and now - self._since >= hold:
             self._improve(now)
         if refusal or late:
-            self._reason, self._advice = refusal or late, ""
+            self._reason = refusal or late
 
     def missed(self, now: float) -> None:
         """Record that no answer came within the deadline; ``now`` is monotonic, s."""
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
-        self._fall_silent(f"no answer within {self._deadline_s:g} s", now)
+        known = self._reason if self._broken else f"no answer within {self._deadline_s:g} s"
+        self._fall_silent(known, now)
 
-    def lost(self, reason: str, now: float, advice: str = "") -> None:
-        """Record that the connection broke or cannot be made; ``advice``: what to do, if known."""
+    def lost(self, reason: str, now: float, advice: str = "", cause: str = "") -> None:
+        """Record that the connection broke or cannot be made; ``advice``: what to do, if known.
+
+        ``cause``: one word for it, if it is known. One cause has several sentences: until an answer
+        comes, one with an advice stays, unless another cause, or another advice, is found.
+        """
         self._in_a_row = 0
         self._broken = True
-        self._fall_silent(reason, now, advice)
+        self._fall_silent(reason, now, advice, cause)
 
     def starting(self, now: float) -> bool:
         """Whether the first answer is not overdue yet."""
         return self._silent_since is not None and now < self._silent_since
 
-    def _fall_silent(self, reason: str, now: float, advice: str = "") -> None:
+    def _fall_silent(self, reason: str, now: float, advice: str = "", cause: str = "") -> None:
         if self._silent_since is None:
             self._silent_since = now
-        if not self.starting(now):
-            self._reason, self._advice = reason, advice
+        says_more = advice or not self._advice or cause not in ("", self._cause)
+        if says_more and not self.starting(now):
+            self._reason, self._advice, self._cause = reason, advice, cause
         self.tick(now)
 
     def tick(self, now: float) -> None:
@@ -162,7 +174,7 @@ class LinkState:
         else:
             self.quality = LinkQuality.CLOUD
             self._in_time.clear()
-        self._since, self._in_a_row, self._advice = now, 0, ""
+        self._since, self._in_a_row = now, 0
 
 
 class ReplyWatch:
@@ -242,7 +254,7 @@ class LinkMonitor:
                 self.state.tick(now)
             elif (fault := fault_of(item)) is not None and fault.code in NO_ANSWER:
                 self._watch.answered(request, now)
-                self.state.lost(fault.text, now)
+                self.state.lost(fault.text, now, cause=NO_ANSWER[fault.code])
             elif (kind := server_kind_of(item)) != "prediction":
                 if fault is not None and fault.code == "overloaded":
                     self._refusal = REFUSED.format(fault.text)
@@ -262,7 +274,7 @@ class LinkMonitor:
             self._probing |= due
             return due
 
-    def probed(self, problem: str, advice: str, after_s: float) -> None:
+    def probed(self, problem: str, advice: str, after_s: float, cause: str = "") -> None:
         """Record the probe's result; an empty ``problem``: the cloud answered."""
         with self._lock:
             now = self._clock()
@@ -271,7 +283,7 @@ class LinkMonitor:
             if self._watch.waiting:
                 return  # a decode measures more than a probe
             if problem:
-                self.state.lost(problem, now, advice)
+                self.state.lost(problem, now, advice, cause)
             else:
                 self._answered(after_s, now)
 

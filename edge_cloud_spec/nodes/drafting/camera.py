@@ -68,6 +68,7 @@ TYPES = {COMPRESSED: "sensor_msgs/msg/CompressedImage", RAW: "sensor_msgs/msg/Im
 COME = "pictures come"
 CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
+NO_STAMP = "their header.stamp is 0: have the driver stamp them, since an old one moves nothing"
 FROZEN_S = 2.0  # frames come, but their stamps have not gone on for so long
 MOVED_S = 2.0  # the robot moved for so long, and the picture's bytes are the same
 
@@ -180,6 +181,8 @@ class CameraWatch:
             return no_picture(topics)
         if self._came is None:
             return Health(Level.OK, "waiting for the first picture")
+        if not self._stamp:
+            return Health(Level.ERROR, f"the pictures on {name} have no time", NO_STAMP)
         if now - self._stamp_went_on > FROZEN_S:
             frozen = f"the pictures on {name} are frozen: their stamps do not go on"
             return Health(Level.ERROR, frozen, "restart the camera driver")

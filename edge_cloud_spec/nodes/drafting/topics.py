@@ -51,7 +51,7 @@ class DrafterTopics:
     def __init__(self, node: Node, tokenizer: Any) -> None:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
-        self._is_link_heard = self._is_link_lost = False
+        self._is_link_heard, self._link_problem = False, ""
         self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
@@ -70,19 +70,20 @@ class DrafterTopics:
         subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
 
         def on_link_state(message: LinkState) -> None:
-            self._is_link_heard = True
-            self._is_link_lost = message.state == LinkState.LOST
-            if self._is_link_lost:
+            is_lost = message.state == LinkState.LOST
+            problem = f"the link is lost: {message.detail}" if is_lost else ""
+            self._is_link_heard, self._link_problem = True, problem
+            if self._link_problem:
                 on_link_lost()
 
         subscriptions.subscribe(LinkState, LINK_STATE, on_link_state, LATCHED)
 
     @property
-    def is_link_lost(self) -> bool:
-        """Whether the bridge reports a lost link, or is gone itself."""
+    def link_problem(self) -> str:
+        """Why the link is lost, by the bridge or because that is gone; empty if it is not."""
         topic = self._node.resolve_topic_name(LINK_STATE)
         gone = self._is_link_heard and not self._node.count_publishers(topic)
-        return self._is_link_lost or gone
+        return self._link_problem or ("the cloud bridge is gone" if gone else "")
 
     def connect(self, decide: Decide, on_receive: OnReceive) -> TopicTransport:
         """The transport of one decision, whose messages carry the frame's stamp and the preset.

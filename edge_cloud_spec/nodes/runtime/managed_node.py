@@ -12,7 +12,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from std_msgs.msg import Bool
 
 from ...errors import TRACEBACKS, UserError, sentence
-from ...health import Health, Level
+from ...health import Health, Level, worst_of
 from .diagnostics import Diagnostics
 from .heartbeat import Pulse
 from .parameters import Parameters, refuse_unknown_parameters
@@ -22,6 +22,10 @@ from .subscription_thread import SubscriptionThread
 T = TypeVar("T")
 
 AUTOSTART = "autostart"
+STANDS = (
+    "ROS time stands still: use_sim_time is true, and nothing publishes /clock; start what "
+    "simulates, or leave use_sim_time out"
+)
 CLOSE_S = 0.5  # s that ``close`` waits for a transition
 _KINDS = ("publisher", "subscription", "timer", "service", "client")
 _SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -49,6 +53,8 @@ class ManagedNode(LifecycleNode):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.problem = ""  # why the last transition failed
+        self.clock_problem = ""
+        self._ros_time = -1  # ns, at the last look
         self.configured = False
         self.active = False
         self.started = ExitStack()
@@ -250,8 +256,12 @@ class ManagedNode(LifecycleNode):
     # Reports
 
     def _diagnose(self) -> Health:
+        before, self._ros_time = self._ros_time, self.get_clock().now().nanoseconds
+        self.clock_problem = STANDS if self._ros_time == before else ""
         if self.active:
-            return self.diagnose()
+            found = self.diagnose()
+            clock = Health(Level.ERROR, STANDS, check="clock")
+            return worst_of([*(found.parts or [found]), clock]) if self.clock_problem else found
         state = "inactive" if self.configured else "unconfigured"
         return Health(Level.WARN, f"{state}: {self.problem}" if self.problem else state)
 
