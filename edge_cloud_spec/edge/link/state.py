@@ -23,7 +23,12 @@ from ..events import LinkLost, LinkUp
 PROBE_S = 1.0  # between two probes of a link that is not good
 IDLE_S = 5.0  # without an answer, after which a good link is probed
 # Faults made by the robot's own stream, which are no answers of the cloud, by a probe's causes.
-NO_ANSWER = {"unauthenticated": "token", "not_a_verifier": "not_a_verifier", "link_failed": "link"}
+NO_ANSWER = {
+    "unauthenticated": "token",
+    "not_a_verifier": "not_a_verifier",
+    "link_failed": "link",
+    "tls": "tls",
+}
 # A probe cannot detect this, as it does not use the target.
 REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
 
