@@ -280,10 +280,8 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)
-    if (asked, limits["turn_speed"]) != (
-        settings.speed,
-        settings.turn_speed,
-    ) and not report.refused:
+    lower = asked < settings.speed or limits["turn_speed"] < settings.turn_speed
+    if lower and not report.refused:  # which says more
         report.notes.append(
             "it outruns its commands; limits.speed and limits.turn_speed are lower by that"
         )

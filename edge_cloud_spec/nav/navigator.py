@@ -49,7 +49,6 @@ from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP,
-    E_STOP_ON,
     FOLLOWING,
     IMPLAUSIBLE,
     INSTRUCTION,
@@ -229,7 +228,7 @@ class Navigator:
             case Words():
                 return self._hear(event, now)
             case EStop(on):
-                return self._latch(E_STOP, E_STOP_ON if on else "", now)
+                return self._latch(E_STOP, NavCode.E_STOP.value if on else "", now)
             case Hold(why, cause):
                 return self._latch(cause, why, now)
             case Instruction(text):

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
-E_STOP_ON = "e_stop is on"  # among what the detail names, apart by ;
 NOBODY = "-"
 MAX_REQUEST = 200  # characters
 
@@ -84,7 +83,7 @@ class NavigatorStatus:
     @property
     def e_stopped(self) -> bool:
         """Whether ``e_stop`` holds the navigator."""
-        return self.state == "stopped" and E_STOP_ON in self.detail.split("; ")
+        return self.state == "stopped" and self.code is NavCode.E_STOP
 
     @property
     def fields(self) -> dict[str, Any]:

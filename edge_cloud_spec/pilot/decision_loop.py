@@ -18,7 +18,6 @@ from ..nav.answer import CLAUSES, Dialect
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
-    E_STOP_ON,
     FAILED,
     FOLLOWING,
     INACTIVE,
@@ -33,7 +32,7 @@ SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did
 REMEMBERED = 64  # counts of the navigator
 RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
-E_STOP_IS_ON = f"{E_STOP_ON}; publish the instruction again after its release"
+E_STOP_IS_ON = f"{NavCode.E_STOP.value}; publish the instruction again after its release"
 
 FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
 EXPLAIN = (FULL, UNTIL_NEXT, NONE)

@@ -150,9 +150,9 @@ def test_refusals_without_end_do_not_fill_the_log_nor_block_whom_nobody_reads(
     process = start()  # its standard error is a pipe, and unread it takes 64 KB
     for number in range(300):
         bench.say(f"{'x' * 100};", f"bad{number}")
-        if number % 8 == 7:  # more of them than lines a second, however slow the machine is
+        if number % 8 == 7:  # not more at once than its queue holds
             bench.until(lambda n=number: bench.said("idle", f"bad{n}", "refused"))
-    time.sleep(1.1)  # a second in which others are written has begun
+    time.sleep(1.1)  # a second in which one more is written has begun, as a second is the least
     bench.say(f"{'x' * 100};", "last")
     bench.until(lambda: bench.said("idle", "last", "refused"))
     bench.say("action: turn left large;", "good")
