@@ -60,11 +60,13 @@ def rays_of_scan(
         )
     ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
     x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
-    bearings = np.arctan2(y, x)
+    with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray
+        ahead = np.where(x > 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
+        aside = np.where(y > 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
+    edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
-    seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
-    seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
-    rays = np.stack([bearings, seen, ends | near], 1)
+    far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
+    rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
     _telling(rays, len(ranges), mount, settings)
     if not (settings.beyond(ends_of(rays, mount))[ends] > EDGE).any():
         raise ValueError("no ray of the scan meets anything: all are inf; is it covered?")
