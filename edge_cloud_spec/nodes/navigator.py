@@ -10,19 +10,17 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.time import Time
-from sensor_msgs.msg import LaserScan, PointCloud2
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -43,7 +41,6 @@ from ..nav.events import (
     Instruction,
     Odometry,
     Report,
-    Scan,
     Show,
     Tick,
     Words,
@@ -52,7 +49,6 @@ from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import AGREE, Navigator
 from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
-from ..nav.sight import Rays
 from ..nav.status import START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
@@ -60,7 +56,7 @@ from ..throttle import Throttle
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT, Reports
-from .lidar import points_of_cloud, points_of_scan
+from .lidar import LIDARS, scan_of
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
 from .runtime.run import spin
@@ -75,7 +71,6 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
-LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
 LINES = 5  # of the log a second at most: a reader that does not read is not to block the robot
 TURN_ARROW = 0.5  # m
 
@@ -147,10 +142,9 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        for source, (kind, read) in LIDARS.items():
-            if topic := getattr(obstacles, source):
-                on_lidar = partial(self._on_lidar, source, read)
-                self.create_subscription(kind, topic, on_lidar, SENSOR_DATA)
+        for source in obstacles.promised:
+            on_lidar, topic = partial(self._on_lidar, source), getattr(obstacles, source)
+            self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
@@ -217,15 +211,11 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
 
-    def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
-        settings, rays, problem = self._config.value, np.empty((0, 3)), ""
-        try:
-            rays = read(message, settings.obstacles, settings.base_frame)
-        except ValueError as error:
-            problem = str(error)
-        stamp = Time.from_msg(message.header.stamp).nanoseconds
+    def _on_lidar(self, source: str, message: Any) -> None:
+        settings = self._config.value
+        scan = scan_of(source, message, settings.obstacles, settings.base_frame)
         with self._lock:
-            self._run(Scan(source, stamp, self._age(stamp), rays, problem))
+            self._run(replace(scan, age=self._age(scan.stamp)))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""
@@ -236,25 +226,26 @@ class NavigatorNode(ManagedNode):
             if self._output is not None and self._repeat < REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
-            self._listen()
+            if self._navigator.stop_latch.starting or self._wrong:
+                self._listen(self._unreached())
             self._run(Tick())
 
-    def _listen(self) -> None:
+    def _listen(self, unreached: Sequence[Health]) -> None:
         """Release the hold at start-up, once an active e_stop would have been received, and hold
         what can move no base, or would not be stopped.
 
         The time counts from the discovery of a node that could move the robot: a slow machine or
         network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
-        before: two processes may need seconds to discover each other.
+        before: two processes may need seconds to discover each other. A robot that drives is not
+        held for its guard alone.
         """
-        if not (self._navigator.stop_latch.starting or self._wrong):
-            return
-        now = time.monotonic()
-        why = "; ".join(str(each) for each in self._unreached() if each.level == Level.ERROR)
+        now, starting = time.monotonic(), self._navigator.stop_latch.starting
+        held = {BASE, GUARD} if starting or self._wrong else {BASE}
+        wrong = [each for each in unreached if each.level == Level.ERROR and each.check in held]
+        why = "; ".join(map(str, wrong))
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            starting = self._navigator.stop_latch.starting
             self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
@@ -329,11 +320,9 @@ class NavigatorNode(ManagedNode):
 
     def diagnose(self) -> Health:
         """The navigator's status, and counts of what was dropped."""
-        unreached = self._unreached() if time.monotonic() >= self._finds_until else []
+        unreached = self._unreached()
         with self._lock:
-            if any(each.check == BASE and each.level == Level.ERROR for each in unreached):
-                self._wrong = self._wrong or BASE  # so that it is looked at now
-                self._listen()
+            self._listen(unreached)
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
@@ -348,7 +337,7 @@ class NavigatorNode(ManagedNode):
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
-            unreached=unreached,
+            unreached=unreached if now >= self._finds_until else (),
             values={
                 **values,
                 "drive": self._config.value.drive,
