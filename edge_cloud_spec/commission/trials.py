@@ -6,7 +6,6 @@ The trials are functions that call each other. Each waits, one period at a time,
 
 from __future__ import annotations
 
-import cmath
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -124,7 +123,6 @@ class Commission:
         self._velocity = STILL
         self._drift = (0.0, 0.0, 0.0)
         self._start: Pose | None = None  # where the person agreed
-        self._undrifted = 0j  # m from there, if the drift is odometry's and not the base's
         self._slowest = [0.0, 0.0]
         self._answer: str | None = None
 
@@ -252,11 +250,8 @@ class Commission:
         poses.append((self._now, pose.x, pose.y, yaw + turned))
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
         start = self._start = self._start or poses[0]
-        lasted = self._now - start[0]
-        step = cmath.rect(1.0, -self._drift[TURN] * lasted) * complex(pose.x - x, pose.y - y)
-        self._undrifted += step
-        away = max(math.dist(poses[-1][1:3], start[1:3]), abs(self._undrifted))
-        drifted = self._drift[2] * lasted
+        drifted = self._drift[2] * (self._now - start[0])
+        away = math.dist(poses[-1][1:3], start[1:3])
         away += -drifted if self._velocity == STILL else drifted + AHEAD * self._velocity.speed
         if away > CIRCLE:
             raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}, drift included")
@@ -304,7 +299,7 @@ class Commission:
         for _ in range(GARBAGE):
             answer = self._ask(f"{text} Go on, with 2 m free around it? [y/n] ")
             if answer in ("y", "yes"):
-                self._start, self._undrifted = self.recording.poses[-1], 0j
+                self._start = self.recording.poses[-1]
                 return
             if answer in ("n", "no", "q"):
                 raise Stop("you said no")
