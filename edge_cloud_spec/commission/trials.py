@@ -215,23 +215,23 @@ class Commission:
     def _hear(self) -> None:
         for now, event in self.robot.period():
             self._now = now
-            if isinstance(event, PictureFeatures):
-                self.recording.frames.append(event)
-            elif isinstance(event, Scan):
-                self.recording.blind[event.source] = event.problem
-                if self._answer is not None and not event.problem:  # a person may take hours
-                    scans = self.recording.scans.setdefault(event.source, [])
-                    mount = getattr(self.recording.obstacles, f"{event.source}_at")
-                    ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
-                    scans.append((now, thinned(ends)))
-            elif isinstance(event, Odometry):
-                self._hear_odometry(event)
-            elif isinstance(event, Instruction):
-                self._answer = event.text
-            elif isinstance(event, Hold):
-                raise Stop(event.why)
-            elif isinstance(event, EStop) and event.on:
-                raise Stop("the e_stop was pressed")
+            match event:
+                case PictureFeatures():
+                    self.recording.frames.append(event)
+                case Scan(source):
+                    self.recording.blind[source] = event.problem
+                    if self._answer is not None and not event.problem:  # a person may take hours
+                        mount = getattr(self.recording.obstacles, f"{source}_at")
+                        ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
+                        self.recording.scans.setdefault(source, []).append((now, thinned(ends)))
+                case Odometry():
+                    self._hear_odometry(event)
+                case Instruction(text):
+                    self._answer = text
+                case Hold(why):
+                    raise Stop(why)
+                case EStop(on=True):
+                    raise Stop("the e_stop was pressed")
 
     def _hear_odometry(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses

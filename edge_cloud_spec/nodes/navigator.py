@@ -281,26 +281,27 @@ class NavigatorNode(ManagedNode):
     def _carry_out(self, effect: Effect) -> None:
         if self._output is None:
             return
-        if isinstance(effect, Drive):
-            self._repeat = REPEATS
-            self._watchdog.feed(effect.until, effect.stop_by)
-            self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
-            self._output.command(effect.velocity)
-        elif isinstance(effect, Halt):
-            self._output.stop(0)
-            self._pulse.publish(Bool(data=False))
-            self._watchdog.calm()
-            self._repeat = 1
-        elif isinstance(effect, Report):
-            self._reports.add(effect.problem, time.monotonic())
-        elif isinstance(effect, Show):
-            message = NavStatus(**effect.status.fields)
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._status.publish(message)
-            if effect.status.state in ("idle", "stopped"):
-                self._markers.publish(no_markers())
-        else:
-            self._announce(effect)
+        match effect:
+            case Drive(velocity):
+                self._repeat = REPEATS
+                self._watchdog.feed(effect.until, effect.stop_by)
+                self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
+                self._output.command(velocity)
+            case Halt():
+                self._output.stop(0)
+                self._pulse.publish(Bool(data=False))
+                self._watchdog.calm()
+                self._repeat = 1
+            case Report(problem):
+                self._reports.add(problem, time.monotonic())
+            case Show(status):
+                message = NavStatus(**status.fields)
+                message.header.stamp = self.get_clock().now().to_msg()
+                self._status.publish(message)
+                if status.state in ("idle", "stopped"):
+                    self._markers.publish(no_markers())
+            case Announce():
+                self._announce(effect)
 
     def _announce(self, announce: Announce) -> None:
         goal, now = announce.goal, self.get_clock().now()

@@ -180,28 +180,27 @@ class Entities:
         yield from self._state(DRAFTING, "", now)
 
     def _on_event(self, event: RunEvent, now: float) -> Iterator[Entity]:
-        if isinstance(event, RoundSettled):
-            round_ = event.round
-            for words in words_of_round(round_, event.decision.verified):
-                yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
-            trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
-            if trip > 0:
-                yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
-            if round_.verify:
-                yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
-                way_back = (trip - round_.verify) / 2 if trip > round_.verify else 0.0
-                ended = round_.answered - way_back
-                accepts = f"accepts {round_.accepted}"
-                yield from self._state(VERIFYING, accepts, ended - round_.verify)
-                yield from self._state(VERIFYING, "", ended)
-        elif isinstance(event, DecisionFinished):
-            decision = event.decision
-            text = f"decision {decision.number}: {decision.answer}"
-            yield _line(TOKENS, text, now, "answer", GREY)
-            yield Entity(UP, rr.Scalars(float(decision.stats["up_bytes"])), now)
-            yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
-        elif isinstance(event, ProblemReported):
-            yield _line(f"{LOG}/problem", event.text, now, "ERROR")
+        match event:
+            case RoundSettled(decision, round_):
+                for words in words_of_round(round_, decision.verified):
+                    yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
+                trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
+                if trip > 0:
+                    yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
+                if round_.verify:
+                    yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
+                    way_back = (trip - round_.verify) / 2 if trip > round_.verify else 0.0
+                    ended = round_.answered - way_back
+                    accepts = f"accepts {round_.accepted}"
+                    yield from self._state(VERIFYING, accepts, ended - round_.verify)
+                    yield from self._state(VERIFYING, "", ended)
+            case DecisionFinished(decision):
+                text = f"decision {decision.number}: {decision.answer}"
+                yield _line(TOKENS, text, now, "answer", GREY)
+                yield Entity(UP, rr.Scalars(float(decision.stats["up_bytes"])), now)
+                yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
+            case ProblemReported(text):
+                yield _line(f"{LOG}/problem", text, now, "ERROR")
 
     # Camera
 
