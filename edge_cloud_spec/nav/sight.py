@@ -131,11 +131,11 @@ class LidarSight:
         mount: Mount = getattr(settings, f"{source}_at")
         rays = rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
         ends, degrees = ends_of(rays, mount), np.degrees(rays[:, 0])
-        beyond = settings.beyond(ends)
+        beyond, spots = settings.beyond(ends), _degree(degrees)
         points = ends[(rays[:, 2] > 0.0) & (beyond > 0.0)]
         apart = np.abs((np.diff(degrees, append=0.0) + 180.0) % 360.0 - 180.0)
         spacing = float(np.median(apart)) if len(rays) else 0.0
-        counts, telling = _by_degree(degrees), _by_degree(degrees[beyond > EDGE])
+        counts, telling = (np.bincount(at, minlength=360) for at in (spots, spots[beyond > EDGE]))
         return cls(source, mount, points, counts, telling, spacing)
 
     def misses(self, points: Points) -> NDArray[np.bool_]:
@@ -149,8 +149,7 @@ class LidarSight:
             wide = int(self.spacing / 2 + 0.4)
             there = np.degrees(np.arctan2(y, x)) + np.arange(-wide, wide + 1)[:, None]
             return np.asarray((self.telling[_degree(there)] == 0).all(0))
-        apart = points[:, None] - self.points[None]
-        return np.asarray((np.hypot(*apart.T) > SAME).all(0))
+        return np.asarray((np.hypot(*(points[:, None] - self.points).T) > SAME).all(0))
 
     def blind(self, begin: int, end: int) -> str | None:
         """Why it does not see between these bearings (degrees to the left); empty: it does.
@@ -174,10 +173,6 @@ class LidarSight:
 
 def _degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.asarray(np.rint(bearings).astype(np.intp) % 360)
-
-
-def _by_degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
-    return np.bincount(_degree(bearings), minlength=360)
 
 
 def blindness(sights: Sequence[LidarSight], velocity: Velocity, reach: float) -> str:

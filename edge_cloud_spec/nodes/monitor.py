@@ -18,6 +18,7 @@ from rclpy.node import Node
 
 from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
+from .endpoints import endpoints_of
 from .health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
@@ -81,7 +82,11 @@ class MonitorNode(Node):
 
     def _look(self) -> None:
         now = time.monotonic()
-        faults = self._publisher_watch.look(self._publishers_by_topic(), now)
+        publishers = {
+            topic: [each.node for each in endpoints_of(self, [topic]) if each.publishes]
+            for topic in self._publisher_watch.owners
+        }
+        faults = self._publisher_watch.look(publishers, now)
         self._known = {topic: Health(Level.OK, "only its own node") for topic in self._known}
         self._known |= faults
         present = {
@@ -95,15 +100,6 @@ class MonitorNode(Node):
             self._shown, self._showed_at = levels, now
             good = Health(Level.OK, "all nodes speak, and nobody else in their place")
             self._diagnostics.show(worst_of([good, *found.values()]), found)
-
-    def _publishers_by_topic(self) -> dict[str, list[str]]:
-        return {
-            topic: [
-                f"{info.node_namespace.rstrip('/')}/{info.node_name}"
-                for info in self.get_publishers_info_by_topic(topic)
-            ]
-            for topic in self._publisher_watch.owners
-        }
 
 
 @dataclass

@@ -51,9 +51,8 @@ class StopGuardNode(Node):
         """``options``: rclpy's options of a node. Raises UserError."""
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
-        self._silence, self._fired = settings.silence, 0
+        self._settings, self._fired = settings, 0
         self._fired_at = -math.inf
-        self._output_text = settings.output.text(settings.base_frame)
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -66,7 +65,7 @@ class StopGuardNode(Node):
         self._timer.cancel()
         if moving.data:
             self._repeat = LOOK
-            self._ring_in(self._silence)
+            self._ring_in(self._settings.silence)
 
     def _ring_in(self, seconds: float) -> None:
         self._timer.timer_period_ns = round(seconds * 1e9)
@@ -86,11 +85,12 @@ class StopGuardNode(Node):
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
-        values = {"fired": self._fired, OUTPUT: self._output_text}
+        settings = self._settings
+        values = {"fired": self._fired, OUTPUT: settings.output.text(settings.base_frame)}
         if time.monotonic() - self._fired_at < REPORT_S:
             said = (
-                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
-                "commanded zeros"
+                f"the robot moved and the navigator was silent for {settings.silence:g} s: the "
+                "guard commanded zeros"
             )
             advice = "see the navigator's log, and the machine's load"
             return Health(Level.WARN, said, advice, values, check="pulse")
