@@ -130,26 +130,23 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
     for speed, far, took in found.stopping:
         at = f"{name}: stops from {unit}/s".format(each * speed)
         report.tell(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
-    if (found.drift or 0.0) > DRIFTS[axis]:
-        moving = unit.format(each * (found.drift or 0.0))
-        report.refused.append(
-            f"it moves though it is told to stand, {moving}/s: trim it, or have its driver stand"
-        )
     told = report.told if axis == MOVE and report.told else 1.0
     least, most = (pick((*found.ratios, 1.0)) / told for pick in (min, max))
     mean = float(np.mean(found.ratios or 1.0)) / told
-    if mean > FASTEST[0] or most > FASTEST[1]:
-        report.refused.append(
-            f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
-            f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
-        )
+    refusals = {
+        f"it moves though it is told to stand, {unit.format(each * (found.drift or 0.0))}/s: "
+        "trim it, or have its driver stand": (found.drift or 0.0) > DRIFTS[axis],
+        f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
+        f"({FASTEST[1]:g} in one direction): {SET_SCALE}": mean > FASTEST[0] or most > FASTEST[1],
+        f"{name}: {BLOCKED}": (found.braking or 0.0) < NO_FIGURE
+        or any(run.blocked for run in found.runs),
+    }
+    report.refused += [sentence for sentence, holds in refusals.items() if holds]
     if least < 1 / SHARE:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
         )
-    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
-        report.refused.append(f"{name}: {BLOCKED}")
 
 
 def _lag(value: float | None) -> float | None:
