@@ -63,7 +63,7 @@ def rays_of_scan(
     with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray
         ahead = np.where(x > 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
         aside = np.where(y > 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
-    edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
+        edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
     far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
     rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
