@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ..health import Health, Level, worst_of
@@ -22,7 +21,7 @@ from .endpoints import endpoints_of
 from .health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import RELIABLE
+from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
 LOOK_S = 0.25  # between two looks at the graph; what is found is published at once
@@ -66,8 +65,7 @@ class MonitorNode(Node):
         self._showed_at = -PERIOD_S
         self._diagnostics = Diagnostics(self)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, RELIABLE)
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(LOOK_S, self._look, clock=steady)
+        self.create_timer(LOOK_S, self._look, clock=STEADY)
 
     def _full(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.get_namespace().rstrip('/')}/{name}"

@@ -18,7 +18,6 @@ from typing import Any
 
 from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
-from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.time import Time
 from std_msgs.msg import Bool, ColorRGBA, String
@@ -58,7 +57,7 @@ from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT, Reports
 from .lidar import LIDARS, scan_of
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -145,7 +144,7 @@ class NavigatorNode(ManagedNode):
         for source in obstacles.promised:
             on_lidar, topic = partial(self._on_lidar, source), getattr(obstacles, source)
             self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
-        self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.create_timer(PERIOD, self._on_tick, clock=STEADY)
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
         instructions.start()

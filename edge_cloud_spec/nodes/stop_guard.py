@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
@@ -24,7 +23,7 @@ from .base_output import OutputSettings, make_output
 from .health import OUTPUT, REPORT_S
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import RELIABLE
+from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
 LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
@@ -55,8 +54,7 @@ class StopGuardNode(Node):
         self._fired_at = -math.inf
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timer = self.create_timer(settings.silence, self._on_silence, clock=steady)
+        self._timer = self.create_timer(settings.silence, self._on_silence, clock=STEADY)
         self._timer.cancel()
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
         Diagnostics(self).report(self._diagnose)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ...health import Health, Level
 from ..health import HealthConsole
-from .qos import RELIABLE
+from .qos import RELIABLE, STEADY
 
 PERIOD_S = 1.0
 INSTANCE = "instance"  # the key of a number that each start of a node draws anew
@@ -39,8 +38,7 @@ class Diagnostics:
 
     def report(self, health: Callable[[], Health]) -> None:
         """Publish the result of ``health()`` once a second, in the executor."""
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=steady)
+        self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=STEADY)
 
     def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
         """Publish this health, and log its changes.

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import rclpy
-from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -22,6 +21,7 @@ from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
+from .qos import STEADY
 from .transport import udp_alone
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
@@ -59,7 +59,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             rclpy.try_shutdown()
             leave(CANNOT_START)
         pulses = getattr(node, "pulses", [Pulse("executor")])
-        node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        node.create_timer(CHECK_S, pulses[0].beat, clock=STEADY)
         watch(pulses, stop)
         service = _Service(node, stop)
         service.start()
