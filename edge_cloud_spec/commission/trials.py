@@ -459,8 +459,10 @@ class Commission:
     def _faster(self, axis: int, most: float) -> None:
         least = min(self._easy(axis, EASY[axis]), most)
         for speed in sorted({least, (least + most) / 2, most}):
-            ratio = axis_figures(self.recording, axis).fastest
-            too_far = axis == MOVE and not self._stands_from(speed)
+            found = axis_figures(self.recording, axis)
+            ratio, braking = found.fastest, max(0.0, found.braking or 0.0)
+            stops_within = (found.overshoot or 0.0) + speed * (REACTION * ratio + braking)
+            too_far = axis == MOVE and stops_within > self.settings.stops_within
             if too_far or speed * ratio > FASTEST[1] * most:
                 why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
                 self.robot.say(f"  {speed:.2g} {RATES[axis]} is too fast to {why}")
@@ -469,12 +471,6 @@ class Commission:
                 for sign in (1, -1):
                     self._drive(axis, sign * speed, seconds)
                 self._home()
-
-    def _stands_from(self, speed: float) -> bool:
-        found = axis_figures(self.recording, MOVE)
-        lasts = REACTION * found.fastest + max(0.0, found.braking or 0.0)
-        beyond = (found.overshoot or 0.0) + speed * lasts
-        return beyond <= self.settings.stops_within
 
     def _look(self) -> None:
         speed = self._easy(TURN, self.settings.turn_speed / 2)

@@ -297,8 +297,9 @@ class NavigatorNode(ManagedNode):
                 message = NavStatus(**status.fields)
                 message.header.stamp = self.get_clock().now().to_msg()
                 self._status.publish(message)
-                if status.state in ("idle", "stopped"):
-                    self._markers.publish(no_markers())
+                if status.state in ("idle", "stopped"):  # the last action's are removed
+                    gone = Marker(ns="action", action=Marker.DELETEALL)
+                    self._markers.publish(MarkerArray(markers=[gone]))
             case Announce():
                 self._announce(effect)
 
@@ -360,11 +361,6 @@ def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
     words.pose.position.z = 0.6
     words.text = text
     return MarkerArray(markers=[arrow, words] if any(tip) else [words])
-
-
-def no_markers() -> MarkerArray:
-    """A message that removes the markers of the last action."""
-    return MarkerArray(markers=[Marker(ns="action", action=Marker.DELETEALL)])
 
 
 def _marker(number: int, kind: int, frame: str, now: Time, scale: Vector3) -> Marker:
