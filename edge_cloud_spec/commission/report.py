@@ -15,7 +15,6 @@ import numpy as np
 import yaml
 
 from ..errors import UserError
-from ..nav.footprint import SOURCES
 from ..nav.motion import REACTION, SHARE, Axis, Limits
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
 from ..share import page
@@ -107,9 +106,8 @@ def report_of(recording: TrialMeasurements, settings: TrialSettings) -> Commissi
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
     _tell_base(report, recording)
     _tell_camera(report, recording)
-    for source in SOURCES:
-        if getattr(recording.obstacles, source):
-            _tell_lidar(report, recording, source)
+    for source in recording.obstacles.promised:
+        _tell_lidar(report, recording, source)
     report.parameters = _parameters(report, settings)
     return report
 

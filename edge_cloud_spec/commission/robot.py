@@ -73,8 +73,8 @@ class RosRobot:
             raise UserError(f"{args.parameters}: {error}") from None
         self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
         self._looked = dict.fromkeys(LIDARS, 0.0)
-        for source in self.obstacles.promised:
-            on_lidar, topic = partial(self._on_lidar, source), getattr(self.obstacles, source)
+        for source, topic in zip(self.obstacles.promised, self.obstacles.topics, strict=True):
+            on_lidar = partial(self._on_lidar, source)
             self._pictures.subscribe(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._pictures.subscribe(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)

@@ -141,8 +141,8 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        for source in obstacles.promised:
-            on_lidar, topic = partial(self._on_lidar, source), getattr(obstacles, source)
+        for source, topic in zip(obstacles.promised, obstacles.topics, strict=True):
+            on_lidar = partial(self._on_lidar, source)
             self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self.create_timer(PERIOD, self._on_tick, clock=STEADY)
         self._on_parameters()
