@@ -85,14 +85,12 @@ class MonitorNode(Node):
             for topic in self._publisher_watch.owners
         }
         faults = self._publisher_watch.look(publishers, now)
-        self._known = {topic: Health(Level.OK, "only its own node") for topic in self._known}
-        self._known |= faults
+        self._known = dict.fromkeys(self._known, Health(Level.OK, "only its own node")) | faults
         present = {
             f"{namespace.rstrip('/')}/{name}"
             for name, namespace in self.get_node_names_and_namespaces()
         }
-        found = {**self._heartbeats.look(present, now), **self._known}
-        found |= output_health(self._outputs)
+        found = self._heartbeats.look(present, now) | self._known | output_health(self._outputs)
         levels = {name: health.level for name, health in found.items()}
         if levels != self._shown or now - self._showed_at >= PERIOD_S:
             self._shown, self._showed_at = levels, now
