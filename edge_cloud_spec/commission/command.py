@@ -27,15 +27,14 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bag", type=Path, help="no drive: the same figures as far as this bag has them"
     )
-    parser.add_argument(
-        "--cmd-vel", default="", metavar="TOPIC", help="of velocity commands (cmd_vel)"
-    )
-    parser.add_argument("--odom", default="", metavar="TOPIC", help="of odometry (odom)")
-    parser.add_argument(
-        "--camera", default="", metavar="TOPIC", help="of pictures (camera/image_raw/compressed)"
-    )
-    parser.add_argument("--scan", default="", metavar="TOPIC", help="as the launch's scan:=")
-    parser.add_argument("--points", default="", metavar="TOPIC", help="as the launch's points:=")
+    for topic, about in (
+        ("--cmd-vel", "of velocity commands (cmd_vel)"),
+        ("--odom", "of odometry (odom)"),
+        ("--camera", "of pictures (camera/image_raw/compressed)"),
+        ("--scan", "as the launch's scan:="),
+        ("--points", "as the launch's points:="),
+    ):
+        parser.add_argument(topic, default="", metavar="TOPIC", help=about)
     parser.add_argument("--namespace", default="", metavar="NS", help="of these topics")
     parser.add_argument(
         "--parameters",

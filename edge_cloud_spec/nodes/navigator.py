@@ -328,8 +328,7 @@ class NavigatorNode(ManagedNode):
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing = navigator.odometer.problem(now)
             unseen = navigator.obstacles.missing(now)
-            values = {**navigator.counts, "watchdog": self._watchdog.fired}
-            values["reports"] = self._reports.count
+            counts = {**navigator.counts, "watchdog": self._watchdog.fired}
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
@@ -340,7 +339,8 @@ class NavigatorNode(ManagedNode):
             parameters="; ".join(self._config.problems.values()),
             unreached=unreached if now >= self._finds_until else (),
             values={
-                **values,
+                **counts,
+                "reports": self._reports.count,
                 "drive": self._config.value.drive,
                 OUTPUT: self._config.value.output.text(self._base_frame),
                 "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
