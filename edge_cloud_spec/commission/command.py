@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from ..errors import UserError, check_installed, check_writable, exit_status
@@ -81,11 +82,8 @@ def _drive(args: argparse.Namespace, settings: TrialSettings) -> tuple[TrialMeas
     robot = RosRobot(args)
     commission = Commission(robot, settings)
     commission.recording.obstacles = robot.obstacles
-    with signals_as_event() as robot.interrupted:
-        try:
-            return commission.recording, commission.run()
-        finally:
-            robot.close()
+    with signals_as_event() as robot.interrupted, closing(robot):
+        return commission.recording, commission.run()
 
 
 def main() -> int:

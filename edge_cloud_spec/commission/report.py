@@ -263,9 +263,8 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     faster, turning = (found.fastest for found in report.axes)
     # What it needed at the speeds that it may have, so that Axis.stopping is never less.
     beyond = REACTION * (faster - 1.0) - max(0.0, moves.braking or 0.0)
-    ways = [far + speed * beyond for speed, far, _ in moves.stopping]
-    slow = [way for way, (speed, *_) in zip(ways, moves.stopping, strict=True) if speed <= tried]
-    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *slow])):.3f}")
+    ways = [far + speed * beyond for speed, far, _ in moves.stopping if speed <= tried]
+    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *ways])):.3f}")
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)

@@ -68,9 +68,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
                 pass
         finally:
             stop.set()
-            close = getattr(node, "close", None)
-            if close is not None:
-                close()
+            getattr(node, "close", lambda: None)()
             service.close()
             node.destroy_node()
             rclpy.try_shutdown()
