@@ -55,12 +55,13 @@ class Diagnostics:
     def _log(self, health: Health) -> None:
         logger = self._node.get_logger()
         for level, line in self._console.look(health.parts or (health,), time.monotonic()):
-            if level == Level.OK:  # rclpy wants one severity for each line of code
-                logger.info(line)
-            elif level == Level.WARN:
-                logger.warning(line)
-            else:
-                logger.error(line)
+            match level:  # rclpy wants one severity for each line of code
+                case Level.OK:
+                    logger.info(line)
+                case Level.WARN:
+                    logger.warning(line)
+                case _:
+                    logger.error(line)
 
     def _status(self, name: str, health: Health) -> DiagnosticStatus:
         given = str(self._node.get_parameter("hardware_id").value)
