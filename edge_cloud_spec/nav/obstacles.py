@@ -141,8 +141,7 @@ class Obstacles:
         for source in footprint.promised:
             seen = self._seen[source]
             points, margin = self._here(seen, now)
-            age = max(FRESH, now - seen.taken)
-            rate, keeps, lasts = footprint.stopping(wanted, limits, age)
+            rate, keeps, lasts = footprint.stopping(wanted, limits, max(FRESH, now - seen.taken))
             seconds = footprint.seconds_to(points, wanted, margin)
             allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
             if allowed < share:
