@@ -61,8 +61,8 @@ def rays_of_scan(
     ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
     x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
     with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray
-        ahead = np.where(x > 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
-        aside = np.where(y > 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
+        ahead = np.where(x >= 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
+        aside = np.where(y >= 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
         edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
     far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
