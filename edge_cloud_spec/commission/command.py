@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from ..errors import UserError, check_installed, check_writable, exit_status
@@ -27,15 +28,14 @@ def add_commission_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bag", type=Path, help="no drive: the same figures as far as this bag has them"
     )
-    parser.add_argument(
-        "--cmd-vel", default="", metavar="TOPIC", help="of velocity commands (cmd_vel)"
-    )
-    parser.add_argument("--odom", default="", metavar="TOPIC", help="of odometry (odom)")
-    parser.add_argument(
-        "--camera", default="", metavar="TOPIC", help="of pictures (camera/image_raw/compressed)"
-    )
-    parser.add_argument("--scan", default="", metavar="TOPIC", help="as the launch's scan:=")
-    parser.add_argument("--points", default="", metavar="TOPIC", help="as the launch's points:=")
+    for topic, about in (
+        ("--cmd-vel", "of velocity commands (cmd_vel)"),
+        ("--odom", "of odometry (odom)"),
+        ("--camera", "of pictures (camera/image_raw/compressed)"),
+        ("--scan", "as the launch's scan:="),
+        ("--points", "as the launch's points:="),
+    ):
+        parser.add_argument(topic, default="", metavar="TOPIC", help=about)
     parser.add_argument("--namespace", default="", metavar="NS", help="of these topics")
     parser.add_argument(
         "--parameters",
@@ -82,11 +82,8 @@ def _drive(args: argparse.Namespace, settings: TrialSettings) -> tuple[TrialMeas
     robot = RosRobot(args)
     commission = Commission(robot, settings)
     commission.recording.obstacles = robot.obstacles
-    with signals_as_event() as robot.interrupted:
-        try:
-            return commission.recording, commission.run()
-        finally:
-            robot.close()
+    with signals_as_event() as robot.interrupted, closing(robot):
+        return commission.recording, commission.run()
 
 
 def main() -> int:

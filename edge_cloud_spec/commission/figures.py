@@ -278,8 +278,8 @@ def axis_figures(recording: TrialMeasurements, axis: int) -> AxisFigures:
         for run in follows
     ]
     slowest = slowest_of(heard, axis)
-    goes = [(run, found) for run in heard if run.speed > LOWEST[axis] and (found := run.steady)]
-    goes = [one for one in goes if one[0].speed > (slowest or 0.0)]
+    moves = [run for run in heard if run.speed > max(LOWEST[axis], slowest or 0.0)]
+    goes = [(run, found) for run in moves if (found := run.steady)]
     both = [_ratio([one for one in goes if one[0].sign == sign]) for sign in (-1.0, 1.0)]
     stopping: dict[float, list[Run]] = {}
     for run in sorted(stops, key=lambda one: one.speed):

@@ -16,7 +16,6 @@ import yaml
 
 from ..errors import UserError
 from ..nav.clock_offset import ANOTHER_TIME, clock_sentence
-from ..nav.footprint import SOURCES
 from ..nav.motion import REACTION, SHARE, Axis, Limits
 from ..nav.odometer import SLOWEST
 from ..nav.settings import CONTINUOUS, STOP_AND_GO
@@ -109,9 +108,8 @@ def report_of(recording: TrialMeasurements, settings: TrialSettings) -> Commissi
     _tell_axis(report, TURN, "turns", "{:.1f} degrees", math.degrees(1.0))
     _tell_base(report, recording)
     _tell_camera(report, recording)
-    for source in SOURCES:
-        if getattr(recording.obstacles, source):
-            _tell_lidar(report, recording, source)
+    for source in recording.obstacles.promised:
+        _tell_lidar(report, recording, source)
     report.parameters = _parameters(report, settings)
     return report
 
@@ -132,22 +130,19 @@ def _tell_axis(report: CommissionReport, axis: int, name: str, unit: str, each: 
     for speed, far, took in found.stopping:
         at = f"{name}: stops from {unit}/s".format(each * speed)
         report.tell(at, (each * max(0.0, far), took), f"within {unit} and {{:.2f}} s")
-    if (found.drift or 0.0) > DRIFTS[axis]:
-        moving = unit.format(each * (found.drift or 0.0))
-        report.refused.append(
-            f"it moves though it is told to stand, {moving}/s: trim it, or have its driver stand"
-        )
     told = report.told if axis == MOVE and report.told else 1.0
     least, most = (pick((*found.ratios, 1.0)) / told for pick in (min, max))
     mean = float(np.mean(found.ratios or 1.0)) / told
-    if mean > FASTEST[0] or most > FASTEST[1]:
-        report.refused.append(
-            f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
-            f"({FASTEST[1]:g} in one direction): {SET_SCALE}"
-        )
-    if any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE:
-        report.refused.append(f"{name}: {BLOCKED}")
-    elif least < 1 / SHARE:
+    is_blocked = any(run.blocked for run in found.runs) or (found.braking or 0.0) < NO_FIGURE
+    refusals = {
+        f"it moves though it is told to stand, {unit.format(each * (found.drift or 0.0))}/s: "
+        "trim it, or have its driver stand": (found.drift or 0.0) > DRIFTS[axis],
+        f"{name}: it goes up to {most:.2f} of its commands; {FASTEST[0]:g} is the bound "
+        f"({FASTEST[1]:g} in one direction): {SET_SCALE}": mean > FASTEST[0] or most > FASTEST[1],
+        f"{name}: {BLOCKED}": is_blocked,
+    }
+    report.refused += [sentence for sentence, holds in refusals.items() if holds]
+    if least < 1 / SHARE and not is_blocked:
         report.notes.append(
             f"{name}: it goes {least:.2f} of its commands, at least one way, so a step ends short "
             f"of its goal: {SET_SCALE}"
@@ -274,9 +269,8 @@ def _parameters(report: CommissionReport, settings: TrialSettings) -> dict[str, 
     faster, turning = (found.fastest for found in report.axes)
     # What it needed at the speeds that it may have, so that Axis.stopping is never less.
     beyond = REACTION * (faster - 1.0) - max(0.0, moves.braking or 0.0)
-    ways = [far + speed * beyond for speed, far, _ in moves.stopping]
-    slow = [way for way, (speed, *_) in zip(ways, moves.stopping, strict=True) if speed <= tried]
-    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *slow])):.3f}")
+    ways = [far + speed * beyond for speed, far, _ in moves.stopping if speed <= tried]
+    move["overshoot"] = float(f"{min(1.0, max([move.get('overshoot', 0.0), *ways])):.3f}")
     fastest = Limits(**limits, move=Axis(**move), turn=Axis(**turn))
     asked = round(settings.speed / faster, 2)  # the base goes faster than its command
     limits["turn_speed"] = round(settings.turn_speed / turning, 2)

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,14 @@ from std_msgs.msg import Bool
 
 from ..bringup.graph import ParameterFile, full_name
 from ..errors import UserError
-from ..nav.events import EStop, Hold, Instruction, Odometry, Scan, Tick
+from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
 from ..nav.motion import PERIOD
 from ..nav.pose import Velocity, pose_of
-from ..nav.sight import Rays
 from ..nav.watchdog import Watchdog
 from ..nodes.base_output import SPORT_TOPIC, make_output
 from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
-from ..nodes.navigator import LIDARS, NodeSettings
+from ..nodes.lidar import LIDARS, scan_of
+from ..nodes.navigator import NodeSettings
 from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.runtime.parameters import changed
 from ..nodes.runtime.qos import EVERY_PUBLISHER, SENSOR_DATA
@@ -73,10 +73,9 @@ class RosRobot:
             raise UserError(f"{args.parameters}: {error}") from None
         self._stops, self._pictures = SubscriptionThread(node), SubscriptionThread(node)
         self._looked = dict.fromkeys(LIDARS, 0.0)
-        for source, (kind, read) in LIDARS.items():
-            if topic := getattr(self.obstacles, source):
-                on_lidar = partial(self._on_lidar, source, read)
-                self._pictures.subscribe(kind, topic, on_lidar, SENSOR_DATA)
+        for source, topic in zip(self.obstacles.promised, self.obstacles.topics, strict=True):
+            on_lidar = partial(self._on_lidar, source)
+            self._pictures.subscribe(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
         self._stops.subscribe(Bool, "e_stop", self._on_e_stop, *EVERY_PUBLISHER)
         self._pictures.subscribe(CompressedImage, COMPRESSED, self._on_picture, SENSOR_DATA)
         self._pictures.subscribe(Image, RAW, self._on_picture, SENSOR_DATA)
@@ -156,14 +155,10 @@ class RosRobot:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
         self._hear(Odometry(pose_of(message.pose.pose), stamp, self._now() - stamp / 1e9))
 
-    def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
-        if time.monotonic() - self._looked[source] < EVERY:
-            return
-        self._looked[source] = time.monotonic()
-        try:
-            self._hear(Scan(source, 0, rays=read(message, self.obstacles, self._base_frame)))
-        except ValueError as error:
-            self._hear(Scan(source, 0, problem=str(error)))
+    def _on_lidar(self, source: str, message: Any) -> None:
+        if time.monotonic() - self._looked[source] >= EVERY:
+            self._looked[source] = time.monotonic()
+            self._hear(scan_of(source, message, self.obstacles, self._base_frame))
 
     def _on_picture(self, message: Any) -> None:
         came, kind = self._now(), type(message).__name__

@@ -6,7 +6,6 @@ The trials are functions that call each other. Each waits, one period at a time,
 
 from __future__ import annotations
 
-import cmath
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -124,7 +123,6 @@ class Commission:
         self._velocity = STILL
         self._drift = (0.0, 0.0, 0.0)
         self._start: Pose | None = None  # where the person agreed
-        self._undrifted = 0j  # m from there, if the drift is odometry's and not the base's
         self._slowest = [0.0, 0.0]
         self._answer: str | None = None
 
@@ -217,23 +215,23 @@ class Commission:
     def _hear(self) -> None:
         for now, event in self.robot.period():
             self._now = now
-            if isinstance(event, PictureFeatures):
-                self.recording.frames.append(event)
-            elif isinstance(event, Scan):
-                self.recording.blind[event.source] = event.problem
-                if self._answer is not None and not event.problem:  # a person may take hours
-                    scans = self.recording.scans.setdefault(event.source, [])
-                    mount = getattr(self.recording.obstacles, f"{event.source}_at")
-                    ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
-                    scans.append((now, thinned(ends)))
-            elif isinstance(event, Odometry):
-                self._hear_odometry(event)
-            elif isinstance(event, Instruction):
-                self._answer = event.text
-            elif isinstance(event, Hold):
-                raise Stop(event.why)
-            elif isinstance(event, EStop) and event.on:
-                raise Stop("the e_stop was pressed")
+            match event:
+                case PictureFeatures():
+                    self.recording.frames.append(event)
+                case Scan(source):
+                    self.recording.blind[source] = event.problem
+                    if self._answer is not None and not event.problem:  # a person may take hours
+                        mount = getattr(self.recording.obstacles, f"{source}_at")
+                        ends = ends_of(event.rays[event.rays[:, 2] > 0.0], mount)
+                        self.recording.scans.setdefault(source, []).append((now, thinned(ends)))
+                case Odometry():
+                    self._hear_odometry(event)
+                case Instruction(text):
+                    self._answer = text
+                case Hold(why):
+                    raise Stop(why)
+                case EStop(on=True):
+                    raise Stop("the e_stop was pressed")
 
     def _hear_odometry(self, event: Odometry) -> None:
         pose, poses = event.pose, self.recording.poses
@@ -252,11 +250,8 @@ class Commission:
         poses.append((self._now, pose.x, pose.y, yaw + turned))
         self.recording.stamps.append((event.stamp / 1e9, event.stamp / 1e9 + event.age))
         start = self._start = self._start or poses[0]
-        lasted = self._now - start[0]
-        step = cmath.rect(1.0, -self._drift[TURN] * lasted) * complex(pose.x - x, pose.y - y)
-        self._undrifted += step
-        away = max(math.dist(poses[-1][1:3], start[1:3]), abs(self._undrifted))
-        drifted = self._drift[2] * lasted
+        drifted = self._drift[2] * (self._now - start[0])
+        away = math.dist(poses[-1][1:3], start[1:3])
         away += -drifted if self._velocity == STILL else drifted + AHEAD * self._velocity.speed
         if away > CIRCLE:
             raise Stop(f"it came to {away:.2f} m from its start, of {CIRCLE:g}, drift included")
@@ -304,7 +299,7 @@ class Commission:
         for _ in range(GARBAGE):
             answer = self._ask(f"{text} Go on, with 2 m free around it? [y/n] ")
             if answer in ("y", "yes"):
-                self._start, self._undrifted = self.recording.poses[-1], 0j
+                self._start = self.recording.poses[-1]
                 return
             if answer in ("n", "no", "q"):
                 raise Stop("you said no")
@@ -464,8 +459,10 @@ class Commission:
     def _faster(self, axis: int, most: float) -> None:
         least = min(self._easy(axis, EASY[axis]), most)
         for speed in sorted({least, (least + most) / 2, most}):
-            ratio = axis_figures(self.recording, axis).fastest
-            too_far = axis == MOVE and not self._stands_from(speed)
+            found = axis_figures(self.recording, axis)
+            ratio, braking = found.fastest, max(0.0, found.braking or 0.0)
+            stops_within = (found.overshoot or 0.0) + speed * (REACTION * ratio + braking)
+            too_far = axis == MOVE and stops_within > self.settings.stops_within
             if too_far or speed * ratio > FASTEST[1] * most:
                 why = "stand within its bound" if too_far else f"try, as it goes {ratio:.2f} of it"
                 self.robot.say(f"  {speed:.2g} {RATES[axis]} is too fast to {why}")
@@ -474,12 +471,6 @@ class Commission:
                 for sign in (1, -1):
                     self._drive(axis, sign * speed, seconds)
                 self._home()
-
-    def _stands_from(self, speed: float) -> bool:
-        found = axis_figures(self.recording, MOVE)
-        lasts = REACTION * found.fastest + max(0.0, found.braking or 0.0)
-        beyond = (found.overshoot or 0.0) + speed * lasts
-        return beyond <= self.settings.stops_within
 
     def _look(self) -> None:
         speed = self._easy(TURN, self.settings.turn_speed / 2)

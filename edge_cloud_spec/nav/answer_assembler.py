@@ -74,7 +74,8 @@ class AnswerAssembler:
         if words.position != answer.next:
             misplaced = "repeated" if words.position < answer.next else "out_of_order"
             self.counts[misplaced if is_newest else "stale"] += 1
-            missing = is_newest and words.finished and words.position > answer.next
+            ends = is_newest and words.finished and not answer.settled
+            missing = ends and words.position > answer.next
             return _settle(answer, None, "words of it are missing") if missing else None
         settled = self._go_on(answer, words)
         if is_newest or (settled is not None and settled.action == STOP):
@@ -102,10 +103,6 @@ class AnswerAssembler:
         return None
 
 
-def _settle(
-    answer: _Answer, action: Action | None, problem: str, failed: bool = False
-) -> Settled | None:
-    if answer.settled:
-        return None
+def _settle(answer: _Answer, action: Action | None, problem: str, failed: bool = False) -> Settled:
     answer.settled = True
     return Settled(answer.first, answer.frame_time, answer.verified, action, problem, failed)

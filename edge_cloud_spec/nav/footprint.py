@@ -93,15 +93,6 @@ class ObstacleSettings(Bounded):
         """The distance [n] of points from the body's edge, m; negative inside the body."""
         return np.asarray(self._sides(points).max(0))
 
-    def edge(self, mount: Mount, bearings: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The distance [n] from a lidar's place to the body's edge at these bearings [n], m; 0 from
-        outside it."""
-        ways = np.stack([np.cos(bearings), np.sin(bearings)])
-        low, high = np.array([[-self.rear, self.front], [-self.side, self.side]]).T[..., None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            far = (np.where(ways > 0.0, high, low) - [[mount.x], [mount.y]]) / ways
-        return np.asarray(np.maximum(np.where(ways, far, np.inf).min(0), 0.0))
-
     def _sides(self, points: Points) -> NDArray[np.float64]:
         """Distances [3, n] of points outward from the lines of front, rear and nearer flank, m."""
         x, y = points.T

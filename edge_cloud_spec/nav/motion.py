@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from ..options import Bounded, bounded
 from .answer import Action
-from .pose import STILL, Pose, Velocity, wrap
+from .pose import STILL, Pose, Velocity, apart, wrap
 
 PERIOD = 0.05  # s between commands, and the validity of one
 # Of the step's size, plus MORE: allows for slip, below the promised 1.5 and 5 cm, 5 degrees.
@@ -344,8 +344,7 @@ class Motion:
     def _contradiction(self, pose: Pose) -> str:
         """How ``pose`` contradicts the commands; empty if it does not."""
         assert self._from is not None
-        moved = math.hypot(pose.x - self._from.x, pose.y - self._from.y)
-        turned = abs(wrap(pose.yaw - self._from.yaw))
+        moved, turned = apart(self._from, pose)
         path, turn = self._budget.path, self._budget.turn
         if moved <= DOUBT * path + FAR[0] and turned <= DOUBT * turn + FAR[1]:
             return ""

@@ -13,7 +13,7 @@ from .events import Scan
 from .footprint import SOURCES, Points
 from .motion import DOUBT, FAR, IN_THE_WAY, CommandedMotion
 from .odometer import Odometer
-from .pose import STILL, Pose, Velocity, wrap
+from .pose import STILL, Pose, Velocity, apart
 from .settings import NavigatorSettings
 from .sight import LidarSight, Rays, blindness
 
@@ -93,11 +93,10 @@ class Obstacles:
 
     def _is_repeated(self, seen: _Seen, now: float) -> bool:
         """Whether a driver repeats a scan, which shows something, though the base has moved."""
-        since, here = seen.since, self._odometer.newest(now)
-        if since is None or here is None or not len(seen.sight.points):
+        here = self._odometer.newest(now)
+        if seen.since is None or here is None or not len(seen.sight.points):
             return False
-        moved, turned = math.hypot(here.x - since.x, here.y - since.y), wrap(here.yaw - since.yaw)
-        return moved > FROZEN[0] or abs(turned) > FROZEN[1]
+        return any(made > most for made, most in zip(apart(seen.since, here), FROZEN, strict=True))
 
     def _see(self, scan: Scan, taken: float, at: int, now: float) -> _Seen:
         """What the scan shows, and the points near the body that were seen lately, of which it
@@ -108,8 +107,8 @@ class Obstacles:
         when = np.full(len(points), taken)
         if last is not None and np.array_equal(scan.rays, last.rays):
             since = last.since
-        if last and (moved := self._moved(last, self._odometer.track.at(at), now)):
-            kept = _seen_from(last.points, *moved)
+        then = self._odometer.track.at(at)
+        if last and (kept := self._seen_from(last, then, now)) is not None:
             beyond = footprint.beyond(kept)
             counts = (beyond > 0.0) & (beyond < KEPT[0]) & (last.when > taken - KEPT_S)
             nearest = np.flatnonzero(counts)[beyond[counts].argsort()[: KEPT[1]]]
@@ -142,8 +141,7 @@ class Obstacles:
         for source in footprint.promised:
             seen = self._seen[source]
             points, margin = self._here(seen, now)
-            age = max(FRESH, now - seen.taken)
-            rate, keeps, lasts = footprint.stopping(wanted, limits, age)
+            rate, keeps, lasts = footprint.stopping(wanted, limits, max(FRESH, now - seen.taken))
             seconds = footprint.seconds_to(points, wanted, margin)
             allowed = (float(seconds.min(initial=math.inf)) * rate - keeps) / (rate * lasts)
             if allowed < share:
@@ -156,23 +154,25 @@ class Obstacles:
         """A scan's points relative to the base's current pose, and the margin to keep; without
         odometry the margin grows by as much as the base can have moved."""
         margin = self.settings.obstacles.margin
-        moved = self._moved(seen, self._odometer.newest(now), now)
-        if moved is not None:
-            return _seen_from(seen.points, *moved), margin
+        points = self._seen_from(seen, self._odometer.newest(now), now)
+        if points is not None:
+            return points, margin
         path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
         return seen.points, margin + path + turn * np.hypot(*seen.points.T)
 
-    def _moved(self, seen: _Seen, here: Pose | None, now: float) -> tuple[Pose, Pose] | None:
-        """The base's pose when the scan was taken, and ``here``; None: unknown, or odometry that
-        has jumped."""
+    def _seen_from(self, seen: _Seen, here: Pose | None, now: float) -> Points | None:
+        """A scan's points relative to this pose; None: one of both poses is unknown, or odometry
+        has jumped in between."""
         then = self._odometer.track.at(seen.at) if self._odometer.locates(now) else None
         if then is None or here is None:
             return None
         path, _, turn = self._commanded.since(seen.taken, now, self.settings.limits)
-        moved = math.hypot(here.x - then.x, here.y - then.y)
-        turned = wrap(here.yaw - then.yaw)
-        jumped = moved > DOUBT * path + FAR[0] or abs(turned) > DOUBT * turn + FAR[1]
-        return None if jumped else (then, here)
+        moved, turned = apart(then, here)
+        if moved > DOUBT * path + FAR[0] or turned > DOUBT * turn + FAR[1]:
+            return None
+        (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
+        there = seen.points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
+        return np.asarray(there @ np.array([[cb, -sb], [sb, cb]]))
 
     def _sentence(self, point: Points) -> str:
         """A sentence on the obstacle and its direction from the body."""
@@ -183,10 +183,3 @@ class Obstacles:
         side = {"beside": "side", "ahead": "front", "behind": "rear"}[where]
         own = f"; if that is the robot itself, raise obstacles.{side}"
         return f"{IN_THE_WAY} {far:.2f} m {where}{own if far < footprint.margin else ''}"
-
-
-def _seen_from(points: Points, then: Pose, here: Pose) -> Points:
-    """Transform points from one pose's frame to another's."""
-    (ca, sa), (cb, sb) = ((math.cos(pose.yaw), math.sin(pose.yaw)) for pose in (then, here))
-    in_odometry = points @ np.array([[ca, sa], [-sa, ca]]) + (then.x - here.x, then.y - here.y)
-    return np.asarray(in_odometry @ np.array([[cb, -sb], [sb, cb]]))

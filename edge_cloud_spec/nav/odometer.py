@@ -9,7 +9,7 @@ from itertools import pairwise
 from .clock_offset import FARTHEST_CLOCK, SourceClock, clock_problem
 from .events import Odometry
 from .motion import RATE_S
-from .pose import Pose, between, wrap
+from .pose import Pose, apart, between
 from .settings import NavigatorSettings
 
 AWAY = 1.0  # m from the frame's pose: the decision is about another place
@@ -195,10 +195,7 @@ class Track:
     def moved_since(self, time: int) -> tuple[float, float]:
         """Metres and radians between the pose at ``time`` (ns) and the newest one."""
         then = self.at(time)
-        if then is None:
-            return 0.0, 0.0
-        here = self.newest
-        return math.hypot(here.x - then.x, here.y - then.y), abs(wrap(here.yaw - then.yaw))
+        return (0.0, 0.0) if then is None else apart(then, self.newest)
 
     def made_lately(self, seconds: float) -> tuple[float, float]:
         """Metres of path and radians of turning, in either direction, in the last ``seconds``.
@@ -207,9 +204,8 @@ class Track:
         """
         since = self._poses[-1][0] - round(seconds * 1e9)
         lately = {at // SWAY: pose for at, pose in reversed(self._poses) if at >= since}
-        pairs = list(pairwise([self.newest, *lately.values()]))
-        path = sum(math.hypot(b.x - a.x, b.y - a.y) for a, b in pairs)
-        return path, sum(abs(wrap(b.yaw - a.yaw)) for a, b in pairs)
+        made = [apart(*pair) for pair in pairwise([self.newest, *lately.values()])]
+        return sum(metres for metres, _ in made), sum(radians for _, radians in made)
 
     @property
     def _longest_silence(self) -> float:

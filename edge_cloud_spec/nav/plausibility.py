@@ -56,17 +56,18 @@ class Plausibility:
         told = next((v for v, begin, end in recent if begin <= now - REACTION < end), STILL)
         if told == STILL:
             return self._after_a_stop(*recent[-1], now) if recent else ""
-        moves = min(limits.move.slowest, limits.top_speed)
-        turns = min(limits.turn.slowest, limits.turn_speed)
-        made = _made(there, here)
-        for axis, least in ((0, moves), (1, turns)):
-            if abs(_way_of(told)[axis]) >= max(least, ROUNDING) and 0.0 < seconds <= GAP_S:
+        slowest = (
+            min(limits.move.slowest, limits.top_speed),
+            min(limits.turn.slowest, limits.turn_speed),
+        )
+        for axis, (way, least) in enumerate(zip(_way_of(told), slowest, strict=True)):
+            if abs(way) >= max(least, ROUNDING) and 0.0 < seconds <= GAP_S:
                 earlier = [
                     _way_of(v)[axis] * math.exp(min(0.0, (end - now + REACTION) / SLOW_S))
                     for v, _, end in recent
                     if end > now - STANDS_S
                 ]
-                return self._add(axis, made[axis] / seconds, _way_of(told)[axis], earlier, seconds)
+                return self._add(axis, _made(there, here)[axis] / seconds, way, earlier, seconds)
         return ""
 
     def _add(

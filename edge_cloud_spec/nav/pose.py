@@ -46,6 +46,11 @@ class Velocity:
 STILL = Velocity()
 
 
+def apart(one: Pose, other: Pose) -> tuple[float, float]:
+    """Metres and radians from one pose to another."""
+    return math.hypot(other.x - one.x, other.y - one.y), abs(wrap(other.yaw - one.yaw))
+
+
 def between(one: Pose, other: Pose, share: float) -> Pose:
     """The pose at ``share`` (0 to 1) of the way from one to the other, by the shorter turn."""
     turned = wrap(other.yaw - one.yaw)

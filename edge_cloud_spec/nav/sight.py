@@ -60,11 +60,13 @@ def rays_of_scan(
         )
     ways = np.stack([np.cos(angles), np.sin(angles), np.zeros(len(angles))], 1)
     x, y, _ = (mount.to_base(ways) - (mount.x, mount.y, mount.z)).T
-    bearings = np.arctan2(y, x)
+    with np.errstate(divide="ignore", invalid="ignore"):  # the body's edge in the way of each ray
+        ahead = np.where(x >= 0.0, settings.front - mount.x, settings.rear + mount.x) / np.abs(x)
+        aside = np.where(y >= 0.0, settings.side - mount.y, settings.side + mount.y) / np.abs(y)
+        edge = np.hypot(x, y) * np.maximum(np.fmin(ahead, aside), 0.0) + EDGE / 2
     ends, near = (ranges > 0.0) & (ranges <= farthest), ranges == -np.inf
-    seen = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
-    seen = np.where(near, settings.edge(mount, bearings) + EDGE / 2, seen)
-    rays = np.stack([bearings, seen, ends | near], 1)
+    far = np.where(ends, ranges, np.where(ranges == np.inf, farthest, 0.0)) * np.hypot(x, y)
+    rays = np.stack([np.arctan2(y, x), np.where(near, edge, far), ends | near], 1)
     _telling(rays, len(ranges), mount, settings)
     if not (settings.beyond(ends_of(rays, mount))[ends] > EDGE).any():
         raise ValueError("no ray of the scan meets anything: all are inf; is it covered?")
@@ -129,11 +131,11 @@ class LidarSight:
         mount: Mount = getattr(settings, f"{source}_at")
         rays = rays[np.isfinite(rays[:, 0]) & ~np.isnan(rays[:, 1])]
         ends, degrees = ends_of(rays, mount), np.degrees(rays[:, 0])
-        beyond = settings.beyond(ends)
+        beyond, spots = settings.beyond(ends), _degree(degrees)
         points = ends[(rays[:, 2] > 0.0) & (beyond > 0.0)]
         apart = np.abs((np.diff(degrees, append=0.0) + 180.0) % 360.0 - 180.0)
         spacing = float(np.median(apart)) if len(rays) else 0.0
-        counts, telling = _by_degree(degrees), _by_degree(degrees[beyond > EDGE])
+        counts, telling = (np.bincount(at, minlength=360) for at in (spots, spots[beyond > EDGE]))
         return cls(source, mount, points, counts, telling, spacing)
 
     def misses(self, points: Points) -> NDArray[np.bool_]:
@@ -147,8 +149,7 @@ class LidarSight:
             wide = int(self.spacing / 2 + 0.4)
             there = np.degrees(np.arctan2(y, x)) + np.arange(-wide, wide + 1)[:, None]
             return np.asarray((self.telling[_degree(there)] == 0).all(0))
-        apart = points[:, None] - self.points[None]
-        return np.asarray((np.hypot(*apart.T) > SAME).all(0))
+        return np.asarray((np.hypot(*(points[:, None] - self.points).T) > SAME).all(0))
 
     def blind(self, begin: int, end: int) -> str | None:
         """Why it does not see between these bearings (degrees to the left); empty: it does.
@@ -172,10 +173,6 @@ class LidarSight:
 
 def _degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.asarray(np.rint(bearings).astype(np.intp) % 360)
-
-
-def _by_degree(bearings: NDArray[np.float64]) -> NDArray[np.intp]:
-    return np.bincount(_degree(bearings), minlength=360)
 
 
 def blindness(sights: Sequence[LidarSight], velocity: Velocity, reach: float) -> str:

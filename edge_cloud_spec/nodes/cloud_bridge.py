@@ -13,8 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rclpy.clock import Clock, ClockType
-
 from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Verdict
 
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
@@ -28,7 +26,7 @@ from ..wire.codec import encode_server
 from ..wire.messages import Fault
 from .bridge_messages import to_topic
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, LATCHED
+from .runtime.qos import DECODE, LATCHED, STEADY
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -74,7 +72,7 @@ class CloudBridge(ManagedNode):
         self._round_trip_s = 0.0
         self._published: tuple[LinkReport, float] | None = None
         self._found = False
-        self.create_timer(CHECK_S, self._check_link, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.create_timer(CHECK_S, self._check_link, clock=STEADY)
         subscriptions = self.started.enter_context(closing(SubscriptionThread(self)))
         subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
         subscriptions.subscribe(Draft, "draft", self._relay, DECODE)

@@ -25,7 +25,7 @@ from ..health import Health, Level, worst_of
 from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
-from ..nav.status import IDLE, NavigatorStatus
+from ..nav.status import IDLE, GoalStatus, NavigatorStatus
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
@@ -178,16 +178,16 @@ class DrafterNode(ManagedNode):
     # What the pilot says
 
     def _publish(self, output: Output) -> None:
-        if isinstance(output, Words):
-            if self.active or output.finished:
+        match output:
+            case Words() if self.active or output.finished:
                 self._pulse.beat()
                 self._topics.publish_words(output)
-        elif isinstance(output, Decided):
-            self._on_decided(output)
-        elif isinstance(output, Report):
-            self._reports.add(output.problem, time.monotonic())
-        else:
-            self._topics.publish_status(output)
+            case Decided():
+                self._on_decided(output)
+            case Report(problem):
+                self._reports.add(problem, time.monotonic())
+            case GoalStatus():
+                self._topics.publish_status(output)
 
     def _on_decided(self, decided: Decided) -> None:
         stats = to_decode_stats(decided, self._topics.settings)

@@ -81,33 +81,30 @@ def base_and_guard(navigator: str, endpoints: Sequence[Endpoint]) -> Iterator[He
 def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
     wrong = [e for e in hearers if mismatches(own, e)]
     if not hearers:
-        found = f"nobody listens on {own.topic}"
         advice = "start the base's driver, or launch with cmd_vel:= and its topic"
-        yield Health(Level.WARN, found, advice, check=BASE)
+        yield Health(Level.WARN, f"nobody listens on {own.topic}", advice, check=BASE)
     elif wrong:
         first, advice = wrong[0], "give the base's driver the QoS that docs/interfaces.md lists"
         why = mismatches(own, first)
         if first.kind != own.kind:
-            stamped = "stamped to true" if first.kind == TWISTS[1] else "stamped to false"
-            setting = f"output.{stamped if first.kind in TWISTS else 'kind to what that needs'}"
+            stamped = "true" if first.kind == TWISTS[1] else "false"
+            setting = f"stamped to {stamped}" if first.kind in TWISTS else "kind to what that needs"
             why = f"it takes {_name(first.kind)}, and this node sends {_name(own.kind)}"
-            advice = f"set {setting} for navigator and stop_guard, and start them again"
-        found = f"{first.node} cannot hear {own.topic}: {why}"
+            advice = f"set output.{setting} for navigator and stop_guard, and start them again"
         level = Level.WARN if len(wrong) < len(hearers) else Level.ERROR  # another may be the base
-        yield Health(level, found, advice, check=BASE)
+        yield Health(level, f"{first.node} cannot hear {own.topic}: {why}", advice, check=BASE)
 
 
 def _guard(own: Endpoint, guards: set[str], sent: set[str]) -> Iterator[Health]:
+    what = " and ".join(sorted(map(_name, sent))) or "nothing"
+    found = (
+        f"the stop guard cannot stop the base: it sends {what} on {own.topic}, and this node "
+        f"{_name(own.kind)}"
+    )
+    advice = "give the guard the navigator's output.* and cmd_vel:=, and start it again"
     if not guards:
-        advice = "start it, or set guarded to false"
-        yield Health(Level.ERROR, "no stop guard hears the pulse", advice, check=GUARD)
-    elif sent != {own.kind}:
-        what = " and ".join(sorted(map(_name, sent))) or "nothing"
-        found = (
-            f"the stop guard cannot stop the base: it sends {what} on {own.topic}, and this node "
-            f"{_name(own.kind)}"
-        )
-        advice = "give the guard the navigator's output.* and cmd_vel:=, and start it again"
+        found, advice = "no stop guard hears the pulse", "start it, or set guarded to false"
+    if sent != {own.kind}:
         yield Health(Level.ERROR, found, advice, check=GUARD)
 
 

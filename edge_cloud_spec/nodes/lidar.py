@@ -1,4 +1,5 @@
-"""Converts LaserScan and PointCloud2 messages to a lidar's rays around the base."""
+"""Converts LaserScan and PointCloud2 messages to the navigator's event, a lidar's rays around the
+base."""
 
 from __future__ import annotations
 
@@ -6,14 +7,27 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from rclpy.time import Time
 from sensor_msgs.msg import LaserScan, PointCloud2, PointField
 
+from ..nav.events import Scan
 from ..nav.footprint import Mount, ObstacleSettings
 from ..nav.sight import Rays, rays_of_cloud, rays_of_scan
 
 AXES = ("x", "y", "z")
 MORE_THAN_ROUND = 7.0  # rad
 SIZES = {PointField.FLOAT32: "f4", PointField.FLOAT64: "f8"}
+
+
+def scan_of(
+    source: str, message: LaserScan | PointCloud2, settings: ObstacleSettings, base_frame: str
+) -> Scan:
+    """The event of a message, without its age; ``problem`` says why it cannot be used."""
+    stamp, read = Time.from_msg(message.header.stamp).nanoseconds, LIDARS[source][1]
+    try:
+        return Scan(source, stamp, rays=read(message, settings, base_frame))
+    except ValueError as error:
+        return Scan(source, stamp, problem=str(error))
 
 
 def points_of_scan(message: LaserScan, settings: ObstacleSettings, base_frame: str) -> Rays:
@@ -71,3 +85,7 @@ def _places(message: PointCloud2) -> NDArray[np.float64]:
     data = data[: rows * row].reshape(rows, row)[:, :size]
     cloud = np.ascontiguousarray(data).reshape(-1).view(layout)
     return np.stack([cloud[axis].astype(np.float64) for axis in AXES], 1)
+
+
+LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
+"""By source, the type of its messages and what reads them."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ..health import Health, Level, worst_of
 from ..options import Bounded, bounded, described
+from .endpoints import endpoints_of
 from .health import NODES, OUTPUT, OWNERS, PublisherWatch, output_health
 from .runtime.diagnostics import INSTANCE, PERIOD_S, Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import RELIABLE
+from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
 LOOK_S = 0.25  # between two looks at the graph; what is found is published at once
@@ -65,8 +65,7 @@ class MonitorNode(Node):
         self._showed_at = -PERIOD_S
         self._diagnostics = Diagnostics(self)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, RELIABLE)
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(LOOK_S, self._look, clock=steady)
+        self.create_timer(LOOK_S, self._look, clock=STEADY)
 
     def _full(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.get_namespace().rstrip('/')}/{name}"
@@ -81,29 +80,22 @@ class MonitorNode(Node):
 
     def _look(self) -> None:
         now = time.monotonic()
-        faults = self._publisher_watch.look(self._publishers_by_topic(), now)
-        self._known = {topic: Health(Level.OK, "only its own node") for topic in self._known}
-        self._known |= faults
+        publishers = {
+            topic: [each.node for each in endpoints_of(self, [topic]) if each.publishes]
+            for topic in self._publisher_watch.owners
+        }
+        faults = self._publisher_watch.look(publishers, now)
+        self._known = dict.fromkeys(self._known, Health(Level.OK, "only its own node")) | faults
         present = {
             f"{namespace.rstrip('/')}/{name}"
             for name, namespace in self.get_node_names_and_namespaces()
         }
-        found = {**self._heartbeats.look(present, now), **self._known}
-        found |= output_health(self._outputs)
+        found = self._heartbeats.look(present, now) | self._known | output_health(self._outputs)
         levels = {name: health.level for name, health in found.items()}
         if levels != self._shown or now - self._showed_at >= PERIOD_S:
             self._shown, self._showed_at = levels, now
             good = Health(Level.OK, "all nodes speak, and nobody else in their place")
             self._diagnostics.show(worst_of([good, *found.values()]), found)
-
-    def _publishers_by_topic(self) -> dict[str, list[str]]:
-        return {
-            topic: [
-                f"{info.node_namespace.rstrip('/')}/{info.node_name}"
-                for info in self.get_publishers_info_by_topic(topic)
-            ]
-            for topic in self._publisher_watch.owners
-        }
 
 
 @dataclass

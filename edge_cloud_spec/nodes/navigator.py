@@ -10,19 +10,16 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from geometry_msgs.msg import Point, Vector3
 from nav_msgs.msg import Odometry as OdometryMsg
-from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.time import Time
-from sensor_msgs.msg import LaserScan, PointCloud2
 from std_msgs.msg import Bool, ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -43,7 +40,6 @@ from ..nav.events import (
     Instruction,
     Odometry,
     Report,
-    Scan,
     Show,
     Tick,
     Words,
@@ -52,7 +48,6 @@ from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
 from ..nav.pose import pose_of
 from ..nav.settings import NavigatorSettings
-from ..nav.sight import Rays
 from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
 from ..options import bounded, described
@@ -60,9 +55,9 @@ from ..throttle import Reports
 from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT
-from .lidar import points_of_cloud, points_of_scan
+from .lidar import LIDARS, scan_of
 from .runtime.managed_node import ManagedNode
-from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA
+from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin
 from .runtime.subscription_thread import SubscriptionThread
 
@@ -75,7 +70,6 @@ ACTIONS = {
     "turn": NavCommand.TURN,
     "search": NavCommand.SEARCH,
 }
-LIDARS = {"scan": (LaserScan, points_of_scan), "points": (PointCloud2, points_of_cloud)}
 TURN_ARROW = 0.5  # m
 
 
@@ -147,11 +141,10 @@ class NavigatorNode(ManagedNode):
         self.create_subscription(VerifiedTokens, "verified_tokens", self._on_words, DECODE)
         self.create_subscription(OdometryMsg, "odom", self._on_odometry, SENSOR_DATA)
         obstacles = self._config.value.obstacles
-        for source, (kind, read) in LIDARS.items():
-            if topic := getattr(obstacles, source):
-                on_lidar = partial(self._on_lidar, source, read)
-                self.create_subscription(kind, topic, on_lidar, SENSOR_DATA)
-        self.create_timer(PERIOD, self._on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        for source, topic in zip(obstacles.promised, obstacles.topics, strict=True):
+            on_lidar = partial(self._on_lidar, source)
+            self.create_subscription(LIDARS[source][0], topic, on_lidar, SENSOR_DATA)
+        self.create_timer(PERIOD, self._on_tick, clock=STEADY)
         self._on_parameters()
         self._handle(Hold("", ACTIVE))
         instructions.start()
@@ -218,15 +211,11 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             self._run(Odometry(pose_of(message.pose.pose), stamp, self._age(stamp)))
 
-    def _on_lidar(self, source: str, read: Callable[..., Rays], message: Any) -> None:
-        settings, rays, problem = self._config.value, np.empty((0, 3)), ""
-        try:
-            rays = read(message, settings.obstacles, settings.base_frame)
-        except ValueError as error:
-            problem = str(error)
-        stamp = Time.from_msg(message.header.stamp).nanoseconds
+    def _on_lidar(self, source: str, message: Any) -> None:
+        settings = self._config.value
+        scan = scan_of(source, message, settings.obstacles, settings.base_frame)
         with self._lock:
-            self._run(Scan(source, stamp, self._age(stamp), rays, problem))
+            self._run(replace(scan, age=self._age(scan.stamp)))
 
     def _age(self, stamp: int) -> float:
         """Seconds by which ``stamp`` (ns) is behind this computer's ROS time."""
@@ -237,25 +226,26 @@ class NavigatorNode(ManagedNode):
             if self._output is not None and self._repeat < REPEATS:
                 self._output.stop(self._repeat)
                 self._repeat += 1
-            self._listen()
+            if START in self._navigator.stop_latch.causes or self._wrong:
+                self._listen(self._unreached())
             self._run(Tick())
 
-    def _listen(self) -> None:
+    def _listen(self, unreached: Sequence[Health]) -> None:
         """Release the hold at start-up, once an active e_stop would have been received, and hold
         what can move no base, or would not be stopped.
 
         The time counts from the discovery of a node that could move the robot: a slow machine or
         network discovers the e_stop's publisher late, too. A stop guard must receive the pulse
-        before: two processes may need seconds to discover each other.
+        before: two processes may need seconds to discover each other. A robot that drives is not
+        held for its guard alone.
         """
-        if not (START in self._navigator.stop_latch.causes or self._wrong):
-            return
-        now = time.monotonic()
-        why = "; ".join(str(each) for each in self._unreached() if each.level == Level.ERROR)
+        now, starting = time.monotonic(), START in self._navigator.stop_latch.causes
+        held = {BASE, GUARD} if starting or self._wrong else {BASE}
+        wrong = [each for each in unreached if each.level == Level.ERROR and each.check in held]
+        why = "; ".join(map(str, wrong))
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            starting = START in self._navigator.stop_latch.causes
             self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
@@ -291,26 +281,28 @@ class NavigatorNode(ManagedNode):
     def _carry_out(self, effect: Effect) -> None:
         if self._output is None:
             return
-        if isinstance(effect, Drive):
-            self._repeat = REPEATS
-            self._watchdog.feed(effect.until, effect.stop_by)
-            self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
-            self._output.command(effect.velocity)
-        elif isinstance(effect, Halt):
-            self._output.stop(0)
-            self._pulse.publish(Bool(data=False))
-            self._watchdog.calm()
-            self._repeat = 1
-        elif isinstance(effect, Report):
-            self._reports.add(effect.problem, time.monotonic())
-        elif isinstance(effect, Show):
-            message = NavStatus(**effect.status.fields)
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._status.publish(message)
-            if effect.status.state in ("idle", "stopped"):
-                self._markers.publish(no_markers())
-        else:
-            self._announce(effect)
+        match effect:
+            case Drive(velocity):
+                self._repeat = REPEATS
+                self._watchdog.feed(effect.until, effect.stop_by)
+                self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
+                self._output.command(velocity)
+            case Halt():
+                self._output.stop(0)
+                self._pulse.publish(Bool(data=False))
+                self._watchdog.calm()
+                self._repeat = 1
+            case Report(problem):
+                self._reports.add(problem, time.monotonic())
+            case Show(status):
+                message = NavStatus(**status.fields)
+                message.header.stamp = self.get_clock().now().to_msg()
+                self._status.publish(message)
+                if status.state in ("idle", "stopped"):  # the last action's are removed
+                    gone = Marker(ns="action", action=Marker.DELETEALL)
+                    self._markers.publish(MarkerArray(markers=[gone]))
+            case Announce():
+                self._announce(effect)
 
     def _announce(self, announce: Announce) -> None:
         goal, now = announce.goal, self.get_clock().now()
@@ -330,18 +322,16 @@ class NavigatorNode(ManagedNode):
 
     def diagnose(self) -> Health:
         """The navigator's status, and counts of what was dropped."""
-        unreached = self._unreached() if time.monotonic() >= self._finds_until else []
+        unreached = self._unreached()
         with self._lock:
-            if any(each.check == BASE and each.level == Level.ERROR for each in unreached):
-                self._wrong = self._wrong or BASE  # so that it is looked at now
-                self._listen()
+            self._listen(unreached)
             navigator, now = self._navigator, time.monotonic()
             status, offset = navigator.status, navigator.odometer.clock_offset
             missing, slow = navigator.odometer.problem(now), navigator.odometer.slow(now)
             unseen = navigator.obstacles.missing(now)
             holds = navigator.stop_latch.causes
-            values = {**navigator.counts, "watchdog": self._watchdog.fired}
-            values["reports"] = self._reports.count
+            counts = {**navigator.counts, "watchdog": self._watchdog.fired}
+            counts["reports"] = self._reports.count
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
@@ -353,9 +343,10 @@ class NavigatorNode(ManagedNode):
             timed=offset is None and self._config.value.odometry == "auto",
             problem=self._reports.recent(now),
             parameters="; ".join(self._config.problems.values()),
-            unreached=unreached,
+            unreached=unreached if now >= self._finds_until else (),
             values={
-                **values,
+                **counts,
+                "reports": self._reports.count,
                 "drive": self._config.value.drive,
                 OUTPUT: self._config.value.output.text(self._base_frame),
                 "stops_before": " ".join(self._config.value.obstacles.topics) or "nothing",
@@ -376,11 +367,6 @@ def action_markers(text: str, goal: Goal, frame: str, now: Time) -> MarkerArray:
     words.pose.position.z = 0.6
     words.text = text
     return MarkerArray(markers=[arrow, words] if any(tip) else [words])
-
-
-def no_markers() -> MarkerArray:
-    """A message that removes the markers of the last action."""
-    return MarkerArray(markers=[Marker(ns="action", action=Marker.DELETEALL)])
 
 
 def _marker(number: int, kind: int, frame: str, now: Time, scale: Vector3) -> Marker:

@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
@@ -25,7 +24,7 @@ from .base_output import OutputSettings, make_output
 from .health import OUTPUT
 from .runtime.diagnostics import Diagnostics
 from .runtime.parameters import Parameters
-from .runtime.qos import RELIABLE
+from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
 LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
@@ -52,13 +51,11 @@ class StopGuardNode(Node):
         """``options``: rclpy's options of a node. Raises UserError."""
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
-        self._silence, self._fired = settings.silence, 0
+        self._settings, self._fired = settings, 0
         self._fired_at = -math.inf
-        self._output_text = settings.output.text(settings.base_frame)
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timer = self.create_timer(settings.silence, self._on_silence, clock=steady)
+        self._timer = self.create_timer(settings.silence, self._on_silence, clock=STEADY)
         self._timer.cancel()
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
         Diagnostics(self).report(self._diagnose)
@@ -67,7 +64,7 @@ class StopGuardNode(Node):
         self._timer.cancel()
         if moving.data:
             self._repeat = LOOK
-            self._ring_in(self._silence)
+            self._ring_in(self._settings.silence)
 
     def _ring_in(self, seconds: float) -> None:
         self._timer.timer_period_ns = round(seconds * 1e9)
@@ -87,11 +84,12 @@ class StopGuardNode(Node):
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
-        values = {"fired": self._fired, OUTPUT: self._output_text}
+        settings = self._settings
+        values = {"fired": self._fired, OUTPUT: settings.output.text(settings.base_frame)}
         if time.monotonic() - self._fired_at < REPORT_S:
             said = (
-                f"the robot moved and the navigator was silent for {self._silence:g} s: the guard "
-                "commanded zeros"
+                f"the robot moved and the navigator was silent for {settings.silence:g} s: the "
+                "guard commanded zeros"
             )
             advice = "see the navigator's log, and the machine's load"
             return Health(Level.WARN, said, advice, values, check="pulse")

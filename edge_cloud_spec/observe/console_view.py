@@ -73,15 +73,16 @@ class ConsoleView:
 
     def show(self, event: RunEvent) -> None:
         """Print one event."""
-        if isinstance(event, RoundSettled):
-            self._round(event.decision, event.round)
-        elif isinstance(event, ActionStarted):
-            where = Text(_where(event.decision.where))
-            self._line("motion", Text(event.decision.action, "bold cyan"), where)
-        elif isinstance(event, DecisionFinished):
-            self._cost(event.decision)
-        elif isinstance(event, ProblemReported):
-            self._problem(event.text)
+        match event:
+            case RoundSettled(decision, round_):
+                self._round(decision, round_)
+            case ActionStarted(decision):
+                where = Text(_where(decision.where))
+                self._line("motion", Text(decision.action, "bold cyan"), where)
+            case DecisionFinished(decision):
+                self._cost(decision)
+            case ProblemReported(text):
+                self._problem(text)
 
     def _round(self, decision: Decision, round_: ShownRound) -> None:
         if decision.request != self._decision:

@@ -10,6 +10,7 @@ import argparse
 import math
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -92,15 +93,12 @@ def run_record(args: argparse.Namespace) -> int:
     if not 0 <= args.seconds < math.inf:
         raise UserError(f"--seconds is 0 or more, not {args.seconds:g}")
     folder = args.out or bag_folder()
-    thread = NodeThread("recorder", args.namespace)
     with signals_as_event() as ended:
-        try:
+        with closing(NodeThread("recorder", args.namespace)) as thread:
             bag = record(thread.node, folder)
             thread.start()
             print(f"recording to {folder}; Ctrl-C ends it", flush=True)
             _show(bag, args.seconds, ended)
-        finally:
-            thread.close()
         bag.close()
     if bag.problem:
         raise UserError(bag.problem)

@@ -113,7 +113,8 @@ class RunLog:
         if message.kind == OPEN:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
-            decision.remembered = _earlier_frames(decision.opening)
+            opening = _client_message(decision.opening)
+            decision.remembered = len(opening.history) if isinstance(opening, Open) else 0
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length
@@ -197,13 +198,8 @@ def _tree(payload: Any) -> Draft | None:
     return message.draft if isinstance(message, DraftMessage) else None
 
 
-def _earlier_frames(payload: bytes) -> int:
-    """How many earlier frames the prompt of a serialized Open holds; 0 if it is malformed."""
-    message = _client_message(payload)
-    return len(message.history) if isinstance(message, Open) else 0
-
-
 def _client_message(payload: Any) -> ClientMessage | None:
+    # None if it is malformed.
     try:
         return decode_client(bytes(payload))
     except (WireError, ValueError):

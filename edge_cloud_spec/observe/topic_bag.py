@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
@@ -23,7 +22,7 @@ from sensor_msgs.msg import Image
 
 from ..errors import UserError
 from ..nodes.drafting.camera import COMPRESSED, RAW
-from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
+from ..nodes.runtime.qos import LATCHED, SENSOR_DATA, STEADY
 from ..nodes.topics import TOPICS
 from .bag import types
 from .bag_writer import BagWriter
@@ -68,7 +67,7 @@ def subscribe_raw_camera(node: Node, take: Take) -> None:
             timer.cancel()
             subscribe(node, take, (RAW,))
 
-    timer = node.create_timer(LOOK_S, look, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    timer = node.create_timer(LOOK_S, look, clock=STEADY)
 
 
 def _callback(topic: str, take: Take) -> Callable[..., None]:

@@ -161,8 +161,8 @@ def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -
         messages = live_messages(args.namespace, check)
     else:
         messages = bag_messages(args.bag, args.namespace)
-    entities, sink, count, now = Entities(), Sink(to, live=args.bag is None), 0, 0.0
-    try:
+    entities, count, now = Entities(), 0, 0.0
+    with contextlib.closing(Sink(to, live=args.bag is None)) as sink:
         sink.log(entities.begin())
         for now, topic, message in messages:
             sink.log(entities.on_message(topic, message, now))
@@ -174,5 +174,3 @@ def _show(args: argparse.Namespace, to: Path | str, check: Callable[[], None]) -
         while args.bag is not None and args.save is None:
             check()
             time.sleep(SLICE)
-    finally:
-        sink.close()

@@ -82,9 +82,9 @@ SHARP = 2  # how many times larger than in RViz the words are drawn
 MAX_LETTERS = 40  # of a state of the time line
 STEP, POINTS = 0.1, 2000  # m between two points of the path, and how many of the newest are shown
 BODY = ((0.35, 0.0), (0.2, 0.15), (-0.35, 0.15), (-0.35, -0.15), (0.2, -0.15), (0.35, 0.0))  # m
-TURN_ARROW = 0.6  # m
+TURN_ARROW, LEAST = 0.6, 0.01  # m; m and rad that are shown
 IDLE, STOPPED = 1, 4  # states of NavStatus
-MOVE, TURN, SEARCH = 1, 2, 3  # actions of NavCommand
+MOVE = 1  # an action of NavCommand
 CUBE, LINE_STRIP = 1, 4  # types of Marker
 LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of OK, WARN, ERROR, STALE in /diagnostics
 LINK_LEVELS = {
@@ -188,28 +188,27 @@ class Entities:
         yield from self._state(DRAFTING, "", now)
 
     def _on_event(self, event: RunEvent, now: float) -> Iterator[Entity]:
-        if isinstance(event, RoundSettled):
-            round_ = event.round
-            for words in words_of_round(round_, event.decision.verified):
-                yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
-            trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
-            if trip > 0:
-                yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
-            if round_.verify:
-                yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
-                way_back = (trip - round_.verify) / 2 if trip > round_.verify else 0.0
-                ended = round_.answered - way_back
-                accepts = f"accepts {round_.accepted}"
-                yield from self._state(VERIFYING, accepts, ended - round_.verify)
-                yield from self._state(VERIFYING, "", ended)
-        elif isinstance(event, DecisionFinished):
-            decision = event.decision
-            text = f"decision {decision.number}: {decision.answer}"
-            yield _line(TOKENS, text, now, "answer", GREY)
-            yield Entity(UP, rr.Scalars(float(decision.stats["up_bytes"])), now)
-            yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
-        elif isinstance(event, ProblemReported):
-            yield _line(f"{LOG}/problem", event.text, now, "ERROR")
+        match event:
+            case RoundSettled(decision, round_):
+                for words in words_of_round(round_, decision.verified):
+                    yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
+                trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
+                if trip > 0:
+                    yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
+                if round_.verify:
+                    yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
+                    way_back = (trip - round_.verify) / 2 if trip > round_.verify else 0.0
+                    ended = round_.answered - way_back
+                    accepts = f"accepts {round_.accepted}"
+                    yield from self._state(VERIFYING, accepts, ended - round_.verify)
+                    yield from self._state(VERIFYING, "", ended)
+            case DecisionFinished(decision):
+                text = f"decision {decision.number}: {decision.answer}"
+                yield _line(TOKENS, text, now, "answer", GREY)
+                yield Entity(UP, rr.Scalars(float(decision.stats["up_bytes"])), now)
+                yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
+            case ProblemReported(text):
+                yield _line(f"{LOG}/problem", text, now, "ERROR")
 
     # Camera
 
@@ -296,16 +295,10 @@ class Entities:
             yield Entity(PATH, rr.LineStrips3D([self._path], colors=[RED], radii=[0.02]), now)
 
     def _on_velocity(self, message: Any, now: float) -> Iterator[Entity]:
-        """Show where the commanded velocity leads in a second; for a turn on the spot, the
-        angle."""
+        """Show where the commanded velocity leads in a second."""
         twist = getattr(message, "twist", message)
-        ahead, left, turn = twist.linear.x, twist.linear.y, twist.angular.z
-        if math.hypot(ahead, left) > 0.01:
-            yield Entity(COMMAND, _arrow(ahead, left, YELLOW), now)
-        elif abs(turn) > 0.01:
-            yield Entity(COMMAND, _turn_arrow(turn, YELLOW), now)
-        else:
-            yield Entity(COMMAND, rr.Clear(recursive=False), now)
+        arrow = _arrow(twist.linear.x, twist.linear.y, twist.angular.z, YELLOW)
+        yield Entity(COMMAND, arrow, now)
 
     def _on_command(self, message: Any, now: float) -> Iterator[Entity]:
         text = message.text if message.verified else f"{message.text} (not verified)"
@@ -313,12 +306,9 @@ class Entities:
         yield from self._state(MOTION, text, now)
         colour = COLOURS["accepted" if message.verified else "unverified"]
         yield Entity(GOAL, self._pose, now)
-        if message.action == MOVE:
-            yield Entity(GOAL, _arrow(message.magnitude, 0.0, colour, text), now)
-        elif message.action in (TURN, SEARCH):
-            yield Entity(GOAL, _turn_arrow(message.magnitude, colour, text), now)
-        else:
-            yield Entity(GOAL, rr.Clear(recursive=False), now)
+        far, moves = message.magnitude, message.action == MOVE
+        ahead, turn = (far, 0.0) if moves else (0.0, far)
+        yield Entity(GOAL, _arrow(ahead, 0.0, turn, colour, text), now)
 
     def _on_markers(self, message: Any, now: float) -> Iterator[Entity]:
         """Show walls, things and names; actions come from nav_command, the path from odometry."""
@@ -329,15 +319,17 @@ class Entities:
                 yield Entity(f"{MAP}/room/{marker.ns}/{marker.id}", _shape(marker, at), now)
 
 
-def _arrow(ahead: float, left: float, colour: tuple[int, int, int], text: str = "") -> Any:
-    """An arrow in the robot's frame; m."""
+def _arrow(
+    ahead: float, left: float, turn: float, colour: tuple[int, int, int], text: str = ""
+) -> Any:
+    """An arrow along a way in the robot's frame, m; for a turn on the spot (rad), in the direction
+    after it; for neither, what removes an arrow."""
+    if not math.hypot(ahead, left) > LEAST:  # NaN, too
+        if not abs(turn) > LEAST:
+            return rr.Clear(recursive=False)
+        ahead, left = TURN_ARROW * math.cos(turn), TURN_ARROW * math.sin(turn)
     labels = [text] if text else None
     return rr.Arrows3D(vectors=[(ahead, left, 0.0)], colors=[colour], radii=[0.04], labels=labels)
-
-
-def _turn_arrow(angle: float, colour: tuple[int, int, int], text: str = "") -> Any:
-    """An arrow in the direction after a turn (radians)."""
-    return _arrow(TURN_ARROW * math.cos(angle), TURN_ARROW * math.sin(angle), colour, text)
 
 
 def _shape(marker: Any, at: tuple[float, float, float]) -> Any:

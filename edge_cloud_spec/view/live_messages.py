@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from rclpy.serialization import deserialize_message
@@ -74,19 +75,16 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
     print(f"listening in {where}", flush=True)
     missed, silent, last = 0, True, False
     # An interrupt within a message would leave half of it in what later ones build on.
-    with signals_as_event() as ended:
-        try:
-            while not last:
-                last = ended.is_set()
-                time.sleep(LAST if last else PERIOD)
-                check()
-                for at, topic, cdr in backlog.take():
-                    yield at, topic, deserialize_message(cdr, ALL[topic][0])
-                if backlog.missed > missed:
-                    missed = backlog.missed
-                    print(f"{missed} messages missed: they come faster than they can be shown")
-                if silent and not backlog.received and time.monotonic() - begun > SILENCE:
-                    print(f"nothing is published yet in {where}", flush=True)
-                    silent = False
-        finally:
-            thread.close()
+    with signals_as_event() as ended, closing(thread):
+        while not last:
+            last = ended.is_set()
+            time.sleep(LAST if last else PERIOD)
+            check()
+            for at, topic, cdr in backlog.take():
+                yield at, topic, deserialize_message(cdr, ALL[topic][0])
+            if backlog.missed > missed:
+                missed = backlog.missed
+                print(f"{missed} messages missed: they come faster than they can be shown")
+            if silent and not backlog.received and time.monotonic() - begun > SILENCE:
+                print(f"nothing is published yet in {where}", flush=True)
+                silent = False

@@ -193,26 +193,26 @@ def replaced_motions(events: Iterable[Event], since: float) -> int:
     """How many motions replaced a running one, from ``since`` on."""
     count, drives_since = 0, math.inf
     for event in sorted(events, key=lambda event: event.at):
-        if isinstance(event, BaseCommand) and not event.foreign and event.at >= since:
-            drives_since = min(drives_since, event.at) if event.moves else math.inf
-        elif isinstance(event, Command) and event.moves:
-            count += event.at > drives_since + SEAM
+        match event:
+            case BaseCommand(at, moves, foreign=False) if at >= since:
+                drives_since = min(drives_since, at) if moves else math.inf
+            case Command(at, moves=True):
+                count += at > drives_since + SEAM
     return count
 
 
 def _decodes(events: Sequence[Event]) -> Mapping[str, _Decode]:
     found: dict[str, _Decode] = defaultdict(_Decode)
     for event in events:
-        if isinstance(event, Asked):
-            found[event.request].asked.append(event)
-        elif isinstance(event, OnWire):
-            decode, message = found[event.request], event.message
-            if isinstance(message, DraftMessage):
-                decode.drafts[message.base].append(message.draft)
-            elif isinstance(message, Opened):
-                decode.bases.append(message.base)
-            else:
-                decode.verdicts.append((event.at, message))
+        match event:
+            case Asked(request=request):
+                found[request].asked.append(event)
+            case OnWire(_, request, DraftMessage(base=base, draft=draft)):
+                found[request].drafts[base].append(draft)
+            case OnWire(_, request, Opened(base=base)):
+                found[request].bases.append(base)
+            case OnWire(at, request, Verdict() as verdict):
+                found[request].verdicts.append((at, verdict))
     return found
 
 

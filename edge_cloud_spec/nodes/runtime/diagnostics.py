@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from ...health import Health, Level
 from ..health import HealthConsole
-from .qos import RELIABLE
+from .qos import RELIABLE, STEADY
 
 PERIOD_S = 1.0
 INSTANCE = "instance"  # the key of a number that each start of a node draws anew
@@ -39,8 +38,7 @@ class Diagnostics:
 
     def report(self, health: Callable[[], Health]) -> None:
         """Publish the result of ``health()`` once a second, in the executor."""
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=steady)
+        self._node.create_timer(PERIOD_S, lambda: self.show(health()), clock=STEADY)
 
     def show(self, health: Health, others: Mapping[str, Health] | None = None) -> None:
         """Publish this health, and log its changes.
@@ -57,12 +55,13 @@ class Diagnostics:
     def _log(self, health: Health) -> None:
         logger = self._node.get_logger()
         for level, line in self._console.look(health.parts or (health,), time.monotonic()):
-            if level == Level.OK:  # rclpy wants one severity for each line of code
-                logger.info(line)
-            elif level == Level.WARN:
-                logger.warning(line)
-            else:
-                logger.error(line)
+            match level:  # rclpy wants one severity for each line of code
+                case Level.OK:
+                    logger.info(line)
+                case Level.WARN:
+                    logger.warning(line)
+                case _:
+                    logger.error(line)
 
     def _status(self, name: str, health: Health) -> DiagnosticStatus:
         given = str(self._node.get_parameter("hardware_id").value)

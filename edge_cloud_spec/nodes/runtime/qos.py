@@ -1,7 +1,8 @@
-"""The QoS profiles of the graph's topics; both ends of a topic use the same profile."""
+"""The QoS profiles of the graph's topics, one for both ends of each, and its timers' clock."""
 
 from __future__ import annotations
 
+from rclpy.clock import Clock, ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 
 # Camera and odometry: best effort, since the next message replaces a lost one.
@@ -20,3 +21,5 @@ DECODE = QoSProfile(depth=100)
 EVERY_PUBLISHER = (RELIABLE, LATCHED, SENSOR_DATA)
 # The same for instructions, except for latched ones from before: those are to move nothing.
 EVERY_SENDER = (RELIABLE, SENSOR_DATA)
+# A timer goes on evenly when the computer's clock is set.
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)

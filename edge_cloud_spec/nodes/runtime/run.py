@@ -12,7 +12,6 @@ from logging.handlers import RotatingFileHandler
 from typing import NoReturn
 
 import rclpy
-from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -23,6 +22,7 @@ from .heartbeat import CHECK_S, Pulse, watch
 from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
+from .qos import STEADY
 from .transport import udp_alone
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
@@ -62,7 +62,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             leave(CANNOT_START)
         keep_tracebacks(node.get_name())
         pulses = getattr(node, "pulses", [Pulse("executor")])
-        node.create_timer(CHECK_S, pulses[0].beat, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        node.create_timer(CHECK_S, pulses[0].beat, clock=STEADY)
         watch(pulses, stop)
         service = _Service(node, stop)
         service.start()
@@ -71,9 +71,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
                 pass
         finally:
             stop.set()
-            close = getattr(node, "close", None)
-            if close is not None:
-                close()
+            getattr(node, "close", lambda: None)()
             service.close()
             node.destroy_node()
             rclpy.try_shutdown()

@@ -104,15 +104,15 @@ class VirtualBase:
 
     def _carry_out(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
-            if isinstance(effect, Drive):
-                velocity = effect.velocity
-                self.world.command(velocity.vx, velocity.vy, velocity.wz)
-                if not self.world.resting and self._moving_since is None:
-                    self._moving_since = now
-            elif isinstance(effect, Halt):
-                self.world.command(0.0, 0.0, 0.0)
-            elif isinstance(effect, Show):
-                self._on_status(effect.status)
+            match effect:
+                case Drive(velocity):
+                    self.world.command(velocity.vx, velocity.vy, velocity.wz)
+                    if not self.world.resting and self._moving_since is None:
+                        self._moving_since = now
+                case Halt():
+                    self.world.command(0.0, 0.0, 0.0)
+                case Show(status):
+                    self._on_status(status)
 
 
 def stamp_of(seconds: float) -> int:

@@ -300,17 +300,18 @@ class VirtualRobot:
         self._pilot.make(replace(decide, frame=replace(frame, jpeg=jpeg)))
 
     def _on_output(self, output: Output) -> None:
-        if isinstance(output, Words):
-            if not output.finished:
-                self._record.decisions[-1].said.append((self.timeline.now, output.text))
-            self._base.on(replace(output, age=self.timeline.now - self._frame.taken))
-        elif isinstance(output, Decided):
-            self._on_decided(output)
-        elif isinstance(output, GoalStatus) and output.state in ENDS:
-            self._end = output
-            self._record.ended = self._record.ended or self.timeline.now
-        elif isinstance(output, GoalStatus):
-            self._base.on(output)
+        match output:
+            case Words():
+                if not output.finished:
+                    self._record.decisions[-1].said.append((self.timeline.now, output.text))
+                self._base.on(replace(output, age=self.timeline.now - self._frame.taken))
+            case Decided():
+                self._on_decided(output)
+            case GoalStatus(state) if state in ENDS:
+                self._end = output
+                self._record.ended = self._record.ended or self.timeline.now
+            case GoalStatus():
+                self._base.on(output)
 
     def _on_decided(self, decided: Decided) -> None:
         record, decision, outcome = self._record, self._record.decisions[-1], decided.outcome
