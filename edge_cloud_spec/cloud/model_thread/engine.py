@@ -240,7 +240,7 @@ class Engine:
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
             return
-        processors = self._models.processors(opening, prompt)
+        processors = self._models.processors(opening, prompt, stream.credential)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
