@@ -270,7 +270,11 @@ class PrefixStore:
             return best
         for kept in self._kept.values():
             other = kept.part
-            alike = (other.before, other.start, other.owner) == (part.before, part.start, part.owner)
+            alike = (other.before, other.start, other.owner) == (
+                part.before,
+                part.start,
+                part.owner,
+            )
             if alike and other.text is not None:
                 common = common_prefix(part.text.tolist(), other.text.tolist())
                 if common > (0 if best is None else best[1]):

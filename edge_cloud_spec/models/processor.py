@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,11 +17,21 @@ from ..history import Turn
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
 from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
-from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, prompt_digest, render
+from .prompt import (
+    ORDERS,
+    USER_TEXT,
+    Prompt,
+    PromptImage,
+    PromptSpec,
+    Request,
+    prompt_digest,
+    render,
+)
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
-UNLIKE = "A", "7"  # two instructions that begin unlike one another
+# Two requests that have nothing in common.
+UNLIKE = Request("A", b"", ORDERS[0]), Request("7", b"", ORDERS[1], (Turn(b"", ""),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +51,8 @@ class Processor:
         self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
-        self.image_id, self._logits = files.image_id, files.logits
+        self.image_id, self.picture_ids = files.image_id, files.picture_ids
+        self._logits = files.logits
         self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
@@ -49,9 +61,9 @@ class Processor:
         self._grammars = GrammarCompiler(self.tokenizer)
         self._common: LruCache[PromptSpec, list[int]] = LruCache(2)
         # Its cache of words would tell one robot by its speed what another was told.
-        model = getattr(self.tokenizer.backend_tokenizer, "model", None)
-        if hasattr(model, "_resize_cache"):
-            model._resize_cache(0)
+        words: Any = getattr(self.tokenizer.backend_tokenizer, "model", None)
+        if hasattr(words, "_resize_cache"):
+            words._resize_cache(0)
 
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens in sessions opened from now on.
@@ -136,14 +148,29 @@ class Processor:
             common_prefix(common, ids[: spans[0][0]].tolist()),
         )
 
+    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
+        """Decode the first picture whose size is unknown; True: there are more.
+
+        UserError: it is damaged.
+        """
+        unknown = [
+            each
+            for each in request.under(spec).pictures
+            if _key(request.owner, each, spec) not in self._grids
+        ]
+        for each in unknown[:1]:
+            self._placed(request.owner, each, spec)
+        return len(unknown) > 1
+
     def _begins(self, spec: PromptSpec) -> list[int]:
         """The ids that a prompt of this specification begins with, whatever a robot says."""
-        smallest = [(1, spec.image.merge_size, spec.image.merge_size)]
+        grid = (1, spec.image.merge_size, spec.image.merge_size)
         one, other = (
-            render(self.tokenizer, Request(said, b""), spec, smallest, self._image_token).tolist()
-            for said in UNLIKE
+            render(self.tokenizer, each, spec, [grid] * len(each.pictures), self._image_token)
+            for each in (request.under(spec) for request in UNLIKE)
         )
-        return one[: common_prefix(one, other)]
+        common = common_prefix(one.tolist(), other.tolist())
+        return [int(each) for each in one[:common]]
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> TokenGrammar:
         """Compile a grammar for this model's tokens; an answer ends with the first end token.
@@ -159,8 +186,7 @@ class Processor:
         """A picture preprocessed for this model, and its grid for the target."""
         picture = partial(self._picture, owner, shown, spec)
         grid, target_grid = self._grids.get_or_make(
-            (owner, shown.image_digest, spec.image, spec.history.size),
-            lambda: (picture().grid, picture().target_grid),
+            _key(owner, shown, spec), lambda: (picture().grid, picture().target_grid)
         )
         return PromptImage(shown.image_digest, grid, lambda: picture().pixels), target_grid
 
@@ -173,5 +199,9 @@ class Processor:
             pixels, grid = patches(image, self._limits.resized(spec.image), ours.mean, ours.std)
             return Picture(pixels, grid, grid_of(image.height, image.width, spec.image))
 
-        key = owner, shown.image_digest, spec.image, spec.history.size
-        return self._pictures.get_or_make(key, made)
+        return self._pictures.get_or_make(_key(owner, shown, spec), made)
+
+
+def _key(owner: str, shown: Turn | Request, spec: PromptSpec) -> Hashable:
+    """Names a picture as it is preprocessed; what is cached of it is for its owner alone."""
+    return owner, shown.image_digest, spec.image, spec.history.size

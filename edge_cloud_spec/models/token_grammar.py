@@ -85,9 +85,7 @@ class GrammarCompiler:
         self._tokenizers: LruCache[int, LLTokenizer] = LruCache(1)  # by the end token
         self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(KEPT)
 
-    def grammar(
-        self, text: str, end_token: int, vocabulary: int, owner: str = ""
-    ) -> TokenGrammar:
+    def grammar(self, text: str, end_token: int, vocabulary: int, owner: str = "") -> TokenGrammar:
         """Compile a grammar, once for each owner; UserError: it is invalid, or llguidance is not
         installed."""
         check_installed("llguidance", "a grammar")

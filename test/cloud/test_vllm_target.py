@@ -317,7 +317,7 @@ def test_a_server_that_was_started_again_is_looked_at_again(
 ) -> None:
     """Nothing is decided by another model, at a second try neither; the right one goes on."""
     peer, models = served.peer, served.models
-    monkeypatch.setattr(models, "_heard_s", 0.0)
+    monkeypatch.setattr(models, "_looked_s", 0.0)
     monkeypatch.setattr(models, "_served", replace(models._served))
     monkeypatch.setattr(peer, "said", peer.said | now)
     monkeypatch.setattr(peer, "started", peer.started + 1.0)

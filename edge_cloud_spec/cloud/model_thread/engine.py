@@ -187,7 +187,8 @@ class Engine:
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
         if isinstance(message, Open):
-            self._open(stream, message)
+            if not self._open(stream, message):
+                stream.waiting.appendleft((data, arrived))  # others have their turns first
         elif isinstance(message, Resume):
             self._resume(stream, message, arrived)
         elif isinstance(message, Close):
@@ -225,13 +226,16 @@ class Engine:
                 self.histories.answered(session.opening, stream.credential, answers)
         stream.end()
 
-    def _open(self, stream: RobotStream, opening: Open) -> None:
+    def _open(self, stream: RobotStream, opening: Open) -> bool:
+        """Open a session, or resume it; False: one picture was decoded, and more are to be."""
         self._models.check(opening)
         spec = self._models.spec
         if spec.history.frames:
-            opening = self.histories.completed(opening, stream.credential, self._clock())
+            opening = self.histories.completed(opening, stream.credential)
         else:
             opening = replace(opening, history=NO_TURNS)
+        if self._models.decode_one(opening, stream.credential):
+            return False
         prompt = self._models.prompt(opening, stream.credential)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -239,7 +243,7 @@ class Engine:
         if again is not None and not again.admits(opening.secret):
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
-            return
+            return True
         processors = self._models.processors(opening, prompt, stream.credential)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
@@ -251,14 +255,15 @@ class Engine:
             self._sessions.attach(stream, again)
             stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified))
             self._generate_as_opened(again, opening)
-            return
+            return True
         if again is not None:
             self._sessions.drop(again, Close())
-        if (refusal := self._sessions.admit(stream, self._clock())) is not None:
+        refusal = self._sessions.admit(stream, self._clock(), opening.nbytes)
+        if refusal is not None:
             reason, fault = refusal
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
-            return
+            return True
         target = self._models.open(opening, prompt, stream.credential)
         name = secrets.token_hex(8)
         # The robot prefills at the same time.
@@ -281,8 +286,11 @@ class Engine:
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened
         self._sessions.attach(stream, session)
+        if spec.history.frames:
+            self.histories.keep(opening, stream.credential, session.opened)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
+        return True
 
     def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
         """If the robot's Open asks for server generation, start it as a Generate would."""

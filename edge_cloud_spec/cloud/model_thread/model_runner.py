@@ -81,13 +81,16 @@ class ModelRunner(ABC):
         """Raise UserError if the target cannot serve this request."""
         check_opening(opening, self.speaker.tokenizer_digest)
 
+    def decode_one(self, opening: Open, credential: str) -> bool:
+        """Decode the next picture of a request; True: there are more that ``prompt`` would have to
+        decode."""
+        return self.speaker.decode_one(request_of(opening, credential), self.spec)
+
     def prompt(self, opening: Open, credential: str = "") -> Prompt:
         """The target's prompt for a request."""
         return self.speaker.prompt(request_of(opening, credential), self.spec)
 
-    def processors(
-        self, opening: Open, prompt: Prompt, credential: str
-    ) -> LogitsProcessors | None:
+    def processors(self, opening: Open, prompt: Prompt, credential: str) -> LogitsProcessors | None:
         """What changes the target's logits, None if nothing does; UserError: no such grammar."""
         grammar = _grammar(self.speaker, opening, self.spec, credential)
         return logits_processors(self.spec, prompt, grammar)
