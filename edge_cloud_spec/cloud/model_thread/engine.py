@@ -187,8 +187,10 @@ class Engine:
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
         if isinstance(message, Open):
+            stream.half_open = False
             if not self._open(stream, message):
-                stream.waiting.appendleft((data, arrived))  # others have their turns first
+                stream.half_open = True
+                stream.waiting.appendleft((data, arrived))
         elif isinstance(message, Resume):
             self._resume(stream, message, arrived)
         elif isinstance(message, Close):

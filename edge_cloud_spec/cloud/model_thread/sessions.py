@@ -93,6 +93,7 @@ class RobotStream:
         self.client = client or f"stream {secrets.token_hex(8)}"
         self.session: HeldSession | None = None
         self.gone = False  # whether the robot has left
+        self.half_open = False  # whether the first waiting message is an Open that was begun
         self.waiting: deque[tuple[bytes, float]] = deque()  # messages with their arrival times, s
 
     @property
