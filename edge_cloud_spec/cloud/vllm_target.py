@@ -73,12 +73,9 @@ class Node:
 class VllmSession(TargetSession):
     """The verified tokens of one decode; the server keeps everything else."""
 
-    def __init__(
-        self, opening: Open, prompt: Prompt, image_id: int, salt: str, *, probes: bool = False
-    ) -> None:
-        """salt: separates the server's caches by credential. probes: this session probes the
-        server."""
-        self.opening, self.prompt, self.probes = opening, prompt, probes
+    def __init__(self, opening: Open, prompt: Prompt, image_id: int, salt: str) -> None:
+        """salt: separates the server's caches by credential."""
+        self.opening, self.prompt = opening, prompt
         ids = prompt.input_ids
         # The server takes one image token for each whole picture.
         rest = [np.arange(start + 1, end) for start, end in picture_spans(ids, image_id)]
@@ -162,7 +159,8 @@ class VllmModels(ModelRunner):
         self._check_length(len(prompt.input_ids))
         self._check_text(opening.verified)
         session = VllmSession(opening, prompt, self.target.image_id, credential)
-        session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
+        first = partial(self.ask, session, Node(), with_picture=True)
+        session.first = self.server.submit(self._of_the_same(first))
         return session
 
     def forward(
@@ -201,13 +199,13 @@ class VllmModels(ModelRunner):
         replies.add_done_callback(lambda _: self.on_news(held))
         return replies
 
-    async def _of_the_same(self, ask: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
+    async def _of_the_same(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The replies, once the server has said after them, now and then and at the end of an
         answer, that it is still the same; raises UserError."""
         await self._look_again(QUIET_S)
-        known = self._served.started
-        replies = await ask()
-        ends = any(type(said) is int and said in self.spec.end_ids for said in replies)
+        known, replies = self._served.started, await ask()
+        said = replies if isinstance(replies, list) else ()
+        ends = any(type(token) is int and token in self.spec.end_ids for token in said)
         await self._look_again(0.0 if ends else LOOK_S)
         if self._served.started != known:
             raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
@@ -358,8 +356,6 @@ class VllmModels(ModelRunner):
         """
         from openai import APIError, BadRequestError
 
-        if not session.probes:
-            await self._look_again(QUIET_S)
         sent = session.prompt.images[-1:] if with_picture else ()
         sent = session.prompt.images if everything else sent
         unsent = len(session.pictures) - len(sent)
@@ -397,8 +393,6 @@ class VllmModels(ModelRunner):
         may have another model or lack our logits processor, is probed; raises UserError if it
         cannot replace the earlier one."""
         due = time.monotonic() - age_s
-        if self._looked_s > due:
-            return
         async with self._looking:
             if self._looked_s > due:
                 return  # another request has looked already
@@ -464,7 +458,7 @@ class VllmModels(ModelRunner):
             raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
         # A new name, so that no earlier probe is in the cache.
         salt, image_id = secrets.token_hex(8), self.target.image_id
-        session = VllmSession(opening, prompt, image_id, salt, probes=True)
+        session = VllmSession(opening, prompt, image_id, salt)
         reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
         theirs = reply.content.get("prompt_token_ids")
         if theirs != prompt.input_ids.tolist():

@@ -82,10 +82,6 @@ class ByteDrafter:
             prompt_digest(ids, [(grid, digest) for digest in digests]),
         )
 
-    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
-        """False: no picture is decoded."""
-        return False
-
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> Any:
         """None: nothing is drafted, so no grammar is needed."""
 

@@ -158,13 +158,12 @@ def prompt_parts(
     key, own = b"", owner.encode()
     edges = [0, common, *chain.from_iterable(spans), len(ids)]
     seen = [b"", own, *chain.from_iterable((name, own) for name in names)]
-    pictures = {start for start, _ in spans}
     for (start, end), name in zip(pairwise(edges), seen, strict=True):
         if start < end:
             tokens = np.asarray(ids[start:end], "<i8")
             before = key
             key = hashlib.blake2b(before + name + tokens.tobytes(), digest_size=16).digest()
-            text = None if start in pictures else tokens
+            text = tokens if name in (b"", own) else None
             whose = owner if end > common else ""
             parts.append(PromptPart(key, start, end, before, text, whose))
     return parts

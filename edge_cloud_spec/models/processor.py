@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -61,9 +60,8 @@ class Processor:
         self._grammars = GrammarCompiler(self.tokenizer)
         self._common: LruCache[PromptSpec, list[int]] = LruCache(2)
         # Its cache of words would tell one robot by its speed what another was told.
-        words: Any = getattr(self.tokenizer.backend_tokenizer, "model", None)
-        if hasattr(words, "_resize_cache"):
-            words._resize_cache(0)
+        words = getattr(self.tokenizer.backend_tokenizer, "model", None)
+        getattr(words, "_resize_cache", lambda _: None)(0)
 
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens in sessions opened from now on.
@@ -165,12 +163,13 @@ class Processor:
     def _begins(self, spec: PromptSpec) -> list[int]:
         """The ids that a prompt of this specification begins with, whatever a robot says."""
         grid = (1, spec.image.merge_size, spec.image.merge_size)
-        one, other = (
-            render(self.tokenizer, each, spec, [grid] * len(each.pictures), self._image_token)
+        prompts: list[list[int]] = [
+            render(
+                self.tokenizer, each, spec, [grid] * len(each.pictures), self._image_token
+            ).tolist()
             for each in (request.under(spec) for request in UNLIKE)
-        )
-        common = common_prefix(one.tolist(), other.tolist())
-        return [int(each) for each in one[:common]]
+        ]
+        return prompts[0][: common_prefix(*prompts)]
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> TokenGrammar:
         """Compile a grammar for this model's tokens; an answer ends with the first end token.

@@ -187,10 +187,7 @@ class Engine:
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
         if isinstance(message, Open):
-            stream.half_open = False
-            if not self._open(stream, message):
-                stream.half_open = True
-                stream.waiting.appendleft((data, arrived))
+            self._open(stream, message, (data, arrived))
         elif isinstance(message, Resume):
             self._resume(stream, message, arrived)
         elif isinstance(message, Close):
@@ -228,8 +225,7 @@ class Engine:
                 self.histories.answered(session.opening, stream.credential, answers)
         stream.end()
 
-    def _open(self, stream: RobotStream, opening: Open) -> bool:
-        """Open a session, or resume it; False: one picture was decoded, and more are to be."""
+    def _open(self, stream: RobotStream, opening: Open, waiting: tuple[bytes, float]) -> None:
         self._models.check(opening)
         spec = self._models.spec
         if spec.history.frames:
@@ -237,7 +233,8 @@ class Engine:
         else:
             opening = replace(opening, history=NO_TURNS)
         if self._models.decode_one(opening, stream.credential):
-            return False
+            stream.waiting.appendleft(waiting)  # others have their turns before the next picture
+            return
         prompt = self._models.prompt(opening, stream.credential)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -245,7 +242,7 @@ class Engine:
         if again is not None and not again.admits(opening.secret):
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
-            return True
+            return
         processors = self._models.processors(opening, prompt, stream.credential)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
@@ -257,15 +254,14 @@ class Engine:
             self._sessions.attach(stream, again)
             stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified))
             self._generate_as_opened(again, opening)
-            return True
+            return
         if again is not None:
             self._sessions.drop(again, Close())
-        refusal = self._sessions.admit(stream, self._clock(), opening.nbytes)
-        if refusal is not None:
+        if (refusal := self._sessions.admit(stream, self._clock(), opening.nbytes)) is not None:
             reason, fault = refusal
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
-            return True
+            return
         target = self._models.open(opening, prompt, stream.credential)
         name = secrets.token_hex(8)
         # The robot prefills at the same time.
@@ -292,7 +288,6 @@ class Engine:
             self.histories.keep(opening, stream.credential, session.opened)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
-        return True
 
     def _generate_as_opened(self, session: HeldSession, opening: Open) -> None:
         """If the robot's Open asks for server generation, start it as a Generate would."""

@@ -34,18 +34,15 @@ class _Known:
         self.kept: OrderedDict[bytes, tuple[Turn, ...]] = OrderedDict()
 
     def keep(self, name: bytes, turns: tuple[Turn, ...]) -> None:
-        """Keep turns under a name."""
         self.size += cost(turns) - (cost(self.kept[name]) if name in self.kept else 0)
         self.kept[name] = turns
         self.kept.move_to_end(name)
 
     def name(self, turns: tuple[Turn, ...]) -> None:
-        """Keep a conversation, without its frames."""
         named = History.named(turns)
         self.keep(AFTER + named.digest, named.turns)
 
     def shrink(self, size: int) -> None:
-        """Drop what was used the longest ago, down to so many bytes."""
         while self.size > size:
             self.size -= cost(self.kept.popitem(last=False)[1])
 

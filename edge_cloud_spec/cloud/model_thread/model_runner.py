@@ -84,7 +84,8 @@ class ModelRunner(ABC):
     def decode_one(self, opening: Open, credential: str) -> bool:
         """Decode the next picture of a request; True: there are more that ``prompt`` would have to
         decode."""
-        return self.speaker.decode_one(request_of(opening, credential), self.spec)
+        decode = getattr(self.speaker, "decode_one", None)  # others decode none
+        return bool(decode and decode(request_of(opening, credential), self.spec))
 
     def prompt(self, opening: Open, credential: str = "") -> Prompt:
         """The target's prompt for a request."""

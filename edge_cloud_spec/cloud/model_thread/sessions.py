@@ -93,7 +93,6 @@ class RobotStream:
         self.client = client or f"stream {secrets.token_hex(8)}"
         self.session: HeldSession | None = None
         self.gone = False  # whether the robot has left
-        self.half_open = False  # whether the first waiting message is an Open that was begun
         self.waiting: deque[tuple[bytes, float]] = deque()  # messages with their arrival times, s
 
     @property
@@ -274,13 +273,13 @@ class Sessions:
         limits, client = self._limits, stream.client
         everybody = [one for one in self._sessions.values() if one is not stream.session]
         own = [session for session in everybody if session.client == client]
-        while self._too_large(own, nbytes) and self._evict(own):
+        while own and nbytes + sum(one.opening.nbytes for one in own) > limits.bytes_per_robot:
+            if not self._evict(own):
+                text = "this robot's sessions hold as many bytes of pictures as they may"
+                return self._refuse("bytes_per_robot", text, client, own, now)
             own = [session for session in own if session in self]
         refusal = None
-        if self._too_large(own, nbytes):
-            text = "this robot's sessions hold as many bytes of pictures as they may"
-            refusal = self._refuse("bytes_per_robot", text, client, own, now)
-        elif len(own) >= limits.sessions_per_robot and not self._evict(own):
+        if len(own) >= limits.sessions_per_robot and not self._evict(own):
             text = f"this robot has {len(own)} sessions already, as many as it may"
             refusal = self._refuse("sessions_per_robot", text, client, own, now)
         elif len(everybody) >= limits.sessions and not self._evict(everybody):
@@ -289,11 +288,6 @@ class Sessions:
         if refusal is None:
             self._turnover.admitted(client)
         return refusal
-
-    def _too_large(self, own: list[HeldSession], nbytes: int) -> bool:
-        """Whether these sessions' pictures leave no room for so many bytes more."""
-        held = sum(session.opening.nbytes for session in own)
-        return bool(own) and held + nbytes > self._limits.bytes_per_robot
 
     def _refuse(
         self, reason: str, text: str, client: str, held: list[HeldSession], now: float

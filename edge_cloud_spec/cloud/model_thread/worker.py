@@ -130,8 +130,6 @@ class Worker(threading.Thread):
             self._do(self._engine.handle_next, stream)
             if stream.waiting:
                 self._engine.listen(stream)
-            if stream.half_open:
-                break  # a picture took its time: a pass comes first
         self._spare_s = LEAST_SPARE_S
         self._run_pass(self._scheduler.next_batch(self._clock()))
         return True

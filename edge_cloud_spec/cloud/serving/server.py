@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import logging
 import signal
@@ -73,12 +72,6 @@ def _refusal(address: str) -> UserError:
         f"cannot listen on {address}: the port is taken or the host unknown; give another "
         "--address, or use the verifier that listens there (ros2 launch: cloud:=HOST:PORT)"
     )
-
-
-def give_back_freed_memory() -> None:
-    """Have glibc return what was freed, of which it keeps all that lies below something in use."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped
@@ -234,12 +227,13 @@ class Server(HealthyServer):
     async def _watch(self) -> None:
         """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams;
         give memory back that messages took."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
         trimmed, again = 0, False  # again: what was in use then may be free by now
         while True:
             await asyncio.sleep(min(WATCH_S, self._settings.stuck_s / 4))
             received = self._service.meter.received_bytes
-            if (many := received - trimmed > TRIMMED_BYTES) or again:
-                await asyncio.to_thread(give_back_freed_memory)
+            if trim and ((many := received - trimmed > TRIMMED_BYTES) or again):
+                await asyncio.to_thread(trim, 0)
                 trimmed, again = received, many
             problem, before = self._model_watch.look(), self._service.problem
             if problem == before:

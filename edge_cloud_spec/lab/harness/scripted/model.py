@@ -123,10 +123,6 @@ class FakeVlm:
         """The prompt of a request."""
         raise NotImplementedError
 
-    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
-        """False: no picture is decoded."""
-        return False
-
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> Grammar:
         """Compile a grammar; by default raises UserError."""
         raise UserError("a scripted model's tokens are no text, so no grammar fits them")
