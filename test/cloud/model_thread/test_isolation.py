@@ -130,5 +130,5 @@ def test_between_two_pictures_of_one_robot_others_have_their_turn() -> None:
         while not many.count(Opened):
             before = work["decode_image"]
             worker.run_one()
-            assert work["decode_image"] <= before + 1
+            assert work["decode_image"] <= before + 2  # one of each
         assert work["decode_image"] >= len(turns) + 2
