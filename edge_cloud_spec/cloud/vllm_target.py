@@ -173,7 +173,7 @@ class VllmModels(ModelRunner):
         session, due = held.target, held.due
         assert isinstance(session, VllmSession)
         try:
-            self._check_text((*session.tokens, *due.draft.tokens))
+            self._check_text(session.tokens)
             replies = session.score(due.draft, partial(self._begin_round, held, session))
         except UserError as error:
             return error
@@ -204,8 +204,10 @@ class VllmModels(ModelRunner):
         answer, that it is still the same; raises UserError."""
         await self._look_again(QUIET_S)
         known, replies = self._served.started, await ask()
-        said = replies if isinstance(replies, list) else ()
-        ends = any(type(token) is int and token in self.spec.end_ids for token in said)
+        told = replies if isinstance(replies, list) else ()
+        said = [token for token in told if isinstance(token, int)]
+        self._check_text(said)
+        ends = any(token in self.spec.end_ids for token in said)
         await self._look_again(0.0 if ends else LOOK_S)
         if self._served.started != known:
             raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
@@ -229,7 +231,7 @@ class VllmModels(ModelRunner):
         while at is not None:
             if at not in said:
                 line = [at]  # down to a leaf, the first proposed child each time
-                while nodes[at + 1].path not in free and (below := [*draft.children(line[-1])]):
+                while nodes[at + 1].path not in free and (below := self._text(draft, line[-1])):
                     line.append(below[0])
                 if len(line) > 1 and self._chains and policy.temperature == 0:
                     free |= await self._chain(session, nodes[line[-1] + 1].path)
@@ -237,8 +239,14 @@ class VllmModels(ModelRunner):
                 asked = [self.ask(session, place, free.get(place.path)) for place in places]
                 said |= zip(line, await _all(asked), strict=True)
             token = said[at]
-            at = next((child for child in draft.children(at) if draft.tokens[child] == token), None)
+            below = self._text(draft, at)
+            at = next((child for child in below if draft.tokens[child] == token), None)
         return [said.get(node) for node in range(-1, len(draft))]
+
+    def _text(self, draft: Draft, node: int) -> list[int]:
+        """The children of a node that do not stand for pictures, which the target never says."""
+        pictures = self.target.picture_ids
+        return [child for child in draft.children(node) if draft.tokens[child] not in pictures]
 
     async def _run(self, session: VllmSession) -> list[Any]:
         """The target's next tokens without drafts; one request for several."""
@@ -284,9 +292,13 @@ class VllmModels(ModelRunner):
         free: that result with no token excluded, if it is known already.
         """
         if self._wants_rows(session.opening):
+            pictures = [each for each in self.target.picture_ids if each < self.spec.vocabulary]
+            if not {*pictures}.isdisjoint(node.path):
+                return np.zeros(self.spec.vocabulary, np.float32)  # of a node that is not accepted
             if free is None:
                 reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
                 free = reply.row(self.spec.vocabulary)
+                free[pictures] = -np.inf
             return free
         policy, mask, allowed = session.opening.policy, node.adjustment.allowed, None
         if mask is not None:
@@ -428,8 +440,8 @@ class VllmModels(ModelRunner):
         """Raise UserError for tokens that stand for pictures: vLLM would look for them, and end."""
         if found := self.target.picture_ids.intersection(answer):
             raise UserError(
-                f"token {min(found)} stands for a picture, and an answer is text: vLLM takes no "
-                "such draft and no such verified token"
+                f"token {min(found)} stands for a picture, and an answer is text: vLLM cannot go "
+                "on after it"
             )
 
     def _check_length(self, prompt: int) -> None:

@@ -23,6 +23,7 @@ from helpers.cloud.served_answers import (
 from helpers.cloud.vllm_peer import VllmPeer
 from helpers.suites import rows
 
+from edge_cloud_spec.cloud.model_thread.sessions import NotArrived
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
@@ -375,12 +376,15 @@ def test_after_an_error_the_server_is_asked_who_it_is_before_it_is_believed(
     assert "look" in happened[happened.index("error") : happened.index("reply")]
 
 
+@pytest.mark.parametrize("rule", ["greedy", "rejection"])
 @pytest.mark.parametrize("token", [511, 512, 513, 514])
 def test_a_token_that_stands_for_a_picture_does_not_reach_the_server(
-    served: Served, token: int
+    served: Served, monkeypatch: pytest.MonkeyPatch, token: int, rule: str
 ) -> None:
-    """vLLM looks for the picture of each, and its engine ends: verified, drafted, drawn or said."""
-    models, opening = served.models, opening_of(sample_requests(0, 1)[0])
+    """vLLM looks for the picture of each, and its engine ends: verified, drafted or drawn."""
+    monkeypatch.setattr(served.models, "on_news", lambda _: None)
+    models, policy = served.models, POLICY if rule == "rejection" else GREEDY
+    opening = opening_of(sample_requests(0, 1)[0], rule=rule, policy=policy)
     prompt, why = models.prompt(opening), f"token {token} stands for a picture"
     asked = len(served.peer.asked)
     with pytest.raises(UserError, match=why):
@@ -388,14 +392,40 @@ def test_a_token_that_stands_for_a_picture_does_not_reach_the_server(
     assert len(served.peer.asked) == asked
     session = models.open(opening, prompt, "")
     session.first.result()
-    held: Any = SimpleNamespace(target=session, opening=opening, due=DuePass(Draft((5, token))))
-    asked = len(served.peer.asked)
-    [drafted] = models.forward([held], lambda *_: None)
+    tree = Draft((5, token, token, 7, served.whole.tokens[0]), (-1, 0, -1, 2, -1))
+    held = SimpleNamespace(
+        target=session,
+        opening=opening,
+        due=DuePass(tree),
+        processors=None,
+        tokens=(),
+        generating=False,
+    )
+
+    def scored() -> Any:
+        results: list[Any] = [NotArrived()]
+
+        def arrived() -> bool:
+            results.extend(models.forward([held], lambda *_: None))
+            return not isinstance(results[-1], NotArrived)
+
+        until(arrived)
+        return results[-1]
+
+    rows = scored()
+    for body in served.peer.asked[asked:]:
+        pads = [each for each in body["token_ids"][len(session.prompt_ids) :] if each == token]
+        assert not pads
+    if rule == "rejection":
+        assert rows.row(-1, policy).at(token) == rows.row(0, policy).at(token) == 0
     session.extend((token,))
-    held.due = DuePass(Draft(()))
-    [drawn] = models.forward([held], lambda *_: None)
-    assert why in str(drafted) and why in str(drawn)
-    assert len(served.peer.asked) == asked
+    asked = len(served.peer.asked)
+    assert why in str(scored()) and len(served.peer.asked) == asked
+
+
+def test_an_answer_with_a_pictures_token_ends_with_a_sentence(served: Served) -> None:
+    outcome = served.decode(fault=lambda body: content(token_ids=[513]))
+    refused(outcome, "stands for a picture", "bad_request")
 
 
 def test_a_server_without_our_logits_processor_is_found_out() -> None:
