@@ -17,7 +17,7 @@ import io
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,7 @@ from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
 from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
 from ..errors import UserError
 from ..models.image import picture_of, picture_spans
+from ..models.openai_server import Unavailable
 from ..models.processor import Processor
 from ..models.prompt import ORDERS, Prompt, PromptImage, PromptSpec
 from ..nav.answer import Dialect
@@ -45,7 +46,8 @@ MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
 RUN = 4  # tokens per request while the target generates without drafts
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
-QUIET_S = 1.0  # silence in which a server may have been restarted
+# After these times the server is asked again who it is: before a request, and after replies.
+QUIET_S, LOOK_S = 1.0, 0.25
 # vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
 FORGOTTEN = ("Cache miss", "Failed to apply")
 # Samples of one position at a high temperature; if all are equal, it does not sample.
@@ -71,12 +73,9 @@ class Node:
 class VllmSession(TargetSession):
     """The verified tokens of one decode; the server keeps everything else."""
 
-    def __init__(
-        self, opening: Open, prompt: Prompt, image_id: int, salt: str, *, probes: bool = False
-    ) -> None:
-        """salt: separates the server's caches by credential. probes: this session probes the
-        server."""
-        self.opening, self.prompt, self.probes = opening, prompt, probes
+    def __init__(self, opening: Open, prompt: Prompt, image_id: int, salt: str) -> None:
+        """salt: separates the server's caches by credential."""
+        self.opening, self.prompt = opening, prompt
         ids = prompt.input_ids
         # The server takes one image token for each whole picture.
         rest = [np.arange(start + 1, end) for start, end in picture_spans(ids, image_id)]
@@ -133,7 +132,7 @@ class VllmModels(ModelRunner):
         """served: the server's identity as it reported it; call ``probe`` before use."""
         super().__init__(target, spec, dialect)
         self.target, self.server, self._served = target, server, served
-        self._heard_s = 0.0  # last reply, monotonic time, s
+        self._looked_s = 0.0  # when the server was last known to be the same, monotonic time, s
         self._looking = asyncio.Lock()
         self._samples = False  # whether the server implements ``coupled`` (see ``vllm_plugin``)
         self._chains = False  # whether the server can score a chain as a prompt
@@ -158,8 +157,10 @@ class VllmModels(ModelRunner):
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
         """Send the prompt at once: the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
+        self._check_text(opening.verified)
         session = VllmSession(opening, prompt, self.target.image_id, credential)
-        session.first = self.server.submit(self.ask(session, Node(), with_picture=True))
+        first = partial(self.ask, session, Node(), with_picture=True)
+        session.first = self.server.submit(self._of_the_same(first))
         return session
 
     def forward(
@@ -172,6 +173,7 @@ class VllmModels(ModelRunner):
         session, due = held.target, held.due
         assert isinstance(session, VllmSession)
         try:
+            self._check_text(session.tokens)
             replies = session.score(due.draft, partial(self._begin_round, held, session))
         except UserError as error:
             return error
@@ -190,11 +192,25 @@ class VllmModels(ModelRunner):
         excluding = replace(self.spec.logits, repetition_penalty=1.0) != UNPROCESSED
         excludes = held.opening.policy.grammar or excluding
         if held.generating and not (draft or excludes):
-            asked: Any = self._run(session)
+            asked: Any = partial(self._run, session)
         else:
-            asked = self._score(session, draft, nodes)
-        replies = self.server.submit(asked)
+            asked = partial(self._score, session, draft, nodes)
+        replies = self.server.submit(self._of_the_same(asked))
         replies.add_done_callback(lambda _: self.on_news(held))
+        return replies
+
+    async def _of_the_same(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The replies, once the server has said after them, now and then and at the end of an
+        answer, that it is still the same; raises UserError."""
+        await self._look_again(QUIET_S)
+        known, replies = self._served.started, await ask()
+        told = replies if isinstance(replies, list) else ()
+        said = [token for token in told if isinstance(token, int)]
+        self._check_text(said)
+        ends = any(token in self.spec.end_ids for token in said)
+        await self._look_again(0.0 if ends else LOOK_S)
+        if self._served.started != known:
+            raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
         return replies
 
     async def _score(self, session: VllmSession, draft: Draft, nodes: Sequence[Node]) -> list[Any]:
@@ -215,7 +231,7 @@ class VllmModels(ModelRunner):
         while at is not None:
             if at not in said:
                 line = [at]  # down to a leaf, the first proposed child each time
-                while nodes[at + 1].path not in free and (below := [*draft.children(line[-1])]):
+                while nodes[at + 1].path not in free and (below := self._text(draft, line[-1])):
                     line.append(below[0])
                 if len(line) > 1 and self._chains and policy.temperature == 0:
                     free |= await self._chain(session, nodes[line[-1] + 1].path)
@@ -223,8 +239,14 @@ class VllmModels(ModelRunner):
                 asked = [self.ask(session, place, free.get(place.path)) for place in places]
                 said |= zip(line, await _all(asked), strict=True)
             token = said[at]
-            at = next((child for child in draft.children(at) if draft.tokens[child] == token), None)
+            below = self._text(draft, at)
+            at = next((child for child in below if draft.tokens[child] == token), None)
         return [said.get(node) for node in range(-1, len(draft))]
+
+    def _text(self, draft: Draft, node: int) -> list[int]:
+        """The children of a node that do not stand for pictures, which the target never says."""
+        pictures = self.target.picture_ids
+        return [child for child in draft.children(node) if draft.tokens[child] not in pictures]
 
     async def _run(self, session: VllmSession) -> list[Any]:
         """The target's next tokens without drafts; one request for several."""
@@ -270,9 +292,13 @@ class VllmModels(ModelRunner):
         free: that result with no token excluded, if it is known already.
         """
         if self._wants_rows(session.opening):
+            pictures = [each for each in self.target.picture_ids if each < self.spec.vocabulary]
+            if not {*pictures}.isdisjoint(node.path):
+                return np.zeros(self.spec.vocabulary, np.float32)  # of a node that is not accepted
             if free is None:
                 reply = await self._reply(session, node.path, {"logprobs": -1}, with_picture)
                 free = reply.row(self.spec.vocabulary)
+                free[pictures] = -np.inf
             return free
         policy, mask, allowed = session.opening.policy, node.adjustment.allowed, None
         if mask is not None:
@@ -340,10 +366,8 @@ class VllmModels(ModelRunner):
         Earlier pictures of a conversation are sent by name; those that the server has forgotten are
         sent again.
         """
-        from openai import BadRequestError
+        from openai import APIError, BadRequestError
 
-        if not session.probes and time.monotonic() - self._heard_s > QUIET_S:
-            await self._look_again()
         sent = session.prompt.images[-1:] if with_picture else ()
         sent = session.prompt.images if everything else sent
         unsent = len(session.pictures) - len(sent)
@@ -371,16 +395,20 @@ class VllmModels(ModelRunner):
             if len(sent) == len(session.pictures) or not forgotten:
                 raise
             return await self._reply(session, path, parameters, True, everything=True, **more)
-        if not session.probes:  # of which one reply does not say that all is as it was
-            self._heard_s = time.monotonic()
+        except APIError:  # it may be ending
+            self._looked_s = 0.0
+            raise
         return reply
 
-    async def _look_again(self) -> None:
-        """Probe a restarted server, which may have another model or lack our logits processor;
-        raises UserError if it cannot replace the earlier one."""
+    async def _look_again(self, age_s: float) -> None:
+        """Ask the server who it is, unless it has said so within ``age_s``. A restarted one, which
+        may have another model or lack our logits processor, is probed; raises UserError if it
+        cannot replace the earlier one."""
+        due = time.monotonic() - age_s
         async with self._looking:
-            if time.monotonic() - self._heard_s <= QUIET_S:
-                return  # another request has probed already
+            if self._looked_s > due:
+                return  # another request has looked already
+            asked_s = time.monotonic()
             served = await self.server.served()
             if replace(served, started=self._served.started) != self._served:
                 raise UserError(
@@ -390,7 +418,7 @@ class VllmModels(ModelRunner):
             if served.started != self._served.started:
                 await self._probe()
                 self._served = served
-            self._heard_s = time.monotonic()
+            self._looked_s = asked_s
 
     @staticmethod
     def _cuts(policy: SamplingPolicy) -> bool:
@@ -407,6 +435,14 @@ class VllmModels(ModelRunner):
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG", compress_level=1)
         return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
+    def _check_text(self, answer: Sequence[int]) -> None:
+        """Raise UserError for tokens that stand for pictures: vLLM would look for them, and end."""
+        if found := self.target.picture_ids.intersection(answer):
+            raise UserError(
+                f"token {min(found)} stands for a picture, and an answer is text: vLLM cannot go "
+                "on after it"
+            )
 
     def _check_length(self, prompt: int) -> None:
         if (needed := prompt + self.spec.max_tokens) > self._served.length:
@@ -434,7 +470,7 @@ class VllmModels(ModelRunner):
             raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
         # A new name, so that no earlier probe is in the cache.
         salt, image_id = secrets.token_hex(8), self.target.image_id
-        session = VllmSession(opening, prompt, image_id, salt, probes=True)
+        session = VllmSession(opening, prompt, image_id, salt)
         reply = await self._reply(session, (), {}, with_picture=True, return_token_ids=True)
         theirs = reply.content.get("prompt_token_ids")
         if theirs != prompt.input_ids.tolist():

@@ -82,7 +82,7 @@ class ByteDrafter:
             prompt_digest(ids, [(grid, digest) for digest in digests]),
         )
 
-    def grammar(self, text: str, spec: PromptSpec) -> Any:
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> Any:
         """None: nothing is drafted, so no grammar is needed."""
 
     def prefill(self, prompt: Prompt) -> Any:

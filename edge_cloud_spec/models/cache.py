@@ -130,7 +130,7 @@ class PromptPart:
     """The rows ``start`` to ``end`` of a prompt; ``key`` is a hash of all rows before ``end``.
 
     ``before``: the key of the part before. ``text``: the part's ids [end - start], whose beginning
-    can be reused alone; None for a picture. ``owner``: whose it is, from the first picture on.
+    can be reused alone; None for a picture. ``owner``: who alone may reuse it; empty: anyone.
     """
 
     key: bytes
@@ -142,24 +142,29 @@ class PromptPart:
 
 
 def prompt_parts(
-    ids: np.ndarray, spans: Sequence[tuple[int, int]], names: Sequence[bytes], owner: str = ""
+    ids: np.ndarray,
+    spans: Sequence[tuple[int, int]],
+    names: Sequence[bytes],
+    owner: str = "",
+    common: int = 0,
 ) -> list[PromptPart]:
-    """Split a prompt into its pictures and the texts before, between and after them.
+    """Split a prompt into what is common to all, its pictures, and the texts before, between and
+    after them.
 
-    ids: int64 [n]. spans: start and end of each picture's rows. names: identify the owner's
-    pictures.
+    ids: int64 [n]; the first ``common`` are nobody's. spans: start and end of each picture's rows.
+    names: identify the owner's pictures.
     """
     parts: list[PromptPart] = []
-    key, whose = b"", ""
-    edges = [0, *chain.from_iterable(spans), len(ids)]
-    seen = [b"", *chain.from_iterable((name, b"") for name in names)]
+    key, own = b"", owner.encode()
+    edges = [0, common, *chain.from_iterable(spans), len(ids)]
+    seen = [b"", own, *chain.from_iterable((name, own) for name in names)]
     for (start, end), name in zip(pairwise(edges), seen, strict=True):
         if start < end:
             tokens = np.asarray(ids[start:end], "<i8")
             before = key
             key = hashlib.blake2b(before + name + tokens.tobytes(), digest_size=16).digest()
-            whose = owner if name else whose
-            text = None if name else tokens
+            text = tokens if name in (b"", own) else None
+            whose = owner if end > common else ""
             parts.append(PromptPart(key, start, end, before, text, whose))
     return parts
 
@@ -264,7 +269,12 @@ class PrefixStore:
             return best
         for kept in self._kept.values():
             other = kept.part
-            if other.before == part.before and other.start == part.start and other.text is not None:
+            alike = (other.before, other.start, other.owner) == (
+                part.before,
+                part.start,
+                part.owner,
+            )
+            if alike and other.text is not None:
                 common = common_prefix(part.text.tolist(), other.text.tolist())
                 if common > (0 if best is None else best[1]):
                     best = other, common

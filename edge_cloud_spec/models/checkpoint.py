@@ -57,6 +57,9 @@ _PREPROCESSING = {
 }
 
 
+PICTURE_IDS = "video_token_id", "vision_start_token_id", "vision_end_token_id"  # in config.json
+
+
 @dataclass(frozen=True)
 class ImagePreprocessing:
     """A checkpoint's image sizes, and the mean and standard deviation of each colour, 0 to 1."""
@@ -70,8 +73,10 @@ class ImagePreprocessing:
 class CheckpointFiles:
     """A checkpoint's files besides its weights.
 
-    rows: of the embedding matrix. chat_template: None if there is none; such a checkpoint cannot be
-    a target. logits: what it does to its logits as a target.
+    image_id: the token of each row of a picture. picture_ids: that and others that stand for
+    pictures or videos, or stand around them. rows: of the embedding matrix. chat_template: None if
+    there is none; such a checkpoint cannot be a target. logits: what it does to its logits as a
+    target.
     """
 
     tokenizer: Any
@@ -81,6 +86,7 @@ class CheckpointFiles:
     image_id: int
     rows: int
     logits: LogitsProcessing = UNPROCESSED
+    picture_ids: frozenset[int] = frozenset()
 
 
 def checkpoint_files(directory: Path, generation_config: str = "auto") -> CheckpointFiles:
@@ -116,6 +122,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         image_id,
         rows,
         UNPROCESSED if generation_config == "none" else _logits_processing(directory, config),
+        frozenset([image_id, *(config[name] for name in PICTURE_IDS if name in config)]),
     )
 
 

@@ -10,13 +10,27 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
+from ..decoding.digest import common_prefix
 from ..errors import UserError
+from ..history import Turn
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
 from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
-from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, prompt_digest, render
+from .prompt import (
+    ORDERS,
+    USER_TEXT,
+    Prompt,
+    PromptImage,
+    PromptSpec,
+    Request,
+    prompt_digest,
+    render,
+)
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
+
+# Two requests that have nothing in common.
+UNLIKE = Request("A", b"", ORDERS[0]), Request("7", b"", ORDERS[1], (Turn(b"", ""),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +50,18 @@ class Processor:
         self.tokenizer, self.preprocessing = files.tokenizer, files.preprocessing
         self.chat_template, self.end_ids = files.chat_template, files.end_ids
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
-        self.image_id, self._logits = files.image_id, files.logits
+        self.image_id, self.picture_ids = files.image_id, files.picture_ids
+        self._logits = files.logits
         self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
         self.identity = self._weights = identity
         self.limit_picture(PictureLimits())
         self._grammars = GrammarCompiler(self.tokenizer)
+        self._common: LruCache[PromptSpec, list[int]] = LruCache(2)
+        # Its cache of words would tell one robot by its speed what another was told.
+        words = getattr(self.tokenizer.backend_tokenizer, "model", None)
+        getattr(words, "_resize_cache", lambda _: None)(0)
 
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens in sessions opened from now on.
@@ -103,7 +122,7 @@ class Processor:
                     f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
                 )
         request = request.under(spec)
-        shown = [self._placed(each.image_digest, each.jpeg, spec) for each in request.pictures]
+        shown = [self._placed(request.owner, each, spec) for each in request.pictures]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
         if ids.max() >= self._rows:
@@ -112,42 +131,76 @@ class Processor:
                 "its directory mixes files of two models"
             )
         digests = [each.image_digest for each in request.pictures]
+        spans = picture_spans(ids, self.image_id)
         dropped = [
             np.arange(start + self._limits.kept(math.prod(image.grid) // self._merge**2), end)
-            for (image, _), (start, end) in zip(
-                shown, picture_spans(ids, self.image_id), strict=True
-            )
+            for (image, _), (start, end) in zip(shown, spans, strict=True)
         ]
+        common = self._common.get_or_make(spec, lambda: self._begins(spec))
         return Prompt(
             np.delete(ids, np.concatenate(dropped)),
             tuple(image for image, _ in shown),
             prompt_digest(ids, zip(target_grids, digests, strict=True)),
             request.owner,
             spec.history.grows,
+            common_prefix(common, ids[: spans[0][0]].tolist()),
         )
 
-    def grammar(self, text: str, spec: PromptSpec) -> TokenGrammar:
+    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
+        """Decode the first picture whose size is unknown; True: there are more.
+
+        UserError: it is damaged.
+        """
+        unknown = [
+            each
+            for each in request.under(spec).pictures
+            if _key(request.owner, each, spec) not in self._grids
+        ]
+        for each in unknown[:1]:
+            self._placed(request.owner, each, spec)
+        return len(unknown) > 1
+
+    def _begins(self, spec: PromptSpec) -> list[int]:
+        """The ids that a prompt of this specification begins with, whatever a robot says."""
+        grid = (1, spec.image.merge_size, spec.image.merge_size)
+        prompts: list[list[int]] = [
+            render(
+                self.tokenizer, each, spec, [grid] * len(each.pictures), self._image_token
+            ).tolist()
+            for each in (request.under(spec) for request in UNLIKE)
+        ]
+        return prompts[0][: common_prefix(*prompts)]
+
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> TokenGrammar:
         """Compile a grammar for this model's tokens; an answer ends with the first end token.
 
-        UserError: the grammar is invalid, or llguidance is not installed.
+        owner: whose it is, as in ``Request``. UserError: the grammar is invalid, or llguidance is
+        not installed.
         """
-        return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary)
+        return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary, owner)
 
-    def _placed(self, digest: bytes, jpeg: bytes, spec: PromptSpec) -> tuple[PromptImage, Grid]:
+    def _placed(
+        self, owner: str, shown: Turn | Request, spec: PromptSpec
+    ) -> tuple[PromptImage, Grid]:
         """A picture preprocessed for this model, and its grid for the target."""
-        picture = partial(self._picture, digest, jpeg, spec)
+        picture = partial(self._picture, owner, shown, spec)
         grid, target_grid = self._grids.get_or_make(
-            (digest, spec.image, spec.history.size), lambda: (picture().grid, picture().target_grid)
+            _key(owner, shown, spec), lambda: (picture().grid, picture().target_grid)
         )
-        return PromptImage(digest, grid, lambda: picture().pixels), target_grid
+        return PromptImage(shown.image_digest, grid, lambda: picture().pixels), target_grid
 
-    def _picture(self, digest: bytes, jpeg: bytes, spec: PromptSpec) -> Picture:
+    def _picture(self, owner: str, shown: Turn | Request, spec: PromptSpec) -> Picture:
         def made() -> Picture:
-            image = decode_image(jpeg, spec.image.max_frame_pixels)
+            image = decode_image(shown.jpeg, spec.image.max_frame_pixels)
             if (stretched := spec.history.stretched) is not None:
                 image = image.resize(stretched, Image.Resampling.BICUBIC)
             ours = self.preprocessing
             pixels, grid = patches(image, self._limits.resized(spec.image), ours.mean, ours.std)
             return Picture(pixels, grid, grid_of(image.height, image.width, spec.image))
 
-        return self._pictures.get_or_make((digest, spec.image, spec.history.size), made)
+        return self._pictures.get_or_make(_key(owner, shown, spec), made)
+
+
+def _key(owner: str, shown: Turn | Request, spec: PromptSpec) -> Hashable:
+    """Names a picture as it is preprocessed; what is cached of it is for its owner alone."""
+    return owner, shown.image_digest, spec.image, spec.history.size

@@ -151,8 +151,9 @@ class Prompt:
     input_ids: int64 [n]. images: in the order of their ids; the last is the newest frame. digest:
     names the prompt, the same on robot and cloud, however closely the model on either side looks
     (``prompt_digest``). Where there are fewer image ids than a grid has tokens, those of the most
-    diverse tokens are meant. owner: whose it is (a credential); what is computed of its pictures is
-    for no one else. grows: a later prompt of the mission begins with this one and its answer.
+    diverse tokens are meant. owner: whose it is (a credential); what is computed of it is for
+    nobody else, but of the first ``common`` ids, with which all prompts of the specification begin.
+    grows: a later prompt of the mission begins with this one and its answer.
     """
 
     input_ids: np.ndarray
@@ -160,6 +161,7 @@ class Prompt:
     digest: bytes
     owner: str = ""
     grows: bool = False
+    common: int = 0
 
 
 def logits_processors(

@@ -70,7 +70,7 @@ def first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:200]
 
 
-KEPT = 8  # compiled grammars
+KEPT = 16  # compiled grammars
 
 
 class GrammarCompiler:
@@ -85,11 +85,12 @@ class GrammarCompiler:
         self._tokenizers: LruCache[int, LLTokenizer] = LruCache(1)  # by the end token
         self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(KEPT)
 
-    def grammar(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
-        """Compile a grammar; UserError: it is invalid, or llguidance is not installed."""
+    def grammar(self, text: str, end_token: int, vocabulary: int, owner: str = "") -> TokenGrammar:
+        """Compile a grammar, once for each owner; UserError: it is invalid, or llguidance is not
+        installed."""
         check_installed("llguidance", "a grammar")
         key = text, end_token, vocabulary
-        return self._grammars.get_or_make(key, lambda: self._compiled(*key))
+        return self._grammars.get_or_make((owner, *key), lambda: self._compiled(*key))
 
     def _compiled(self, text: str, end_token: int, vocabulary: int) -> TokenGrammar:
         from llguidance import LLMatcher, LLParserLimits

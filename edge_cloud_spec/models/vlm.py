@@ -140,12 +140,12 @@ class Vlm(Processor):
             self._prefixes.keep(cache, self._parts(prompt, answer), None)
 
     def _parts(self, prompt: Prompt, answer: Sequence[int] = ()) -> list[PromptPart]:
-        """The parts of a prompt and of these tokens after it; the owner alone may reuse its
-        pictures."""
+        """The parts of a prompt and of these tokens after it; the owner alone may reuse what is not
+        common."""
         spans = picture_spans(prompt.input_ids, self.image_id)
         ids = np.concatenate([prompt.input_ids, np.asarray(answer, np.int64)])
         names = [f"{prompt.owner} {image.grid} ".encode() + image.digest for image in prompt.images]
-        return prompt_parts(ids, spans, names, prompt.owner)
+        return prompt_parts(ids, spans, names, prompt.owner, prompt.common)
 
     def _encoded(self, owner: str, image: PromptImage, kept: int) -> EncodedPicture:
         """The picture's features, reduced to ``kept`` tokens; cached."""

@@ -73,6 +73,11 @@ class Open:
     lookup: bool = False
     history: History = NO_TURNS
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pictures."""
+        return len(self.jpeg) + sum(len(turn.jpeg) for turn in self.history.turns)
+
 
 @dataclass(frozen=True)
 class DraftMessage:

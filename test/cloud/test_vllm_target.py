@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,9 @@ from helpers.cloud.served_answers import (
 from helpers.cloud.vllm_peer import VllmPeer
 from helpers.suites import rows
 
+from edge_cloud_spec.cloud.model_thread.sessions import NotArrived
+from edge_cloud_spec.cloud.session.events import DuePass
+from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
@@ -302,12 +306,15 @@ def test_a_server_that_cannot_serve_is_refused_at_start(
         on_vllm(peer)
 
 
+ANOTHER = {"data": [{"id": "y", "max_model_len": 4096}]}
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [
         ({}, ""),
         ({"/version": {"version": "0.1"}}, "by version 0.1: start this verifier again"),
-        ({"/v1/models": {"data": [{"id": "y", "max_model_len": 4096}]}}, "serves y now"),
+        ({"/v1/models": ANOTHER}, "serves y now"),
         ({"/tokenize": {"tokens": [1, 2, 3]}}, "another tokenizer"),
         ({"prompt_token_ids": [1, 2, 3]}, "another processor"),
     ],
@@ -317,7 +324,7 @@ def test_a_server_that_was_started_again_is_looked_at_again(
 ) -> None:
     """Nothing is decided by another model, at a second try neither; the right one goes on."""
     peer, models = served.peer, served.models
-    monkeypatch.setattr(models, "_heard_s", 0.0)
+    monkeypatch.setattr(models, "_looked_s", 0.0)
     monkeypatch.setattr(models, "_served", replace(models._served))
     monkeypatch.setattr(peer, "said", peer.said | now)
     monkeypatch.setattr(peer, "started", peer.started + 1.0)
@@ -328,6 +335,97 @@ def test_a_server_that_was_started_again_is_looked_at_again(
             assert not outcome.tokens
         else:
             assert outcome.tokens == served.whole.tokens and models._served.started == peer.started
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_server_that_becomes_another_within_an_answer_completes_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Without a second of silence or a lost connection, and at the answer's last token as well."""
+    peer, lengths = served.peer, list[int]()
+    monkeypatch.setattr(peer, "said", dict(peer.said))
+    served.decode(fault=lambda body: lengths.append(len(body["token_ids"])))
+    turns_at = min(lengths) + share * (len(served.whole.tokens) - 1)
+
+    def another(body: Any) -> None:
+        if len(body["token_ids"]) >= turns_at:
+            peer.said["/v1/models"] = ANOTHER
+
+    outcome = served.decode(fault=another)
+    assert not outcome.completed
+    refused(outcome, "serves y now", "bad_request")
+
+
+def test_after_an_error_the_server_is_asked_who_it_is_before_it_is_believed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened, look = list[str](), served.models.server.served
+
+    def looked() -> Any:
+        happened.append("look")
+        return look()
+
+    def fails(body: Any) -> Any:
+        happened.append("error")
+        return 503, {"error": "?"}
+
+    monkeypatch.setattr(served.models.server, "served", looked)
+    served.decode()
+    refused(served.decode(fault=fails), "", "overloaded")
+    served.decode(fault=lambda body: happened.append("reply"))
+    assert "look" in happened[happened.index("error") : happened.index("reply")]
+
+
+@pytest.mark.parametrize("rule", ["greedy", "rejection"])
+@pytest.mark.parametrize("token", [511, 512, 513, 514])
+def test_a_token_that_stands_for_a_picture_does_not_reach_the_server(
+    served: Served, monkeypatch: pytest.MonkeyPatch, token: int, rule: str
+) -> None:
+    """vLLM looks for the picture of each, and its engine ends: verified, drafted or drawn."""
+    monkeypatch.setattr(served.models, "on_news", lambda _: None)
+    models, policy = served.models, POLICY if rule == "rejection" else GREEDY
+    opening = opening_of(sample_requests(0, 1)[0], rule=rule, policy=policy)
+    prompt, why = models.prompt(opening), f"token {token} stands for a picture"
+    asked = len(served.peer.asked)
+    with pytest.raises(UserError, match=why):
+        models.open(replace(opening, verified=(5, token)), prompt, "")
+    assert len(served.peer.asked) == asked
+    session = models.open(opening, prompt, "")
+    session.first.result()
+    tree = Draft((5, token, token, 7, served.whole.tokens[0]), (-1, 0, -1, 2, -1))
+    held = SimpleNamespace(
+        target=session,
+        opening=opening,
+        due=DuePass(tree),
+        processors=None,
+        tokens=(),
+        generating=False,
+    )
+
+    def scored() -> Any:
+        results: list[Any] = [NotArrived()]
+
+        def arrived() -> bool:
+            results.extend(models.forward([held], lambda *_: None))
+            return not isinstance(results[-1], NotArrived)
+
+        until(arrived)
+        return results[-1]
+
+    rows = scored()
+    for body in served.peer.asked[asked:]:
+        pads = [each for each in body["token_ids"][len(session.prompt_ids) :] if each == token]
+        assert not pads
+    if rule == "rejection":
+        assert rows.row(-1, policy).at(token) == rows.row(0, policy).at(token) == 0
+    session.extend((token,))
+    asked = len(served.peer.asked)
+    assert why in str(scored()) and len(served.peer.asked) == asked
+
+
+def test_an_answer_with_a_pictures_token_ends_with_a_sentence(served: Served) -> None:
+    outcome = served.decode(fault=lambda body: content(token_ids=[513]))
+    refused(outcome, "stands for a picture", "bad_request")
 
 
 def test_a_server_without_our_logits_processor_is_found_out() -> None:

@@ -46,7 +46,7 @@ class Target(ToyVlm):
         whole = request.instruction.encode() + request.image_digest + history_digest(turns)
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 
-    def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         if "@" in text:
             raise UserError(f"the grammar {text[:60]!r} cannot be used: there is an @ in it")
         return ToyGrammar(text, VOCABULARY)

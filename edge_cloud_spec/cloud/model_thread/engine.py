@@ -187,7 +187,7 @@ class Engine:
     def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
         message = decode_client(data)
         if isinstance(message, Open):
-            self._open(stream, message)
+            self._open(stream, message, (data, arrived))
         elif isinstance(message, Resume):
             self._resume(stream, message, arrived)
         elif isinstance(message, Close):
@@ -225,13 +225,16 @@ class Engine:
                 self.histories.answered(session.opening, stream.credential, answers)
         stream.end()
 
-    def _open(self, stream: RobotStream, opening: Open) -> None:
+    def _open(self, stream: RobotStream, opening: Open, waiting: tuple[bytes, float]) -> None:
         self._models.check(opening)
         spec = self._models.spec
         if spec.history.frames:
-            opening = self.histories.completed(opening, stream.credential, self._clock())
+            opening = self.histories.completed(opening, stream.credential)
         else:
             opening = replace(opening, history=NO_TURNS)
+        if self._models.decode_one(opening, stream.credential):
+            stream.waiting.appendleft(waiting)  # others have their turns before the next picture
+            return
         prompt = self._models.prompt(opening, stream.credential)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
@@ -240,7 +243,7 @@ class Engine:
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
             return
-        processors = self._models.processors(opening, prompt)
+        processors = self._models.processors(opening, prompt, stream.credential)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
@@ -254,7 +257,7 @@ class Engine:
             return
         if again is not None:
             self._sessions.drop(again, Close())
-        if (refusal := self._sessions.admit(stream, self._clock())) is not None:
+        if (refusal := self._sessions.admit(stream, self._clock(), opening.nbytes)) is not None:
             reason, fault = refusal
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
@@ -281,6 +284,8 @@ class Engine:
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened
         self._sessions.attach(stream, session)
+        if spec.history.frames:
+            self.histories.keep(opening, stream.credential, session.opened)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
 

@@ -81,13 +81,19 @@ class ModelRunner(ABC):
         """Raise UserError if the target cannot serve this request."""
         check_opening(opening, self.speaker.tokenizer_digest)
 
+    def decode_one(self, opening: Open, credential: str) -> bool:
+        """Decode the next picture of a request; True: there are more that ``prompt`` would have to
+        decode."""
+        decode = getattr(self.speaker, "decode_one", None)  # others decode none
+        return bool(decode and decode(request_of(opening, credential), self.spec))
+
     def prompt(self, opening: Open, credential: str = "") -> Prompt:
         """The target's prompt for a request."""
         return self.speaker.prompt(request_of(opening, credential), self.spec)
 
-    def processors(self, opening: Open, prompt: Prompt) -> LogitsProcessors | None:
+    def processors(self, opening: Open, prompt: Prompt, credential: str) -> LogitsProcessors | None:
         """What changes the target's logits, None if nothing does; UserError: no such grammar."""
-        grammar = _grammar(self.speaker, opening, self.spec)
+        grammar = _grammar(self.speaker, opening, self.spec, credential)
         return logits_processors(self.spec, prompt, grammar)
 
     def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
@@ -247,7 +253,7 @@ class LocalModels(ModelRunner):
             opening = session.opening
             request = request_of(opening, session.credential)
             prompt = self.drafter.prompt(request, self.spec)
-            grammar = _grammar(self.drafter, opening, self.spec)
+            grammar = _grammar(self.drafter, opening, self.spec, session.credential)
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 self.drafter.open(prompt),
@@ -263,9 +269,11 @@ def _cached(session: HeldSession) -> CachedTarget:
     return session.target
 
 
-def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) -> Grammar | None:
+def _grammar(
+    model: Processor | ByteDrafter, opening: Open, spec: PromptSpec, owner: str
+) -> Grammar | None:
     text = opening.policy.grammar
-    return model.grammar(text, spec) if text else None
+    return model.grammar(text, spec, owner) if text else None
 
 
 def adjustments_of(session: HeldSession) -> AdjustmentAfter | None:

@@ -37,7 +37,12 @@ class WorkerLimits:
 
     sessions: int = bounded(64, 1, inf, "robots at once")
     sessions_per_robot: int = bounded(16, 1, inf, "sessions of one robot's credential at once")
-    bytes_per_robot: int = bounded(32 * 2**20, 1, inf, "of its messages that wait, each way")
+    bytes_per_robot: int = bounded(
+        32 * 2**20,
+        1,
+        inf,
+        "of its messages that wait, each way, and of its sessions' pictures",
+    )
     passes_per_robot: int = bounded(8, 1, inf, "of its sessions in one pass")
     keep_s: float = bounded(
         60.0,
@@ -63,7 +68,7 @@ class WorkerLimits:
     )
     lookup_nodes: int = 16
     history_mb: float = bounded(
-        8.0, 0.0, inf, "MB of earlier frames that are kept for each robot's credential"
+        8.0, 0.0, inf, "MB of earlier frames and answers that are kept for each robot's credential"
     )
 
 
@@ -255,8 +260,10 @@ class Sessions:
         """The number of sessions with a connected robot; from any thread."""
         return sum(session.stream is not None for session in list(self._sessions.values()))
 
-    def admit(self, stream: RobotStream, now: float) -> tuple[str, Fault] | None:
+    def admit(self, stream: RobotStream, now: float, nbytes: int = 0) -> tuple[str, Fault] | None:
         """Make room for a new session on this stream, replacing the stream's own.
+
+        nbytes: of its request's pictures, which are kept as long as it.
 
         None, or if there is no room: the name of the limit, and the fault that says when to retry.
         If necessary, the session longest without a stream is dropped: one of the same client, else
@@ -266,6 +273,11 @@ class Sessions:
         limits, client = self._limits, stream.client
         everybody = [one for one in self._sessions.values() if one is not stream.session]
         own = [session for session in everybody if session.client == client]
+        while own and nbytes + sum(one.opening.nbytes for one in own) > limits.bytes_per_robot:
+            if not self._evict(own):
+                text = "this robot's sessions hold as many bytes of pictures as they may"
+                return self._refuse("bytes_per_robot", text, client, own, now)
+            own = [session for session in own if session in self]
         refusal = None
         if len(own) >= limits.sessions_per_robot and not self._evict(own):
             text = f"this robot has {len(own)} sessions already, as many as it may"

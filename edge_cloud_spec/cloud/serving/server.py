@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import signal
 import socket
@@ -31,6 +32,7 @@ from .service import DecodeService
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5  # between two checks of the model's thread
+TRIMMED_BYTES = 32 * 2**20  # received, after which freed memory is given back
 
 
 def check_free(address: str) -> None:
@@ -223,9 +225,16 @@ class Server(HealthyServer):
         await stopping
 
     async def _watch(self) -> None:
-        """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams."""
+        """Report NOT_SERVING while the model's thread is dead or stuck, and refuse new streams;
+        give memory back that messages took."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
+        trimmed, again = 0, False  # again: what was in use then may be free by now
         while True:
             await asyncio.sleep(min(WATCH_S, self._settings.stuck_s / 4))
+            received = self._service.meter.received_bytes
+            if trim and ((many := received - trimmed > TRIMMED_BYTES) or again):
+                await asyncio.to_thread(trim, 0)
+                trimmed, again = received, many
             problem, before = self._model_watch.look(), self._service.problem
             if problem == before:
                 continue

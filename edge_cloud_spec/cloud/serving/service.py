@@ -62,7 +62,7 @@ class DecodeService:
         )
         self.meter.opened_streams += 1
         writing = asyncio.ensure_future(self._write(queue, context))
-        reading = asyncio.ensure_future(self._read(requests, stream, queue))
+        reading = asyncio.ensure_future(self._read(context, stream, queue))
         try:
             await writing
         except asyncio.CancelledError:
@@ -102,10 +102,14 @@ class DecodeService:
                 self.meter.sent_bytes += len(data)
 
     async def _read(
-        self, requests: AsyncIterator[bytes], stream: RobotStream, queue: SendQueue
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        stream: RobotStream,
+        queue: SendQueue,
     ) -> None:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot has left
-            async for data in requests:
+            # Not from gRPC's iterator, which keeps the last message until there is another.
+            while (data := await context.read()) is not grpc.aio.EOF:
                 self.meter.received(stream, data)
                 now = time.monotonic()
                 wait = self.gate.rates.take("bytes", stream.client, now, len(data))
@@ -120,6 +124,7 @@ class DecodeService:
                 while self.streams.is_behind(stream):
                     # Without reading, so that flow control stops the robot.
                     await asyncio.sleep(0.01)
+                del data  # nor is it kept here
         queue.put(None)
 
 

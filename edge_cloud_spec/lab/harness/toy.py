@@ -92,7 +92,7 @@ class ToyVlm(FakeVlm):
         whole = request.instruction.encode() + history_digest(request.under(spec).history)
         return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
 
-    def grammar(self, text: str, spec: PromptSpec) -> ToyGrammar:
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         """A grammar (``Vlm.grammar``); any text is valid."""
         return ToyGrammar(text, self.vocabulary)
 

@@ -238,7 +238,8 @@ class Decode:
             before, last = History(self.request.history[:-1]), self.request.history[-1]
             opening = Open(0, "", last.jpeg, "", policy, rule, history=before)
             histories = first.worker.histories
-            histories.answered(histories.completed(opening, "", 0.0), "", [last.answer])
+            histories.keep(opening, "", 0.0)
+            histories.answered(opening, "", [last.answer])
 
     @property
     def decoder(self) -> EdgeDecoder:

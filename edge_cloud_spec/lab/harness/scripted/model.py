@@ -123,7 +123,7 @@ class FakeVlm:
         """The prompt of a request."""
         raise NotImplementedError
 
-    def grammar(self, text: str, spec: PromptSpec) -> Grammar:
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> Grammar:
         """Compile a grammar; by default raises UserError."""
         raise UserError("a scripted model's tokens are no text, so no grammar fits them")
 
