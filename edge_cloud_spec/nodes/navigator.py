@@ -331,7 +331,6 @@ class NavigatorNode(ManagedNode):
             unseen = navigator.obstacles.missing(now)
             holds = navigator.stop_latch.causes
             counts = {**navigator.counts, "watchdog": self._watchdog.fired}
-            counts["reports"] = self._reports.count
         return navigator_health(
             status,
             self.resolve_topic_name("odom"),
