@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
     FULL,
@@ -335,7 +335,7 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
     assert not loop.instruction
 
 
-PRESSED = NavigatorStatus("stopped", "-", "parameter x is wrong; e_stop is on", 8)
+PRESSED = NavigatorStatus("stopped", "-", NavCode.E_STOP.of("parameter x is wrong"), 8)
 RELEASED = NavigatorStatus("stopped", "-", AWAITS_INSTRUCTION, 9)
 HELD = NavigatorStatus("stopped", "-", "parameter x is wrong", 8)
 ENOUGH = RELEASE_S + 0.01
