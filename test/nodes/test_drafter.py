@@ -200,7 +200,8 @@ IMPATIENT = """
 import sys
 from edge_cloud_spec.nodes.drafting import camera
 from edge_cloud_spec.nodes.runtime import diagnostics
-camera.SILENT_S = camera.MOVED_S = 0.6
+from edge_cloud_spec.pilot import decision_loop
+camera.SILENT_S = decision_loop.MOVED_S = 0.6
 diagnostics.PERIOD_S = 0.2
 from edge_cloud_spec.nodes.drafter import main
 sys.exit(main())

@@ -335,7 +335,7 @@ def test_an_instruction_under_e_stop_waits_for_a_release_that_it_may_have_overta
     assert not loop.instruction
 
 
-PRESSED = NavigatorStatus("stopped", "-", "parameter x is wrong; e_stop is on", 8)
+PRESSED = NavigatorStatus("stopped", "-", "e_stop is on: parameter x is wrong", 8)
 RELEASED = NavigatorStatus("stopped", "-", AWAITS_INSTRUCTION, 9)
 HELD = NavigatorStatus("stopped", "-", "parameter x is wrong", 8)
 ENOUGH = RELEASE_S + 0.01
