@@ -26,7 +26,6 @@ from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
-from ..pilot.decision_loop import SAME_PICTURE
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
@@ -211,7 +210,7 @@ class DrafterNode(ManagedNode):
         now = time.monotonic()
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
-        same = self._pilot.why_blind == SAME_PICTURE
+        same = self._pilot.sees_the_same
         camera = self._camera.health(topics, same, now, clock.offset)
         blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
         link = "" if self._pilot.decides_alone else self._topics.link_problem

@@ -205,7 +205,12 @@ class DecisionLoop:
     @property
     def why_blind(self) -> str:
         """Why no picture shows where the robot is now; empty if one does."""
-        return SAME_PICTURE if self._moved_s > MOVED_S else self.blind
+        return SAME_PICTURE if self.sees_the_same else self.blind
+
+    @property
+    def sees_the_same(self) -> bool:
+        """Whether the robot has been told to move for ``MOVED_S`` without a new picture."""
+        return self._moved_s > MOVED_S
 
     def take(self, request: str, now: float) -> Decide | None:
         """Begin the decision that is due, as ``request``; None if none is."""

@@ -280,6 +280,11 @@ class Pilot:
         """Why no picture shows where the robot is now; empty if one does."""
         return self._loop.why_blind
 
+    @property
+    def sees_the_same(self) -> bool:
+        """Whether no picture is new though the robot is told to move."""
+        return self._loop.sees_the_same
+
     def tick(self, blind: str = "", trouble: str = "") -> None:
         """Call this at least once a second. ``blind``: why there is no picture to decide on;
         ``trouble``: why else nothing is decided."""
