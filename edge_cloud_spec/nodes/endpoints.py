@@ -92,8 +92,8 @@ def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
         if first.kind != own.kind:
             stamped = "true" if first.kind == TWISTS[1] else "false"
             setting = f"stamped to {stamped}" if first.kind in TWISTS else "kind to what that needs"
-            why = f"it takes {_name(first.kind)}, and this node sends {_name(own.kind)}"
-            advice = f"set output.{setting} for navigator and stop_guard, and start them again"
+            why = f"it takes {_name(first.kind)}, not {_name(own.kind)}"
+            advice = f"set output.{setting} (navigator, stop_guard), and start both again"
             advice += "" if len(other) == len(hearers) else "; if it is no base, end it"
         level = Level.ERROR if other or len(wrong) == len(hearers) else Level.WARN
         yield Health(level, f"{first.node} cannot hear {own.topic}: {why}", advice, check=BASE)

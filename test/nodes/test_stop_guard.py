@@ -260,7 +260,7 @@ def test_a_base_that_takes_the_other_type_is_named_before_the_first_step(
     stamped = bench.create_subscription(TwistStamped, "cmd_vel", print, 10)
     bench.hear_diagnostics()
     start(program=IMPATIENT, ready=False)
-    said = "/bench cannot hear /cmd_vel: it takes TwistStamped, and this node sends Twist"
+    said = "/bench cannot hear /cmd_vel: it takes TwistStamped, not Twist"
     for _ in range(2):
         bench.until(lambda: said in bench.state.detail)
         bench.until(lambda: bench.says("/navigator", b"\2", said))
