@@ -394,7 +394,7 @@ class DecisionLoop:
     def _judge(self, now: float, anew: bool = False) -> list[Effect]:
         """End the instruction if it is over; else publish changes of its status, or all of it if
         ``anew``."""
-        end = self._mission.end(self.settings.mission, now)
+        end = self._mission.end(self.settings.mission, now, self.why_blind)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]
         held = "" if self._awaits else self._mission.held  # else the instruction ends it

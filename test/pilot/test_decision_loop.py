@@ -433,6 +433,10 @@ def test_no_decision_begins_or_goes_on_while_the_camera_is_known_to_be_blind() -
     )
     loop.blind = ""
     play(loop, (2.0 + 2 * SETTLE_S, Tick(), [followed()]), (2.0 + 2 * SETTLE_S, True))
+    loop.blind, late = why, loop.settings.mission.max_seconds
+    play(loop, (late - 1.0, Tick(), [blind]))
+    *_, end = loop.on(Tick(), late)
+    assert end == GoalStatus("given_up", IT, f"not reached after 600 s; the last: {why}", "goal-1")
 
 
 def test_a_robot_that_stands_may_see_the_same_picture_for_ever() -> None:
