@@ -163,8 +163,7 @@ class Mission:
         """
         if not self._blocked:
             self._free_at = now
-        trouble = trouble or self.trouble
-        end = self._end(settings, now, trouble) if self.instruction else None
+        end = self._end(settings, now, trouble or self.trouble) if self.instruction else None
         if end is not None:
             self.follow("", now)
         return end
