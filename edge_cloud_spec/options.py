@@ -68,7 +68,7 @@ def field_error(name: str, default: Any, value: Any, metadata: Any) -> str:
 def wanted(default: Any, metadata: Any) -> str:
     """A phrase for the values that a field accepts."""
     if "choices" in metadata:
-        return f"one of {', '.join(metadata['choices'])}"
+        return "one of " + ", ".join(each or "''" for each in metadata["choices"])
     kinds = {bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
     return kinds[type(default)] + (f" from {span(metadata)}" if "range" in metadata else "")
 

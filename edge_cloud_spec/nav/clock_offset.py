@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 BIN = 1.0  # s
 BINS = 10  # the window; half of it is needed to follow a changed clock, and outlasts a burst
@@ -46,7 +46,7 @@ class SourceClock:
     @property
     def offset(self) -> float | None:
         """How far the clock is ahead, s; None before the first message."""
-        return median(ahead for _, ahead in self._bins) if self._bins else None
+        return median_low(ahead for _, ahead in self._bins) if self._bins else None
 
     def news(self) -> str:
         """A sentence for the log when a notable offset is certain or has changed; else empty."""

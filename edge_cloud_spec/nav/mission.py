@@ -156,16 +156,19 @@ class Mission:
         """A status message with this state for the current instruction."""
         return GoalStatus(state, self.instruction, detail, self.goal_id)
 
-    def end(self, settings: MissionSettings, now: float) -> GoalStatus | None:
-        """The mission's end if it ended by ``now``, returned once; None while it continues."""
+    def end(self, settings: MissionSettings, now: float, trouble: str = "") -> GoalStatus | None:
+        """The mission's end if it ended by ``now``, returned once; None while it continues.
+
+        ``trouble``: why nothing is decided now.
+        """
         if not self._blocked:
             self._free_at = now
-        end = self._end(settings, now) if self.instruction else None
+        end = self._end(settings, now, trouble or self.trouble) if self.instruction else None
         if end is not None:
             self.follow("", now)
         return end
 
-    def _end(self, settings: MissionSettings, now: float) -> GoalStatus | None:
+    def _end(self, settings: MissionSettings, now: float, trouble: str) -> GoalStatus | None:
         after = "; the last: "
         if self._found:
             return self.status(DONE)
@@ -184,7 +187,7 @@ class Mission:
             why = f"not reached after {self._decisions} decisions"
         elif now - self._begun_at >= settings.max_seconds:
             why = f"not reached after {now - self._begun_at:.0f} s"
-            why += after + self.trouble if self.trouble else ""
+            why += after + trouble if trouble else ""
         else:
             return None
         return self.status("given_up", why)

@@ -59,7 +59,6 @@ class DrafterNode(ManagedNode):
         self._run_info = RunInfo(self)
         self._reports = Reports(self.get_logger().error)
         self._last_decision: dict[str, object] = {}
-        self._moving = False
         self.hear_e_stop(self._on_e_stop)
 
     def load(self) -> None:
@@ -151,7 +150,6 @@ class DrafterNode(ManagedNode):
         except ValueError as error:
             self._reports.add(f"nav_status: {error}", time.monotonic())
             return
-        self._moving = status.state in ("moving", "ready")
         self._pilot.hear(status)
 
     def _on_compressed(self, message: CompressedImage) -> None:
@@ -212,10 +210,11 @@ class DrafterNode(ManagedNode):
         now = time.monotonic()
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
-        camera = self._camera.health(topics, self._moving, now, clock.offset)
+        same = self._pilot.sees_the_same
+        camera = self._camera.health(topics, same, now, clock.offset)
         blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
         link = "" if self._pilot.decides_alone else self._topics.link_problem
-        self._pilot.tick(self.clock_problem or blind or link)
+        self._pilot.tick(blind, self.clock_problem or link)
         return drafter_health(
             self._pilot.instruction,
             camera,

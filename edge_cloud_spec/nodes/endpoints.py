@@ -14,7 +14,9 @@ TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 VELOCITIES = (*TWISTS, "unitree_api/msg/Request")
 PULSE = "std_msgs/msg/Bool"  # the navigator publishes one topic of this type
 BASE, GUARD = "base", "stop_guard"  # what a problem is about; the latter is the node's name, too
-OBSERVERS = {"observer", "recorder", "viewer"}  # ours, which hear a Twist and are no base
+# What hears commands and is no base: ours, a bag's recorder, and consoles
+OBSERVERS = {"observer", "recorder", "viewer", "rosbag2_recorder", "foxglove_bridge", "rviz"}
+CONSOLE = "_ros2cli"  # with a number behind it
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,15 @@ def base_and_guard(navigator: str, endpoints: Sequence[Endpoint]) -> Iterator[He
     for own in ours:
         if own.kind in VELOCITIES:
             others = [e for e in endpoints if e.topic == own.topic and e.node != navigator]
-            bases = [e for e in others if not e.publishes and _name(e.node) not in OBSERVERS]
+            bases = [e for e in others if not e.publishes and not _observes(_name(e.node))]
             yield from _base(own, bases)
             sent = {e.kind for e in others if e.publishes and e.node in guards}
             yield from _guard(own, guards, sent)
 
 
 def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
-    wrong = [e for e in hearers if mismatches(own, e)]
+    other = [e for e in hearers if e.kind != own.kind]  # one of them may be the base
+    wrong = other or [e for e in hearers if mismatches(own, e)]
     if not hearers:
         advice = "start the base's driver, or launch with cmd_vel:= and its topic"
         yield Health(Level.WARN, f"nobody listens on {own.topic}", advice, check=BASE)
@@ -89,9 +92,10 @@ def _base(own: Endpoint, hearers: Sequence[Endpoint]) -> Iterator[Health]:
         if first.kind != own.kind:
             stamped = "true" if first.kind == TWISTS[1] else "false"
             setting = f"stamped to {stamped}" if first.kind in TWISTS else "kind to what that needs"
-            why = f"it takes {_name(first.kind)}, and this node sends {_name(own.kind)}"
-            advice = f"set output.{setting} for navigator and stop_guard, and start them again"
-        level = Level.WARN if len(wrong) < len(hearers) else Level.ERROR  # another may be the base
+            why = f"it takes {_name(first.kind)}, not {_name(own.kind)}"
+            advice = f"set output.{setting} (navigator, stop_guard), and start both again"
+            advice += "" if len(other) == len(hearers) else "; if it is no base, end it"
+        level = Level.ERROR if other or len(wrong) == len(hearers) else Level.WARN
         yield Health(level, f"{first.node} cannot hear {own.topic}: {why}", advice, check=BASE)
 
 
@@ -106,6 +110,10 @@ def _guard(own: Endpoint, guards: set[str], sent: set[str]) -> Iterator[Health]:
         found, advice = "no stop guard hears the pulse", "start it, or set guarded to false"
     if sent != {own.kind}:
         yield Health(Level.ERROR, found, advice, check=GUARD)
+
+
+def _observes(name: str) -> bool:
+    return name in OBSERVERS or name.startswith(CONSOLE)
 
 
 def _name(full: str) -> str:

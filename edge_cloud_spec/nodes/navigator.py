@@ -246,7 +246,10 @@ class NavigatorNode(ManagedNode):
         said = f"nothing moves: {why}" if why and now >= self._finds_until else ""
         if said != self._wrong:
             self._wrong = said
-            self._run(Hold(said or INACTIVE, START) if starting else Hold(said, BASE))
+            if starting:
+                self._run(Hold(said or INACTIVE, START))
+            stops = not starting or any(each.check == BASE for each in wrong)
+            self._run(Hold(said if stops else "", BASE))  # ended, it needs a newer instruction
         if why or not self.count_publishers(self.resolve_topic_name("verified_tokens")):
             self._listening_since = now
         if now >= self._listening_since + self._config.value.listen:

@@ -29,7 +29,12 @@ from ..nav.status import (
 )
 
 SETTLE_S = 3.0  # s; an idle navigator without a result of the last decision did not receive it
-REMEMBERED = 64  # counts of the navigator
+REMEMBERED = 64  # counts of the navigator, and pictures
+MOVED_S = 2.0  # s that the robot was told to move, and no picture was new
+SAME_PICTURE = (
+    "the pictures stay the same though the robot is told to move: if it moves, restart the camera "
+    "driver; if it stands, see the base's driver"
+)
 RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
 E_STOP_IS_ON = f"{NavCode.E_STOP.value}; publish the instruction again after its release"
@@ -152,7 +157,11 @@ class DecisionLoop:
 
     ``now`` is the caller's monotonic clock, s. ``known``: the instructions that the models
     understand; None: all. ``name``: unique to this loop, goals are called ``name``-1 and so on.
-    ``blind``: why there is no picture to decide on.
+    ``blind``: why there is no picture to decide on, as the caller finds; ``trouble``: why else
+    nothing is decided. No decision begins or goes on while the camera is blind, or while its
+    pictures stay the same though the robot was told to move for ``MOVED_S``: then a new picture
+    ends that, or the release of an e_stop (a simulated robot that stood sees the same). A frame
+    without bytes, whose picture is made later, counts as new.
     """
 
     def __init__(
@@ -162,7 +171,9 @@ class DecisionLoop:
         name: str = "goal",
     ) -> None:
         self.settings, self.known = settings or LoopSettings(), known
-        self.blind = ""
+        self.blind = self.trouble = ""
+        self._pictures: deque[int] = deque(maxlen=REMEMBERED)  # hashes of the newest ones
+        self._moved_s, self._watched_at = 0.0, -math.inf  # told to move without a new picture
         self.deciding = False  # whether a decision is under way
         self._mission = Mission()
         self._goals = (f"{name}-{number}" for number in count(1))
@@ -187,8 +198,19 @@ class DecisionLoop:
 
     def is_due(self, now: float) -> bool:
         """Whether the next decision should begin or, during one, whether it is still wanted."""
-        waits = self.instruction and self._frame is not None and now >= self._not_before
+        sees = self._frame is not None and not self.why_blind
+        waits = self.instruction and sees and now >= self._not_before
         return bool(waits) and self._is_welcome(now)
+
+    @property
+    def why_blind(self) -> str:
+        """Why no picture shows where the robot is now; empty if one does."""
+        return SAME_PICTURE if self.sees_the_same else self.blind
+
+    @property
+    def sees_the_same(self) -> bool:
+        """Whether the robot has been told to move for ``MOVED_S`` without a new picture."""
+        return self._moved_s > MOVED_S
 
     def take(self, request: str, now: float) -> Decide | None:
         """Begin the decision that is due, as ``request``; None if none is."""
@@ -228,7 +250,19 @@ class DecisionLoop:
             self._stops = self._counted.popleft()[1]
         if now >= self._frames_from:  # otherwise it was taken before
             self._frame = frame, self._stops
-        return self._cut_short(now)
+        blind, picture = self.why_blind, hash(frame.jpeg)
+        self._watch_motion(now)
+        if not frame.jpeg or picture not in self._pictures:  # a driver may repeat several
+            self._pictures.append(picture)
+            self._moved_s = 0.0
+        effects = self._judge(now) if blind or self.why_blind else []
+        return effects + self._cut_short(now)
+
+    def _watch_motion(self, now: float) -> None:
+        """Count for how long the robot has been told to move since the picture last changed."""
+        if self._status is not None and self._status.state in ("moving", "ready"):
+            self._moved_s += now - self._watched_at
+        self._watched_at = now
 
     # Instructions
 
@@ -296,6 +330,7 @@ class DecisionLoop:
         earlier count: otherwise a robot that is instructed often, with late pictures, would have no
         valid frame."""
         self._mission.on_status(status)
+        self._watch_motion(now)
         effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
@@ -314,6 +349,7 @@ class DecisionLoop:
         if stopped:
             effects += self._abandon("the robot was stopped or released")
         if before and before.e_stopped and not status.e_stopped:
+            self._moved_s = 0.0  # somebody has looked at the robot
             effects += self._on_e_stop(False, now)
         return effects
 
@@ -358,15 +394,16 @@ class DecisionLoop:
     def _judge(self, now: float, anew: bool = False) -> list[Effect]:
         """End the instruction if it is over; else publish changes of its status, or all of it if
         ``anew``."""
-        end = self._mission.end(self.settings.mission, now)
+        end = self._mission.end(self.settings.mission, now, self.why_blind)
         if end is not None:
             return [*self._abandon("the mission is over"), self._noted(end)]
         held = "" if self._awaits else self._mission.held  # else the instruction ends it
-        trouble = held or self.blind or self._mission.why
+        trouble = held or self.why_blind or self.trouble or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
+        effects = self._abandon(self.why_blind) if self.why_blind else []
         if self.instruction and (anew or status != self._published):
-            return [self._noted(status)]
-        return []
+            return [*effects, self._noted(status)]
+        return effects
 
     def _publish(self, state: str, detail: str) -> GoalStatus:
         return self._noted(GoalStatus(state, detail=detail))

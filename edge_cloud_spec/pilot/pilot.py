@@ -275,9 +275,20 @@ class Pilot:
             taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
             self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
 
-    def tick(self, blind: str = "") -> None:
-        """Call this at least once a second. ``blind``: why there is no picture to decide on."""
-        self._loop.blind = blind
+    @property
+    def why_blind(self) -> str:
+        """Why no picture shows where the robot is now; empty if one does."""
+        return self._loop.why_blind
+
+    @property
+    def sees_the_same(self) -> bool:
+        """Whether no picture is new though the robot is told to move."""
+        return self._loop.sees_the_same
+
+    def tick(self, blind: str = "", trouble: str = "") -> None:
+        """Call this at least once a second. ``blind``: why there is no picture to decide on;
+        ``trouble``: why else nothing is decided."""
+        self._loop.blind, self._loop.trouble = blind, trouble
         self.hear(Tick())
 
     def pause(self, why: str, state: str = INACTIVE) -> None:
@@ -393,6 +404,8 @@ class Pilot:
                                 base.hear(output)
                     base.hear(Tick())
                     self.tick()
+                    if self.why_blind:
+                        reports.add(self.why_blind, time.monotonic())
                     time.sleep(PERIOD)
         finally:
             self.pause("navigate has ended")

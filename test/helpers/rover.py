@@ -29,7 +29,14 @@ from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import GoalStatus
-from edge_cloud_spec.pilot.decision_loop import Decide, DecisionLoop, Ended, Frame, LoopSettings
+from edge_cloud_spec.pilot.decision_loop import (
+    Abandon,
+    Decide,
+    DecisionLoop,
+    Ended,
+    Frame,
+    LoopSettings,
+)
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 CAMERA = 2  # ticks between frames
@@ -87,6 +94,7 @@ class Rover:
     dead: tuple[float, float] = (0.0, 0.0)  # m/s, rad/s below which the base does not move
     drift: float = 0.0  # rad/s with which it turns whatever it is told
     slip: float = 1.0  # what it makes of a commanded speed
+    picture: Callable[[Pose], bytes] = lambda pose: b""  # none that anybody compares
 
     def __post_init__(self) -> None:
         self.now, self.ticks = 100.0, 0
@@ -170,13 +178,20 @@ class Rover:
                 if part == 3 and self.ticks % CAMERA == 0:
                     ahead = self.late - self.camera_lag
                     stamp = round((EPOCH + self.now + ahead) * 1e9)
-                    self.pictures.append(Seen(b"", stamp, pose=self.base.pose, taken=self.now))
+                    jpeg, pose = self.picture(self.base.pose), self.base.pose
+                    self.pictures.append(Seen(jpeg, stamp, pose=pose, taken=self.now))
                 while self.pictures and self.now >= self.pictures[0].taken + self.late - 1e-9:
-                    self.loop.on(self.pictures.pop(0), self.now)
+                    self._see(self.pictures.pop(0))
             effects += self._decide()
             effects += self.on(Tick())
             self.stood += PERIOD if self.base.stands else 0.0
         return effects
+
+    def _see(self, seen: Seen) -> None:
+        for said in self.loop.on(seen, self.now):
+            if isinstance(said, Abandon):
+                self.deciding = None
+                self.loop.on(Ended(abandoned=True), self.now)
 
     def _decide(self) -> list[Effect]:
         if self.deciding is not None and self.now >= self.deciding[0]:

@@ -359,3 +359,12 @@ def test_stamps_that_swing_tell_nothing_of_a_clock() -> None:
         machine.said += reports(machine.drill.on(stale, 0.02))
     assert machine.said == ""
     assert machine.drill.navigator.odometer.clock_offset == pytest.approx(0.0, abs=0.01)
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=10))
+def test_a_clocks_offset_is_one_that_was_measured(ahead: list[float]) -> None:
+    """Not the middle of two cameras' clocks, which nobody has."""
+    clock = SourceClock("the camera's")
+    for second, each in enumerate(ahead):
+        clock.hear(each, float(second))
+    assert clock.offset in ahead

@@ -165,7 +165,7 @@ def test_a_ros_time_that_stands_still_is_said_by_a_node_and_with_the_instruction
     health = node._diagnose()
     assert "nothing publishes /clock" in str(health) and health.level == Level.ERROR
     assert any(part.check == "clock" for part in health.parts), "a console prints it"
-    assert node._pilot._loop.blind.startswith("ROS time stands still")
+    assert node._pilot._loop.trouble.startswith("ROS time stands still")
 
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -200,7 +200,8 @@ IMPATIENT = """
 import sys
 from edge_cloud_spec.nodes.drafting import camera
 from edge_cloud_spec.nodes.runtime import diagnostics
-camera.SILENT_S = camera.MOVED_S = 0.6
+from edge_cloud_spec.pilot import decision_loop
+camera.SILENT_S = decision_loop.MOVED_S = 0.6
 diagnostics.PERIOD_S = 0.2
 from edge_cloud_spec.nodes.drafter import main
 sys.exit(main())

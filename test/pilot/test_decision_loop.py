@@ -417,3 +417,47 @@ def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> Non
     abandon, end = loop.on(Tick(), loop.settings.mission.max_seconds)
     assert abandon == Abandon("the mission is over") and str(end).startswith("given_up")
     assert not loop.instruction
+
+
+def test_no_decision_begins_or_goes_on_while_the_camera_is_known_to_be_blind() -> None:
+    why = "no picture on /camera"
+    loop = deciding()
+    loop.blind = why
+    blind = GoalStatus("following", IT, why, "goal-1")
+    play(
+        loop,
+        (2.0, Tick(), [Abandon(why), blind]),
+        (2.0, Ended(abandoned=True)),
+        (2.1, frame("kept")),
+        (2.0 + 2 * SETTLE_S, False),
+    )
+    loop.blind = ""
+    play(loop, (2.0 + 2 * SETTLE_S, Tick(), [followed()]), (2.0 + 2 * SETTLE_S, True))
+    loop.blind, late = why, loop.settings.mission.max_seconds
+    play(loop, (late - 1.0, Tick(), [blind]))
+    *_, end = loop.on(Tick(), late)
+    assert end == GoalStatus("given_up", IT, f"not reached after 600 s; the last: {why}", "goal-1")
+
+
+def test_a_robot_that_stands_may_see_the_same_picture_for_ever() -> None:
+    """As in a simulator without noise, or where one picture is shown again and again."""
+    loop = following(NavigatorStatus("idle", stops=7))
+    play(loop, *((float(second), frame("the same")) for second in range(1, 60)), (60.0, True))
+
+
+def test_neither_a_repeated_release_nor_an_instruction_makes_a_repeated_picture_a_new_one() -> None:
+    loop = following(NavigatorStatus("moving", "r1", stops=7))
+    play(loop, *((second / 2, frame("the same")) for second in range(1, 9)))
+    assert loop.sees_the_same
+    play(
+        loop,
+        (5.0, NavigatorStatus("idle", "r1", "done: search", 7)),
+        *((5.0, event) for event in (EStop(False), Instruction("another"), EStop(False))),
+        (5.1, frame("the same")),
+        (20.0, False),
+        (20.0, NavigatorStatus("stopped", "r1", "e_stop is on", 8)),
+        (21.0, NavigatorStatus("idle", "r1", "released", 9)),
+        (21.0, Instruction(IT)),
+        (21.1, frame("the same")),
+        (30.0, True),  # somebody has looked at the robot
+    )

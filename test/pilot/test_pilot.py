@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
     FULL,
     NONE,
+    SAME_PICTURE,
     UNTIL_NEXT,
     Decide,
     Event,
@@ -513,6 +515,24 @@ def test_problems_are_reported_while_it_goes_on() -> None:
     robot = Robot(Says(UserError(problem), "no action at all:", STOP))
     assert robot.go(report=told.append) == f"done {IT}"
     assert told[0] == problem
+
+
+def test_a_camera_of_ones_own_that_shows_one_picture_for_ever_holds_it_until_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decision_loop, "MOVED_S", 0.3)
+    told, runner = list[str](), Says(FORWARD)
+    robot, pictures = Robot(runner), count()
+
+    def look() -> bytes:
+        if SAME_PICTURE in told:
+            runner.answers = [STOP]
+            return bytes(str(next(pictures)), "ascii")
+        return b"picture"
+
+    robot.look = look
+    assert robot.go(report=told.append) == f"done {IT}"
+    assert told == [SAME_PICTURE] and robot.moved
 
 
 def test_what_the_navigator_reports_is_told_ever_more_seldom_and_may_raise() -> None:

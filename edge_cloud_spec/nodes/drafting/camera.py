@@ -17,6 +17,7 @@ from ...errors import UserError
 from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
+from ...pilot.decision_loop import SAME_PICTURE
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -70,7 +71,6 @@ CLOCKS_APART_S = 0.5  # of the camera's stamps, or its latency
 SILENT_S = 3.0  # without a frame for so long, the camera is missing
 NO_STAMP = "their header.stamp is 0: have the driver stamp them, since an old one moves nothing"
 FROZEN_S = 2.0  # frames come, but their stamps have not gone on for so long
-MOVED_S = 2.0  # the robot moved for so long, and the picture's bytes are the same
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,6 @@ class CameraWatch:
     _stamp_went_on: float = 0.0
     _jpeg: bytes = b""
     _problem: str = ""  # why the last frame that was needed could not be encoded
-    _shown: bytes | None = None  # the picture at the last look
-    _moved_s: float = 0.0  # for how long the robot has moved since
-    _seen: float = 0.0
 
     def on_frame(self, stamp: int, jpeg: bytes, now: float, problem: str = "") -> None:
         """Record a frame; ``stamp`` in nanoseconds, ``jpeg`` empty if it was not encoded.
@@ -160,13 +157,13 @@ class CameraWatch:
         return now - (self.started if self._came is None else self._came) > SILENT_S
 
     def health(
-        self, topics: CameraTopics, moving: bool, now: float, clock_offset: float | None = None
+        self, topics: CameraTopics, same: bool, now: float, clock_offset: float | None = None
     ) -> Health:
-        """The camera's state; call about once a second. ``moving``: whether the robot moves.
+        """The camera's state. ``same``: the robot was told to move, and no picture was new.
 
         ``clock_offset``: how far the camera's stamps are ahead, s; None: unknown.
         """
-        health, ahead, values = self._health(topics, moving, now), clock_offset, dict[str, object]()
+        health, ahead, values = self._health(topics, same, now), clock_offset, dict[str, object]()
         if self._came is not None:
             values["camera_silent_s"] = round(now - self._came, 1)
         values["camera_clock_offset_s"] = "unknown" if ahead is None else round(ahead, 3)
@@ -175,7 +172,7 @@ class CameraWatch:
             health = Health(Level.WARN, clock_sentence("the camera's", ahead), advice)
         return replace(health, values=values)
 
-    def _health(self, topics: CameraTopics, moving: bool, now: float) -> Health:
+    def _health(self, topics: CameraTopics, same: bool, now: float) -> Health:
         name = topics.subscribed[0]
         if self.missing(now):
             return no_picture(topics)
@@ -188,22 +185,9 @@ class CameraWatch:
             return Health(Level.ERROR, frozen, "restart the camera driver")
         if self._problem:
             return Health(Level.ERROR, self._problem)
-        if self._unchanged(moving, now) > MOVED_S:
-            return Health(
-                Level.ERROR,
-                f"the pictures on {name} stay the same though the robot is told to move",
-                "if it moves, restart the camera driver; if it stands, see the base's driver",
-            )
+        if same:
+            return Health(Level.ERROR, SAME_PICTURE)
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
-
-    def _unchanged(self, moving: bool, now: float) -> float:
-        """For how many seconds the robot has moved since the picture last changed."""
-        if self._jpeg != self._shown:
-            self._shown, self._moved_s = self._jpeg, 0.0
-        elif moving:
-            self._moved_s += now - self._seen
-        self._seen = now
-        return self._moved_s
 
     def _content(self, name: str) -> Health:
         try:

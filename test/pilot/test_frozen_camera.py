@@ -1,0 +1,91 @@
+"""A camera that repeats its pictures with new stamps stops the robot, whenever it begins."""
+
+from __future__ import annotations
+
+import math
+from itertools import cycle
+from random import Random
+
+import pytest
+from helpers.rover import CAMERA, Rover
+
+from edge_cloud_spec.nav.motion import PERIOD, Limits
+from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
+from edge_cloud_spec.pilot import decision_loop
+from edge_cloud_spec.pilot.decision_loop import MOVED_S, SAME_PICTURE
+
+ACTIONS = (
+    "move forward large",
+    "move forward small",
+    "turn left large",
+    "search",
+    "move back small",
+)
+SECONDS = 60.0
+LIMITS = Limits()
+
+
+class Camera:
+    """Shows where the robot is; ``freeze`` has it repeat the newest ``count`` pictures."""
+
+    def __init__(self) -> None:
+        self.shown: list[bytes] = []
+        self.repeats: cycle[bytes] | None = None
+
+    def __call__(self, pose: Pose) -> bytes:
+        if self.repeats is not None:
+            return next(self.repeats)
+        self.shown.append(f"{pose.x} {pose.y} {pose.yaw} {len(self.shown)}".encode())  # its noise
+        return self.shown[-1]
+
+    def freeze(self, count: int) -> None:
+        self.repeats = cycle(self.shown[-count:])
+
+
+def frozen(seed: int) -> tuple[Rover, Camera, float]:
+    """A robot whose camera freezes while it goes its way, a minute later; and when that was."""
+    random, camera = Random(seed), Camera()
+    drive = random.choice(["stop_and_go", "continuous"])
+    takes = random.uniform(0.05, 1.5)
+    rover = Rover(
+        lambda seen: random.choices(ACTIONS, [6, 2, 1, 1, 1])[0],
+        lambda number: takes,
+        NavigatorSettings(drive=drive),
+        picture=camera,
+    )
+    rover.until(lambda: rover.done > 0)
+    rover.run(random.uniform(0.0, 8.0))
+    camera.freeze(random.choice([1, 1, 2, 5]))
+    at = rover.now
+    rover.run(SECONDS)
+    return rover, camera, at
+
+
+# Told to move so long (a picture may be a period late), and then one more step to its end.
+MOVED = MOVED_S + CAMERA * PERIOD
+FAR = MOVED * LIMITS.speed + 1.5 * 0.9 + 0.05
+TURNED = MOVED * LIMITS.turn_speed + math.radians(1.5 * 48.0 + 5.0)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whenever_a_camera_begins_to_repeat_its_pictures_the_robot_comes_to_rest(seed: int) -> None:
+    rover, camera, at = frozen(seed)
+    path, turned = rover.made(at, at + SECONDS)
+    assert path <= FAR and turned <= TURNED, (path, turned)
+    assert rover.made(rover.now - 30.0, rover.now) == (0.0, 0.0)
+    said = rover.loop._published
+    assert said and (said.state, said.detail) == ("following", SAME_PICTURE)
+    assert rover.loop.instruction and rover.deciding is None, "it waits for pictures that change"
+    rover.instruct("go somewhere else")
+    rover.run(10.0)
+    assert rover.made(rover.now - 9.0, rover.now) == (0.0, 0.0), "a program may repeat instructions"
+    camera.repeats = None
+    done = rover.done
+    rover.until(lambda: rover.done > done)
+
+
+def test_that_bound_is_what_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_loop, "MOVED_S", math.inf)
+    rover, _, at = frozen(1)
+    assert rover.made(at, rover.now)[0] > 2 * FAR
