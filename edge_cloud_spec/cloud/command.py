@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from ..dialects import load_dialect
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..history import MOST_TURNS
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
@@ -102,30 +102,28 @@ class ServeSettings:
             "--no-check": models.no_check,
         }
         wrong = [name for name, given in others.items() if given]
-        for good, text in (
+        refuse(
             (
-                not ((on_openai or on_vllm) and wrong),
+                (on_openai or on_vllm) and wrong,
                 f"with --target {target} the model runs elsewhere: leave out {', '.join(wrong)}",
             ),
             (
-                on_openai or not remote.model,
+                remote.model and not on_openai,
                 f"--model goes with --target {OPENAI}http://HOST:PORT/v1",
             ),
             (
-                on_openai or on_vllm or not remote.api_key_file,
+                remote.api_key_file and not (on_openai or on_vllm),
                 f"--api-key-file goes with --target {OPENAI}http://HOST:PORT/v1 or {VLLM}...",
             ),
             (
-                on_vllm == bool(remote.checkpoint),
+                on_vllm != bool(remote.checkpoint),
                 f"--target {VLLM}http://HOST:PORT and --checkpoint DIRECTORY go together",
             ),
             (
-                fleet.replicas or not fleet.max_replicas,
+                fleet.max_replicas and not fleet.replicas,
                 "--max-replicas needs --replicas, the number without load",
             ),
-        ):
-            if not good:
-                raise UserError(text)
+        )
 
     @property
     def on_openai(self) -> bool:
