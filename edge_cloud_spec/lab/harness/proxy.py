@@ -18,9 +18,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ...loop_thread import LoopThread
 from ...wire.channel import CLIENT_OPTIONS, METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
 from .emulated_link import Direction, LinkProfile
-from .loop_thread import LoopThread
 
 _ENDED = (grpc.aio.UsageError, grpc.aio.InternalError)  # what a write to a stream that ended raises
 HELD_S = 0.3  # that others have to overtake a message that is reordered
