@@ -207,8 +207,9 @@ def make_worker(settings: ServeSettings) -> Worker:
     drafter = None
     if models.drafter:
         drafter = load(models.drafter, **options, generation_config="none", check=False)
-    spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
-    spec = replace(spec, history=dialect.history)
+    spec = target.spec(
+        text, models.max_tokens, dialect.user_text, dialect.identity, dialect.history
+    )
     target.prompt(first_request(), spec)  # the chat template is rendered
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
@@ -240,8 +241,8 @@ def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) ->
         f"{OPENAI}{server.model} at {server.url}, exact: false",
         dialect.user_text,
         dialect.identity,
+        dialect.history,
     )
-    spec = replace(spec, history=dialect.history)
     allowance = Allowance(remote.requests_per_hour, remote.tokens_per_hour)
     models = OpenAiModels(server, spec, allowance, remote.structured)
     print(f"target {spec.target}", flush=True)
@@ -265,8 +266,9 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     identity = f"vllm-{served.version}:{served.model}:{told}"
     files = checkpoint_files(checkpoint_directory(remote.checkpoint), model.generation_config)
     processor = Processor(files, identity)
-    spec = processor.spec(system_text, model.max_tokens, dialect.user_text, dialect.identity)
-    spec = replace(spec, history=dialect.history)
+    spec = processor.spec(
+        system_text, model.max_tokens, dialect.user_text, dialect.identity, dialect.history
+    )
     models = VllmModels(processor, spec, dialect, server, served)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)
