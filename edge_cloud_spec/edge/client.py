@@ -120,7 +120,8 @@ class VerifierClient:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._token = Reloaded(settings.read_token, settings.token_file)
-        self._credentials = Reloaded(settings.credentials, *settings.pem_files)
+        pem_files = settings.authority, settings.certificate, settings.key
+        self._credentials = Reloaded(settings.credentials, *pem_files)
         self._clock = ClockOffset()
         self._known = KnownPlace()
         self._channels: dict[str, grpc.aio.Channel] = {}  # by address, the last one used last
