@@ -45,6 +45,13 @@ class UserError(Exception):
     """
 
 
+def refuse(*mistakes: tuple[object, str], error: Callable[[str], Exception] = UserError) -> None:
+    """Raise the error for the first mistake that is made; each is whether it is, and the text."""
+    for is_made, text in mistakes:
+        if is_made:
+            raise error(text)
+
+
 class MemoryFull(Exception):
     """There is no memory for a request; it ends, and other requests continue.
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .errors import refuse
+
 CHOICES = CONVERSATION, LAST, UNIFORM, SPREAD = "conversation", "last", "uniform", "spread"
 FRAMES = "{frames}"  # the place of the pictures in the text around them
 DIGEST = 16  # bytes that name a picture or a conversation
@@ -59,16 +61,29 @@ class HistorySpec:
     size: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.frames, int) or not 0 <= self.frames <= MOST_TURNS:
-            raise ValueError(f"history frames {self.frames!r}: give 0 to {MOST_TURNS}")
-        if self.choose not in CHOICES:
-            raise ValueError(f"history choose {self.choose!r}: one of {', '.join(CHOICES)}")
-        if not isinstance(self.text, str) or self.text.count(FRAMES) != 1:
-            raise ValueError(f"history text {self.text!r}: it holds {FRAMES} once")
-        if not isinstance(self.size, str) or (self.size and min(self.stretched or (0,)) < 1):
-            raise ValueError(f"history size {self.size!r}: give WIDTHxHEIGHT in pixels, as 384x384")
-        if self.choose == CONVERSATION and self.text != FRAMES:
-            raise ValueError("history text: a conversation has no text around its frames")
+        refuse(
+            (
+                not isinstance(self.frames, int) or not 0 <= self.frames <= MOST_TURNS,
+                f"history frames {self.frames!r}: give 0 to {MOST_TURNS}",
+            ),
+            (
+                self.choose not in CHOICES,
+                f"history choose {self.choose!r}: one of {', '.join(CHOICES)}",
+            ),
+            (
+                not isinstance(self.text, str) or self.text.count(FRAMES) != 1,
+                f"history text {self.text!r}: it holds {FRAMES} once",
+            ),
+            (
+                not isinstance(self.size, str) or (self.size and min(self.stretched or (0,)) < 1),
+                f"history size {self.size!r}: give WIDTHxHEIGHT in pixels, as 384x384",
+            ),
+            (
+                self.choose == CONVERSATION and self.text != FRAMES,
+                "history text: a conversation has no text around its frames",
+            ),
+            error=ValueError,
+        )
 
     @property
     def stretched(self) -> tuple[int, int] | None:

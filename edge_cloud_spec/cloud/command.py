@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from ..dialects import load_dialect
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..history import MOST_TURNS
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
@@ -102,30 +102,28 @@ class ServeSettings:
             "--no-check": models.no_check,
         }
         wrong = [name for name, given in others.items() if given]
-        for good, text in (
+        refuse(
             (
-                not ((on_openai or on_vllm) and wrong),
+                (on_openai or on_vllm) and wrong,
                 f"with --target {target} the model runs elsewhere: leave out {', '.join(wrong)}",
             ),
             (
-                on_openai or not remote.model,
+                remote.model and not on_openai,
                 f"--model goes with --target {OPENAI}http://HOST:PORT/v1",
             ),
             (
-                on_openai or on_vllm or not remote.api_key_file,
+                remote.api_key_file and not (on_openai or on_vllm),
                 f"--api-key-file goes with --target {OPENAI}http://HOST:PORT/v1 or {VLLM}...",
             ),
             (
-                on_vllm == bool(remote.checkpoint),
+                on_vllm != bool(remote.checkpoint),
                 f"--target {VLLM}http://HOST:PORT and --checkpoint DIRECTORY go together",
             ),
             (
-                fleet.replicas or not fleet.max_replicas,
+                fleet.max_replicas and not fleet.replicas,
                 "--max-replicas needs --replicas, the number without load",
             ),
-        ):
-            if not good:
-                raise UserError(text)
+        )
 
     @property
     def on_openai(self) -> bool:
@@ -209,8 +207,9 @@ def make_worker(settings: ServeSettings) -> Worker:
     drafter = None
     if models.drafter:
         drafter = load(models.drafter, **options, generation_config="none", check=False)
-    spec = target.spec(text, models.max_tokens, dialect.user_text, dialect.identity)
-    spec = replace(spec, history=dialect.history)
+    spec = target.spec(
+        text, models.max_tokens, dialect.user_text, dialect.identity, dialect.history
+    )
     target.prompt(first_request(), spec)  # the chat template is rendered
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
@@ -242,8 +241,8 @@ def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) ->
         f"{OPENAI}{server.model} at {server.url}, exact: false",
         dialect.user_text,
         dialect.identity,
+        dialect.history,
     )
-    spec = replace(spec, history=dialect.history)
     allowance = Allowance(remote.requests_per_hour, remote.tokens_per_hour)
     models = OpenAiModels(server, spec, allowance, remote.structured)
     print(f"target {spec.target}", flush=True)
@@ -267,8 +266,9 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     identity = f"vllm-{served.version}:{served.model}:{told}"
     files = checkpoint_files(checkpoint_directory(remote.checkpoint), model.generation_config)
     processor = Processor(files, identity)
-    spec = processor.spec(system_text, model.max_tokens, dialect.user_text, dialect.identity)
-    spec = replace(spec, history=dialect.history)
+    spec = processor.spec(
+        system_text, model.max_tokens, dialect.user_text, dialect.identity, dialect.history
+    )
     models = VllmModels(processor, spec, dialect, server, served)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)

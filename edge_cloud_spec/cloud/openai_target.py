@@ -17,7 +17,7 @@ from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, Draft
 from ..decoding.target_rows import SaidTokens, TargetRows
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
@@ -176,24 +176,24 @@ class OpenAiModels(ModelRunner):
 
     def check(self, opening: Open) -> None:
         """Raise UserError for a request that needs a target with a checkpoint."""
-        for wrong, text in (
+        where = "this verifier's target is behind an API"
+        refuse(
             (
                 opening.tokenizer_digest not in (b"", BYTES_DIGEST),
-                " and speaks bytes: set the robot's model.path (drafter:=, --drafter) to bytes",
+                f"{where} and speaks bytes: set the robot's model.path (drafter:=, --drafter) to "
+                "bytes",
             ),
             (
                 opening.draft_identity or opening.draft_length or opening.lookup,
-                " and judges no drafts: take preset cloud_ar, or a verifier with a checkpoint "
-                "(serve --target DIRECTORY)",
+                f"{where} and judges no drafts: take preset cloud_ar, or a verifier with a "
+                "checkpoint (serve --target DIRECTORY)",
             ),
             (
                 opening.rule != "greedy",
-                ", whose samples nobody can draw again: take rule greedy, or a verifier with a "
-                "checkpoint",
+                f"{where}, whose samples nobody can draw again: take rule greedy, or a verifier "
+                "with a checkpoint",
             ),
-        ):
-            if wrong:
-                raise UserError(f"this verifier's target is behind an API{text}")
+        )
         super().check(opening)
 
     def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields, replace
 
-from ..errors import UserError
+from ..errors import UserError, refuse
 from .draft import MAX_DRAFTED
 from .policy import SamplingPolicy
 from .propose import ProposalConfig
@@ -94,9 +94,7 @@ class Preset:
     def __post_init__(self) -> None:
         self._check_types()
         rules = (self._choices, self._predictions, self._shapes, self._drawing)
-        for is_wrong, why in (row for rule in rules for row in rule()):
-            if is_wrong:
-                raise self._refusal(why)
+        refuse(*(row for rule in rules for row in rule()), error=self._refusal)
 
     def _check_types(self) -> None:
         if type(self.summary) is not str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ import grpc
 import grpc.aio
 
 from ..health import Health, Level
+from ..loop_thread import LoopThread
 from ..wire.channel import (
     ASK,
     AVOID,
@@ -39,7 +39,7 @@ from .link.stream import LINGER_S, ClientStream, ClockOffset, Offset
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
-PROBE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_S, CLOSE_S = 2.0, 5.0
 MAX_CHANNELS = 8  # to the verifier and the replicas that were used last
 
 
@@ -120,16 +120,15 @@ class VerifierClient:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._token = Reloaded(settings.read_token, settings.token_file)
-        self._credentials = Reloaded(settings.credentials, *settings.pem_files)
+        pem_files = settings.authority, settings.certificate, settings.key
+        self._credentials = Reloaded(settings.credentials, *pem_files)
         self._clock = ClockOffset()
-        self._loop = asyncio.new_event_loop()
         self._known = KnownPlace()
         self._channels: dict[str, grpc.aio.Channel] = {}  # by address, the last one used last
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._probes: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Future[None]] = set()  # of channels that nobody takes any more
-        self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("link", timeout_s=CLOSE_S)
 
     @property
     def clock_offset(self) -> Offset | None:
@@ -176,16 +175,14 @@ class VerifierClient:
     def run_soon(self, job: Callable[[], None]) -> None:
         """Run a job on the client's loop; from any thread."""
         with contextlib.suppress(RuntimeError):  # the client is closed
-            self._loop.call_soon_threadsafe(job)
+            self._thread.loop.call_soon_threadsafe(job)
 
     def close(self) -> None:
         """End all streams and the thread."""
-        if self._loop.is_closed():
+        if self._thread.loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(timeout=5)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        self._loop.close()
+        self._thread.run(self._shut())
+        self._thread.close()
 
     def _open_call(self, place: Place | None, avoid: str) -> Any:
         """A fresh bidirectional call of raw bytes; on the client's loop (``OpenCall``)."""

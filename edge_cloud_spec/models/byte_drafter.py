@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..history import NO_HISTORY, HistorySpec
 from . import BYTES
 from .image import ImageSpec
 from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, messages_of, prompt_digest
@@ -36,14 +37,19 @@ class ByteTokenizer:
 
 
 def byte_spec(
-    system_text: str, max_tokens: int, target: str, user_text: str = USER_TEXT, dialect: str = ""
+    system_text: str,
+    max_tokens: int,
+    target: str,
+    user_text: str = USER_TEXT,
+    dialect: str = "",
+    history: HistorySpec = NO_HISTORY,
 ) -> PromptSpec:
     """The prompt specification for byte tokens. max_tokens is in a model's tokens, and is
     converted."""
     whole = ImageSpec(1, 1, 1, 1, 1)  # the picture is sent unchanged, whatever its size
     room = max_tokens * BYTES_A_TOKEN
     return PromptSpec(
-        BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect
+        BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect, history
     )
 
 

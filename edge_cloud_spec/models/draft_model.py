@@ -13,7 +13,7 @@ from ..decoding.accept import follow
 from ..decoding.digest import common_prefix
 from ..decoding.draft import Draft
 from ..decoding.grammar import masked
-from ..decoding.processors import Adjustment, LogitsProcessors
+from ..decoding.processors import UNADJUSTED, Adjustment, LogitsProcessors
 from ..decoding.propose import FinishedDraft, Growth, ProposalConfig, candidates
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.shape import Branch
@@ -231,13 +231,13 @@ class DraftModel:
             tokens += growth.grow(np.stack([self._row(*each) for each in self._frontier(branch)]))
         return Drafted(branch, tokens, growth.finished(), growth.done)
 
-    def _frontier(self, branch: Branch) -> list[tuple[Path, Adjustment | None]]:
+    def _frontier(self, branch: Branch) -> list[tuple[Path, Adjustment]]:
         """The paths whose logits the branch needs next, and how those change."""
         growth, processors = self._growing[branch], self._processors
         predicted = branch.prefix[len(self._scored.verified) :]
         paths = [predicted + path for path in growth.frontier]
         if processors is None:
-            return [(path, None) for path in paths]
+            return [(path, UNADJUSTED) for path in paths]
         if not growth.adjustments:
             growth.adjustments = [
                 processors.after(branch.prefix + path) for path in growth.frontier
@@ -246,16 +246,10 @@ class DraftModel:
 
     def _unforced(self, branch: Branch) -> list[Path]:
         """The paths of the frontier after which there is a choice."""
-        return [
-            path
-            for path, adjustment in self._frontier(branch)
-            if adjustment is None or adjustment.forced is None
-        ]
+        return [path for path, adjustment in self._frontier(branch) if adjustment.forced is None]
 
-    def _row(self, path: Path, adjustment: Adjustment | None) -> NDArray[np.float32]:
+    def _row(self, path: Path, adjustment: Adjustment) -> NDArray[np.float32]:
         """The logits [V] after a path, adjusted."""
-        if adjustment is None:
-            return self._scored.row(path)
         if adjustment.forced is None:
             row = adjustment.of(self._scored.row(path))
             # If the model excludes all allowed tokens, they get equal logits.
@@ -300,6 +294,6 @@ class DraftModel:
     def _next_token(self, path: Path) -> int:
         """The next token of a chain, after a scored path."""
         prefix = self._scored.verified + path
-        row = self._row(path, None if self._processors is None else self._processors.after(prefix))
+        row = self._row(path, self._processors.after(prefix) if self._processors else UNADJUSTED)
         (token,), _ = candidates(row, self._proposal, len(prefix), 1, self._random_source)
         return token

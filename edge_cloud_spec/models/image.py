@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from ..errors import UserError
+from ..errors import UserError, refuse
 from ..options import bounded
 
 Grid = tuple[int, int, int]  # time, height and width of a picture, in patches
@@ -211,15 +211,16 @@ def _is_split_png(data: bytes) -> bool:
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Raise UserError for an impossible size, or more than ``max_pixels``."""
-    if min(width, height) < 1:
-        raise UserError(f"a camera frame of {width}x{height} has no pixels: send another frame")
-    if width * height > max_pixels or max(width, height) > MAX_SIDE:
-        raise UserError(
-            f"a camera frame of {width}x{height} is too large: send one of at most {max_pixels} "
-            "pixels, such as 1920x1080"
-        )
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise UserError(f"a camera frame of {width}x{height} is too narrow to be a picture")
+    frame = f"a camera frame of {width}x{height}"
+    low, high = sorted((width, height))
+    refuse(
+        (low < 1, f"{frame} has no pixels: send another frame"),
+        (
+            low * high > max_pixels or high > MAX_SIDE,
+            f"{frame} is too large: send one of at most {max_pixels} pixels, such as 1920x1080",
+        ),
+        (high > MAX_ASPECT * low, f"{frame} is too narrow to be a picture"),
+    )
 
 
 def is_black(image: Image.Image, level: int = 8) -> bool:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
-from ..history import Turn
+from ..history import NO_HISTORY, HistorySpec, Turn
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles
 from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
@@ -84,7 +84,12 @@ class Processor:
         self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(1024)  # of valid pictures
 
     def spec(
-        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
+        self,
+        system_text: str,
+        max_tokens: int,
+        user_text: str = USER_TEXT,
+        dialect: str = "",
+        history: HistorySpec = NO_HISTORY,
     ) -> PromptSpec:
         """The specification that makes prompts for this model as the target; sent to the robot.
 
@@ -105,6 +110,7 @@ class Processor:
             vocabulary=self.vocabulary,
             user_text=user_text,
             dialect=dialect,
+            history=history,
             logits=self._logits,
         )
 

@@ -11,6 +11,7 @@ import io
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
@@ -62,16 +63,13 @@ class Annotator(Node):
         self.create_subscription(Odometry, "odom", self._on_odometry, SENSOR_DATA)
         for topic in LOGGED:
             kind, qos = TOPICS[topic]
-            self.create_subscription(kind, topic, self._listener(topic), qos)
+            self.create_subscription(kind, topic, partial(self._on_logged, topic), qos)
         self.create_timer(1.0, self._publish_path)
         Diagnostics(self).report(lambda: Health(Level.OK, "drawing where somebody looks"))
 
-    def _listener(self, topic: str) -> Any:
-        def listen(message: Any) -> None:
-            self._run_log.on_message(topic, message, self.get_clock().now().nanoseconds / 1e9)
-            self._instruction = getattr(message, "instruction", "") or self._instruction
-
-        return listen
+    def _on_logged(self, topic: str, message: Any) -> None:
+        self._run_log.on_message(topic, message, self.get_clock().now().nanoseconds / 1e9)
+        self._instruction = getattr(message, "instruction", "") or self._instruction
 
     # Pictures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
     for topic in topics:
         kind, qos = ALL[topic]
         wanted = SENSOR_DATA if qos is SENSOR_DATA else STATES if qos is LATCHED else RELIABLE
-        node.create_subscription(kind, topic, _callback(topic, take), wanted, raw=True)
+        node.create_subscription(kind, topic, timed(partial(take, topic)), wanted, raw=True)
 
 
 def subscribe_raw_camera(node: Node, take: Take) -> None:
@@ -70,13 +71,16 @@ def subscribe_raw_camera(node: Node, take: Take) -> None:
     timer = node.create_timer(LOOK_S, look, clock=STEADY)
 
 
-def _callback(topic: str, take: Take) -> Callable[..., None]:
-    def without_info(cdr: bytes) -> None:
-        take(topic, cdr, time.time_ns())
+def timed(take: Callable[[Any, int], object]) -> Callable[..., None]:
+    """A callback of a subscription, which passes a message with when it was sent (ns), or has
+    arrived if that is unknown."""
 
-    def with_info(cdr: bytes, info: Any) -> None:
+    def without_info(message: Any) -> None:
+        take(message, time.time_ns())
+
+    def with_info(message: Any, info: Any) -> None:
         sent, received = info["source_timestamp"], time.time_ns()
-        take(topic, cdr, sent if 0 < received - sent < MAX_DELAY else received)
+        take(message, sent if 0 < received - sent < MAX_DELAY else received)
 
     return with_info if HAS_SOURCE_STAMP else without_info
 

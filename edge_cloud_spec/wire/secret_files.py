@@ -120,15 +120,12 @@ def named_tokens(tokens: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     named: list[tuple[str, str]] = []
     for line in tokens:
         found = _NAMED.fullmatch(line)
-        name = found[1] if found else f"token {_digits(line)}"
+        # Digits of a hash: too few to reveal it, equal in a fleet's router and replicas.
+        digest = hashlib.blake2b(line.encode(), digest_size=6, person=b"token name")
+        name = found[1] if found else f"token {digest.hexdigest()}"
         named += [(name, found[2])] if found else []
         named.append((name, line))
     return tuple(named)
-
-
-def _digits(token: str) -> str:
-    """Digits of a token's hash: too few to reveal it, equal in a fleet's router and replicas."""
-    return hashlib.blake2b(token.encode(), digest_size=6, person=b"token name").hexdigest()
 
 
 class Reloaded(Generic[T]):

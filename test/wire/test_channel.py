@@ -9,7 +9,7 @@ import pytest
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.channel import check_address, is_loopback
-from edge_cloud_spec.wire.secret_files import read_pem, read_token, read_tokens
+from edge_cloud_spec.wire.secret_files import read_authority, read_token, read_tokens
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_token_file_that_cannot_be_used_is_named_and_not_quoted(
         assert str(path) in str(refused.value) and "ret" not in str(refused.value)
     if name in ("pipe", "folder", "10 MB"):
         with pytest.raises(UserError, match="certificate"):
-            read_pem(str(path), "certificate")
+            read_authority(str(path), "certificate")
 
 
 def test_a_token_file_of_any_editor_is_read(tmp_path: Path) -> None:

@@ -12,15 +12,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from ...loop_thread import LoopThread
 from ...wire.channel import LEASE, is_loopback
 from ...wire.codec import encode_server
 from ...wire.frames import server_head
@@ -38,7 +39,6 @@ DRAIN_S = 1.0  # after which streams without a verdict are redirected, too
 GO_ELSEWHERE = encode_server(
     Fault(MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
 )
-T = TypeVar("T")
 
 TIMEOUT_S = 20.0
 MakeWorker = Callable[[], Worker]  # loads the models
@@ -132,13 +132,11 @@ class Replica:
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")
         self._worker = worker
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="replica", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("replica", timeout_s=TIMEOUT_S)
         worker.start()
         self._service = ReplicaService(worker, settings, name, key)
         self._server = Server(worker, settings, self._service)
-        port = self._run(self._server.start()).rpartition(":")[2]
+        port = self._thread.run(self._server.start()).rpartition(":")[2]
         self.address = f"{host or listen}:{port}"
 
     def report(self) -> ReplicaReport:
@@ -154,18 +152,14 @@ class Replica:
 
     def drain(self) -> None:
         """Redirect the robots to other replicas, each between two rounds."""
-        self._loop.call_soon_threadsafe(self._service.drain)
+        self._thread.loop.call_soon_threadsafe(self._service.drain)
 
     def stop(self) -> None:
         """End the replica; its robots lose their streams."""
-        self._run(self._server.stop())
+        self._thread.run(self._server.stop())
         self._worker.stop()
         self._worker.join(timeout=TIMEOUT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=TIMEOUT_S)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=TIMEOUT_S)
+        self._thread.close()
 
 
 class ReplicaActor(Replica):

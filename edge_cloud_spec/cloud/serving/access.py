@@ -19,7 +19,7 @@ from math import ceil, inf
 import grpc
 import grpc.aio
 
-from ...errors import UserError
+from ...errors import UserError, refuse
 from ...lru_cache import LruCache
 from ...options import bounded, described
 from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
@@ -60,20 +60,27 @@ class AccessSettings:
     messages_per_s: float = bounded(500.0, 1e-3, inf, "of one robot", flag="--messages-per-second")
 
     def __post_init__(self) -> None:
-        address = self.address
-        check_address(address)
-        if bool(self.certificate) != bool(self.key):
-            raise UserError("TLS needs both --certificate and --key")
-        if self.client_authority and not self.certificate:
-            raise UserError("--client-authority needs TLS: give --certificate and --key too")
-        if self.token and self.token_file:
-            raise UserError("give the token or the file that holds it, not both")
+        check_address(self.address)
         known = self.token or self.token_file or self.client_authority
-        if not is_loopback(address) and not (self.certificate and known):
-            raise UserError(
-                f"{address} can be reached from other machines: give --certificate, --key and "
-                "--token-file or --client-authority, or serve on 127.0.0.1 behind a tunnel"
-            )
+        refuse(
+            (
+                bool(self.certificate) != bool(self.key),
+                "TLS needs both --certificate and --key",
+            ),
+            (
+                self.client_authority and not self.certificate,
+                "--client-authority needs TLS: give --certificate and --key too",
+            ),
+            (
+                self.token and self.token_file,
+                "give the token or the file that holds it, not both",
+            ),
+            (
+                not is_loopback(self.address) and not (self.certificate and known),
+                f"{self.address} can be reached from other machines: give --certificate, --key and "
+                "--token-file or --client-authority, or serve on 127.0.0.1 behind a tunnel",
+            ),
+        )
 
 
 def server_credentials(settings: AccessSettings) -> grpc.ServerCredentials | None:

@@ -206,16 +206,13 @@ def _refused_certificate(error: ssl.SSLCertVerificationError, host: str, authori
     return _error(TLS, text, advice)
 
 
-_WANTS_CERTIFICATE = _error(
-    TLS,
-    "the verifier asks for a client certificate",
-    "give the robot's (--certificate and --key, parameters certificate and key)",
-)
-
-
 def _refused(reason: str, client: tuple[str, str] | None) -> Health:
     if client is None:
-        return _WANTS_CERTIFICATE
+        return _error(
+            TLS,
+            "the verifier asks for a client certificate",
+            "give the robot's (--certificate and --key, parameters certificate and key)",
+        )
     if problem := date_problem(client[0], "robot's certificate"):
         return _error(TLS, problem, RENEW)
     text = f"the verifier refuses the robot's certificate ({reason})"

@@ -55,11 +55,6 @@ class ClientSettings(Bounded):
         """Whether the channel is encrypted."""
         return bool(self.authority) or not is_loopback(self.cloud)
 
-    @property
-    def pem_files(self) -> tuple[str, ...]:
-        """The PEM files that a channel needs."""
-        return (self.authority, self.certificate, self.key)
-
     def check(self) -> None:
         """Raise UserError for invalid or inconsistent settings."""
         self.read_token()

@@ -28,8 +28,8 @@ from ...edge.client import ClientSettings, VerifierClient
 from ...edge.events import Emit, LinkUp
 from ...edge.runner import DecodeRunner, DecodeSettings
 from ...errors import UserError
+from ...loop_thread import LoopThread
 from ...presets import load_preset
-from ..harness.loop_thread import LoopThread
 from .command import Options, Row
 from .fleet.embedded import RecordedAnswers, embedded_worker, record_robots
 from .requests import sample_requests

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from ...nav.status import UNKNOWN, GoalStatus, NavigatorStatus
 from ...nodes.runtime.node_thread import NodeThread
 from ...nodes.runtime.qos import DECODE, RELIABLE
 from ...nodes.topics import TOPICS
-from ...observe.topic_bag import HAS_SOURCE_STAMP
+from ...observe.topic_bag import timed
 from ...wire.codec import decode_client, decode_server
 from ...wire.messages import DraftMessage, Opened, Verdict
 from .judge import (
@@ -209,7 +209,7 @@ class Watch:
                 kind, qos = TOPICS[topic]
                 qos = MANY if qos in (RELIABLE, DECODE) else qos
                 name = odometry if topic == "odom" else topic
-                rig.node.create_subscription(kind, name, _with_time(take), qos)
+                rig.node.create_subscription(kind, name, timed(partial(_at, take)), qos)
 
     @property
     def events(self) -> list[Event]:
@@ -322,14 +322,5 @@ def _moves(twist: Any) -> bool:
     return bool(speed > STANDING[0] or abs(twist.angular.z) > STANDING[1])
 
 
-def _with_time(take: Callable[[float, Any], None]) -> Callable[..., None]:
-    """A callback that passes the message with its time of publication, or of arrival if that is
-    unknown."""
-
-    def with_info(message: Any, info: Mapping[str, int]) -> None:
-        take(info["source_timestamp"] / 1e9, message)
-
-    def without_info(message: Any) -> None:
-        take(time.time(), message)
-
-    return with_info if HAS_SOURCE_STAMP else without_info
+def _at(take: Callable[[float, Any], None], message: Any, sent: int) -> None:
+    take(sent / 1e9, message)

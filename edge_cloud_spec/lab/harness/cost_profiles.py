@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ...errors import UserError
+from ...errors import UserError, refuse
 from ...share import share
 
 CUSTOM = "custom"
@@ -50,19 +50,26 @@ class CostProfile:
 
     def __post_init__(self) -> None:
         times = (self.draft_ms, self.verify_ms, self.ar_ms)
-        if min(times) <= 0 or self.one_way_ms < 0:
-            raise UserError(
-                f"cost profile {self.name}: a pass takes more than 0 ms, the link 0 or more"
-            )
-        if min(self.prefill_ms, self.draft_prefill_ms, self.without_exits) < 0:
-            raise UserError(f"cost profile {self.name}: prefills and without_exits are 0 or more")
         shares = (self.alpha, self.runner_up, self.exit_hit, self.exit_depth)
-        if not all(0 <= share <= 1 for share in shares):
-            raise UserError(
-                f"cost profile {self.name}: alpha, runner-up and exit-hit are from 0 to 1"
-            )
-        if not 1 <= self.gamma <= 64:
-            raise UserError(f"cost profile {self.name}: gamma, the length of a draft, is 1 to 64")
+        where = f"cost profile {self.name}"
+        refuse(
+            (
+                min(times) <= 0 or self.one_way_ms < 0,
+                f"{where}: a pass takes more than 0 ms, the link 0 or more",
+            ),
+            (
+                min(self.prefill_ms, self.draft_prefill_ms, self.without_exits) < 0,
+                f"{where}: prefills and without_exits are 0 or more",
+            ),
+            (
+                not all(0 <= share <= 1 for share in shares),
+                f"{where}: alpha, runner-up and exit-hit are from 0 to 1",
+            ),
+            (
+                not 1 <= self.gamma <= 64,
+                f"{where}: gamma, the length of a draft, is 1 to 64",
+            ),
+        )
 
     @property
     def rtt_ms(self) -> float:

@@ -18,9 +18,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...wire.channel import CLIENT_OPTIONS, METHOD, METHOD_NAME, SERVER_OPTIONS, SERVICE
+from ...cloud.serving.server import handler_of
+from ...loop_thread import LoopThread
+from ...wire.channel import CLIENT_OPTIONS, METHOD, SERVER_OPTIONS
 from .emulated_link import Direction, LinkProfile
-from .loop_thread import LoopThread
 
 _ENDED = (grpc.aio.UsageError, grpc.aio.InternalError)  # what a write to a stream that ended raises
 HELD_S = 0.3  # that others have to overtake a message that is reordered
@@ -54,10 +55,8 @@ class MessageProxy:
 
     async def _start(self) -> str:
         self._channel = grpc.aio.insecure_channel(self._to, options=CLIENT_OPTIONS)
-        method = grpc.stream_stream_rpc_method_handler(self._relay)
-        handler = grpc.method_handlers_generic_handler(SERVICE, {METHOD_NAME: method})
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((handler,))
+        self._server.add_generic_rpc_handlers((handler_of(self._relay),))
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         return f"127.0.0.1:{port}"

@@ -16,8 +16,8 @@ from ...cloud.serving.access import raise_file_limit
 from ...cloud.serving.server import Server, ServerSettings
 from ...cloud.serving.service import DecodeService
 from ...errors import UserError
+from ...loop_thread import TIMEOUT_S, LoopThread
 from ...options import parsed
-from .loop_thread import TIMEOUT_S, LoopThread
 
 
 class InProcessServer(ExitStack):

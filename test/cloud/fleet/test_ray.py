@@ -27,8 +27,8 @@ from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.lab.harness.loop_thread import LoopThread
 from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec.loop_thread import LoopThread
 
 # It is imported once its environment is set.
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra fleet is not installed")

@@ -112,7 +112,7 @@ def test_channels_to_replicas_that_come_and_go_are_closed_once_their_streams_hav
             for address in addresses:
                 link._open_channel(address)
 
-        asyncio.run_coroutine_threadsafe(take_each(), link._loop).result(timeout=60)
+        asyncio.run_coroutine_threadsafe(take_each(), link._thread.loop).result(timeout=60)
 
     def still_open() -> set[str]:
         states = {a: [c.get_state() for c in channels] for a, channels in opened.items()}

@@ -23,6 +23,7 @@ from ....errors import UserError
 from ....nav.status import ENDS, FAILED
 from ..command import Options, Row, earlier_rows, write
 from ..judge import Event, Reported, judge, replaced_motions
+from ..options import check_counts
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
 
@@ -227,8 +228,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     names = args.only.split(",") if args.only else list(FAULTS)
     if unknown := set(names) - set(FAULTS):
         raise UserError(f"--only has {', '.join(sorted(unknown))}; --list tells what there is")
-    if args.trials < 1:
-        raise UserError("--trials must be 1 or more")
+    check_counts(args, "trials")
     done = earlier_rows(args.json, "fault") if args.resume else {}
     rows, left = list(done.values()), [name for name in names if name not in done]
     while left:

@@ -6,7 +6,6 @@ spread, vision rotary frequencies for a 16 x 16 grid, and text frequencies for s
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from ....errors import write_json
 from ....models.prompt import ORDERS
 from .language import FLAT_PHRASES, INSTRUCTION, NAMES, PHRASES, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer
@@ -153,9 +153,5 @@ def save_pair_model(
         "names": list(NAMES),
         "orders": list(ORDERS),
     }
-    _write(folder / "preprocessor_config.json", preprocessing)
-    _write(folder / "edge_cloud_spec.json", language)
-
-
-def _write(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n")
+    write_json(folder / "preprocessor_config.json", preprocessing)
+    write_json(folder / "edge_cloud_spec.json", language)

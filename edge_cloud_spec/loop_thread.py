@@ -13,20 +13,26 @@ TIMEOUT_S = 100.0
 class LoopThread:
     """A running asyncio ``loop`` in its own thread, until ``close``."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.loop = loop or asyncio.new_event_loop()
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """timeout_s: of each coroutine that is run."""
+        self.loop, self._timeout_s = loop or asyncio.new_event_loop(), timeout_s
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(TIMEOUT_S)
+        """Run a coroutine on the loop, from another thread, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(self._timeout_s)
 
     def close(self) -> None:
         """Cancel all tasks, and end loop and thread."""
         self.run(_cancel_the_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(self._timeout_s)
         self.loop.close()
 
 
