@@ -22,7 +22,7 @@ from .. import __version__
 from ..bringup.graph import LOCAL, GraphSettings, Value, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..decoding.policy import RULES, check_rule
-from ..errors import UserError, check_writable, refuse, write_json
+from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
 from ..models.prompt import ORDERS
 from ..observe.console_view import ConsoleView
@@ -77,18 +77,14 @@ def run_replay(args: argparse.Namespace) -> int:
     1: a decision differs, or was not made. Under ``rejection``, whose answers depend on the drafts,
     0 if all were made. Raises UserError.
     """
-    starts = args.target or args.drafter or args.dialect or args.cloud != LOCAL
-    refuse(
-        (not 0 <= args.every < math.inf, f"--every is 0 seconds or more, not {args.every:g}"),
-        (
-            args.attach and starts,
-            "--attach plays to nodes that run: no --cloud, --target, --drafter or --dialect",
-        ),
-        (
-            args.target and args.cloud != LOCAL,
-            "--cloud names a verifier that runs: no --target",
-        ),
-    )
+    if not 0 <= args.every < math.inf:
+        raise UserError(f"--every is 0 seconds or more, not {args.every:g}")
+    if args.attach and (args.target or args.drafter or args.dialect or args.cloud != LOCAL):
+        raise UserError(
+            "--attach plays to nodes that run: no --cloud, --target, --drafter or --dialect"
+        )
+    if args.target and args.cloud != LOCAL:
+        raise UserError("--cloud names a verifier that runs: no --target")
     if args.json is not None:
         check_writable(args.json)
     recording = read_recording(

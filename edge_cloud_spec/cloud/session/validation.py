@@ -9,7 +9,7 @@ from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
 from ...decoding.split import MAX_TOLD, RESIDUALS
 from ...decoding.verified_answer import VerifiedAnswer
-from ...errors import UserError, refuse
+from ...errors import UserError
 from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
 
 
@@ -34,43 +34,30 @@ def check_verified(
 
     The robot claims that they are verified; a false claim spoils only its own answer.
     """
-    refuse(
-        (
-            len(tokens) >= max_tokens,
-            f"an answer of {max_tokens} tokens at most cannot go on after {len(tokens)}",
-        ),
-        (
-            any(token >= vocabulary for token in tokens),
-            f"a verified token is outside the vocabulary of {vocabulary}",
-        ),
-        (
-            any(token in end_tokens for token in tokens),
-            "the answer ended with one of its verified tokens; start another decode",
-        ),
-    )
+    if len(tokens) >= max_tokens:
+        raise UserError(
+            f"an answer of {max_tokens} tokens at most cannot go on after {len(tokens)}"
+        )
+    if any(token >= vocabulary for token in tokens):
+        raise UserError(f"a verified token is outside the vocabulary of {vocabulary}")
+    if any(token in end_tokens for token in tokens):
+        raise UserError("the answer ended with one of its verified tokens; start another decode")
 
 
 def _check_payload(opening: Open) -> None:
     split, payload = opening.split, opening.payload
-    refuse(
-        (
-            payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"),
-            f"payload {payload!r} does not go with rule {opening.rule}",
-        ),
-        (
-            (split is None) == (payload == "probabilities"),
-            "payload probabilities and split resampling go together",
-        ),
-        (
-            split is not None
-            and (
-                split.residual not in RESIDUALS
-                or not (split.residual == "dense" or 1 <= split.top_k <= MAX_TOLD)
-                or split.tail > MAX_TOLD
-            ),
-            f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MAX_TOLD}",
-        ),
-    )
+    if payload not in PAYLOADS or (payload != "ids" and opening.rule != "rejection"):
+        raise UserError(f"payload {payload!r} does not go with rule {opening.rule}")
+    if (split is None) == (payload == "probabilities"):
+        raise UserError("payload probabilities and split resampling go together")
+    if split is not None and (
+        split.residual not in RESIDUALS
+        or not (split.residual == "dense" or 1 <= split.top_k <= MAX_TOLD)
+        or split.tail > MAX_TOLD
+    ):
+        raise UserError(
+            f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MAX_TOLD}"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,21 +78,14 @@ class DraftRules:
         resamples: the robot draws the recovered token, so its draft must begin with that.
         """
         resampled = message.resampled
-        refuse(
-            (
-                resamples == (resampled is None),
-                "after a split rejection a draft begins with the resampled token, and only then",
-            ),
-            (
-                resampled is not None and not self.knows(resampled),
-                f"the resampled token {resampled} is outside the vocabulary",
-            ),
-            (
-                resampled is not None and (resampled in answer.end_tokens or answer.room <= 1),
-                "the answer ended with the resampled token; close the decode",
-            ),
-            error=BadDraft,
-        )
+        if resamples == (resampled is None):
+            raise BadDraft(
+                "after a split rejection a draft begins with the resampled token, and only then"
+            )
+        if resampled is not None and not self.knows(resampled):
+            raise BadDraft(f"the resampled token {resampled} is outside the vocabulary")
+        if resampled is not None and (resampled in answer.end_tokens or answer.room <= 1):
+            raise BadDraft("the answer ended with the resampled token; close the decode")
         self.check(message, answer.max_tokens - message.base.length)
 
     def check(self, message: DraftMessage, room: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...errors import UserError, refuse
+from ...errors import UserError
 from .engine import mujoco, no_gl_because
 from .gl import GlContext, GlPainter
 from .room import Pose
@@ -191,20 +191,18 @@ class Camera(ExitStack):
         hidden: tuple[int, ...] = ROBOT_GROUPS,
     ) -> None:
         super().__init__()
-        refuse(
-            (
-                renderer not in RENDERERS,
-                f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}",
-            ),
-            (
-                size is not None and not 16 <= size <= MAX_SIZE,
-                f"a picture of {size} pixels a side cannot be had; give 16 to {MAX_SIZE}",
-            ),
-            (
-                renderer == "egl" and no_gl_because,
-                f"renderer egl cannot be had: {no_gl_because}; use rays, which needs no GL",
-            ),
-        )
+        if renderer not in RENDERERS:
+            raise UserError(
+                f"renderer {renderer!r} is not known; choose one of {', '.join(RENDERERS)}"
+            )
+        if size is not None and not 16 <= size <= MAX_SIZE:
+            raise UserError(
+                f"a picture of {size} pixels a side cannot be had; give 16 to {MAX_SIZE}"
+            )
+        if renderer == "egl" and no_gl_because:
+            raise UserError(
+                f"renderer egl cannot be had: {no_gl_because}; use rays, which needs no GL"
+            )
         self.scene = scene
         self.renderer = "rays" if renderer == "rays" or no_gl_because else "egl"
         self._data = mujoco.MjData(scene.model)
