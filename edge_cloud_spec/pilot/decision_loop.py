@@ -160,8 +160,9 @@ class DecisionLoop:
     ``blind``: why there is no picture to decide on, as the caller finds; ``trouble``: why else
     nothing is decided. No decision begins or goes on while the camera is blind, or while its
     pictures stay the same though the robot was told to move for ``MOVED_S``: then a new picture
-    ends that, or the release of an e_stop (a simulated robot that stood sees the same). A frame
-    without bytes, whose picture is made later, counts as new.
+    ends that, or the release of an e_stop. A motion that ends as blocked does not count: a
+    simulated robot that stands sees the same. A frame without bytes, whose picture is made later,
+    counts as new.
     """
 
     def __init__(
@@ -331,6 +332,8 @@ class DecisionLoop:
         valid frame."""
         self._mission.on_status(status)
         self._watch_motion(now)
+        if status.code is NavCode.BLOCKED:
+            self._moved_s = 0.0  # what stands may see the same
         effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)

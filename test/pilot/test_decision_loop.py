@@ -445,6 +445,20 @@ def test_a_robot_that_stands_may_see_the_same_picture_for_ever() -> None:
     play(loop, *((float(second), frame("the same")) for second in range(1, 60)), (60.0, True))
 
 
+def test_a_robot_that_is_blocked_sees_the_same_and_its_mission_ends_as_blocked() -> None:
+    """As one that a wall holds in a simulator without noise: it is no frozen camera."""
+    loop = following(NavigatorStatus("idle", stops=7))
+    for number in range(1, 4):
+        now, name = 3.0 * number, f"r{number}"
+        play(loop, (now, frame("the same")), (now, decision(number, "the same")))
+        play(loop, (now, NavigatorStatus("moving", name, stops=7)), (now, Ended(SEARCH)))
+        play(loop, (now + 2.4, frame("the same")))
+        assert loop.sees_the_same
+        play(loop, (now + 2.5, NavigatorStatus("idle", name, "blocked: by a wall", 7)))
+    assert not loop.instruction and loop._published is not None
+    assert loop._published.state == "blocked", loop._published
+
+
 def test_neither_a_repeated_release_nor_an_instruction_makes_a_repeated_picture_a_new_one() -> None:
     loop = following(NavigatorStatus("moving", "r1", stops=7))
     play(loop, *((second / 2, frame("the same")) for second in range(1, 9)))
