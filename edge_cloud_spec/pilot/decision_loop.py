@@ -158,11 +158,10 @@ class DecisionLoop:
     ``now`` is the caller's monotonic clock, s. ``known``: the instructions that the models
     understand; None: all. ``name``: unique to this loop, goals are called ``name``-1 and so on.
     ``blind``: why there is no picture to decide on, as the caller finds; ``trouble``: why else
-    nothing is decided. No decision begins or goes on while the camera is blind, or while its
-    pictures stay the same though the robot was told to move for ``MOVED_S``: then a new picture
-    ends that, or the release of an e_stop. A motion that ends as blocked does not count: a
-    simulated robot that stands sees the same. A frame without bytes, whose picture is made later,
-    counts as new.
+    nothing is decided; both are only said. No decision begins or goes on while the pictures stay
+    the same though the robot was told to move for ``MOVED_S``: a new picture ends that, or the
+    release of an e_stop. A motion that ends as blocked does not count: a simulated robot that
+    stands sees the same. A frame without bytes, whose picture is made later, counts as new.
     """
 
     def __init__(
@@ -175,6 +174,8 @@ class DecisionLoop:
         self.blind = self.trouble = ""
         self._pictures: deque[int] = deque(maxlen=REMEMBERED)  # hashes of the newest ones
         self._moved_s, self._watched_at = 0.0, -math.inf  # told to move without a new picture
+        self._seen_stamp = 0
+        self.sees_the_same = False  # pictures came, and none was new in MOVED_S of being told so
         self.deciding = False  # whether a decision is under way
         self._mission = Mission()
         self._goals = (f"{name}-{number}" for number in count(1))
@@ -199,7 +200,7 @@ class DecisionLoop:
 
     def is_due(self, now: float) -> bool:
         """Whether the next decision should begin or, during one, whether it is still wanted."""
-        sees = self._frame is not None and not self.why_blind
+        sees = self._frame is not None and not self.sees_the_same
         waits = self.instruction and sees and now >= self._not_before
         return bool(waits) and self._is_welcome(now)
 
@@ -207,11 +208,6 @@ class DecisionLoop:
     def why_blind(self) -> str:
         """Why no picture shows where the robot is now; empty if one does."""
         return SAME_PICTURE if self.sees_the_same else self.blind
-
-    @property
-    def sees_the_same(self) -> bool:
-        """Whether the robot has been told to move for ``MOVED_S`` without a new picture."""
-        return self._moved_s > MOVED_S
 
     def take(self, request: str, now: float) -> Decide | None:
         """Begin the decision that is due, as ``request``; None if none is."""
@@ -253,11 +249,19 @@ class DecisionLoop:
             self._frame = frame, self._stops
         blind, picture = self.why_blind, hash(frame.jpeg)
         self._watch_motion(now)
+        if frame.stamp < self._seen_stamp:  # another recording is played, or another camera
+            self._pictures.clear()
+        self._seen_stamp = frame.stamp
         if not frame.jpeg or picture not in self._pictures:  # a driver may repeat several
             self._pictures.append(picture)
-            self._moved_s = 0.0
+            self._sees_anew()
+        elif self._moved_s > MOVED_S:
+            self.sees_the_same = True
         effects = self._judge(now) if blind or self.why_blind else []
         return effects + self._cut_short(now)
+
+    def _sees_anew(self) -> None:
+        self._moved_s, self.sees_the_same = 0.0, False
 
     def _watch_motion(self, now: float) -> None:
         """Count for how long the robot has been told to move since the picture last changed."""
@@ -333,7 +337,7 @@ class DecisionLoop:
         self._mission.on_status(status)
         self._watch_motion(now)
         if status.code is NavCode.BLOCKED:
-            self._moved_s = 0.0  # what stands may see the same
+            self._sees_anew()  # what stands may see the same
         effects = self._judge(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
@@ -352,7 +356,7 @@ class DecisionLoop:
         if stopped:
             effects += self._abandon("the robot was stopped or released")
         if before and before.e_stopped and not status.e_stopped:
-            self._moved_s = 0.0  # somebody has looked at the robot
+            self._sees_anew()  # somebody has looked at the robot
             effects += self._on_e_stop(False, now)
         return effects
 
@@ -403,7 +407,7 @@ class DecisionLoop:
         held = "" if self._awaits else self._mission.held  # else the instruction ends it
         trouble = held or self.why_blind or self.trouble or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
-        effects = self._abandon(self.why_blind) if self.why_blind else []
+        effects = self._abandon(SAME_PICTURE) if self.sees_the_same else []
         if self.instruction and (anew or status != self._published):
             return [*effects, self._noted(status)]
         return effects

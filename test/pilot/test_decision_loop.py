@@ -419,24 +419,29 @@ def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> Non
     assert not loop.instruction
 
 
-def test_no_decision_begins_or_goes_on_while_the_camera_is_known_to_be_blind() -> None:
+def test_why_there_is_no_picture_is_said_and_ends_no_decision_under_way() -> None:
+    """A slow decision on the last picture may act: what is too old, the navigator refuses."""
     why = "no picture on /camera"
     loop = deciding()
     loop.blind = why
     blind = GoalStatus("following", IT, why, "goal-1")
-    play(
-        loop,
-        (2.0, Tick(), [Abandon(why), blind]),
-        (2.0, Ended(abandoned=True)),
-        (2.1, frame("kept")),
-        (2.0 + 2 * SETTLE_S, False),
-    )
+    play(loop, (2.0, Tick(), [blind]), (2.1, Ended(SEARCH)))
     loop.blind = ""
-    play(loop, (2.0 + 2 * SETTLE_S, Tick(), [followed()]), (2.0 + 2 * SETTLE_S, True))
+    play(loop, (2.2, Tick(), [followed()]))
     loop.blind, late = why, loop.settings.mission.max_seconds
     play(loop, (late - 1.0, Tick(), [blind]))
     *_, end = loop.on(Tick(), late)
     assert end == GoalStatus("given_up", IT, f"not reached after 600 s; the last: {why}", "goal-1")
+
+
+def test_a_recording_that_is_played_again_shows_new_pictures() -> None:
+    """Its stamps begin anew, as those of a frozen camera do not."""
+    loop = following(NavigatorStatus("moving", "r1", stops=7))
+    seen = [Frame(name.encode(), stamp) for stamp, name in enumerate(("one", "two"), 5)]
+    play(loop, *((float(at), seen[at % 2]) for at in range(1, 20)))
+    assert not loop.sees_the_same
+    play(loop, *((float(at), Frame(b"one", at)) for at in range(20, 24)))
+    assert loop.sees_the_same
 
 
 def test_a_robot_that_stands_may_see_the_same_picture_for_ever() -> None:
