@@ -105,6 +105,20 @@ REFUSED: dict[str, tuple[str, Edit, str]] = {
             ("rescale_factor", 0.5),
         )
     },
+    **{
+        f"{name}: {value}": ("qwen3_vl", pictures(**{name: value, "min_pixels": None}), "copy it")
+        for name, value in (("size", 224), ("image_mean", 0.5), ("patch_size", [16]))
+    },
+    "a processor that is a name": (
+        "qwen3_vl",
+        sets("processor_config.json", image_processor="fast"),
+        "processor_config.json does not describe",
+    ),
+    "an end by name": (
+        "qwen3_vl",
+        sets("generation_config.json", eos_token_id=["<|im_end|>"]),
+        "eos_token_id .* give token ids",
+    ),
     "beams": ("qwen3_vl", sets("generation_config.json", num_beams=2), "--generation-config none"),
 }
 
@@ -215,8 +229,25 @@ def test_a_quantized_checkpoint_answers_before_it_is_used(
 
     monkeypatch.setattr(loading, "_model", broken)
     sets("config.json", quantization_config=config)(model_directory)
-    with pytest.raises(UserError, match=r"gives no first answer .* choose another dtype or device"):
+    with pytest.raises(UserError, match=r"gives no first answer .*, or another dtype, device"):
         load(model_directory, check=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"size": {"height": 224, "width": 224}}, "preprocessor_config"),
+        ({"merge_size": 4}, "all files as published"),
+    ],
+    ids=str,
+)
+def test_pictures_that_transformers_cannot_make_or_read_are_refused_with_their_remedy(
+    fields: dict[str, Any], remedy: str, directory: Callable[[str], Path]
+) -> None:
+    model_directory = directory("qwen3_vl")
+    pictures(**fields, min_pixels=None, max_pixels=None)(model_directory)
+    with pytest.raises(UserError, match=f"(?s)gives no first answer .*: take .*{remedy}"):
+        load(model_directory)
 
 
 TEMPLATES = {
