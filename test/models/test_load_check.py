@@ -253,7 +253,7 @@ def test_pictures_that_transformers_cannot_make_or_read_are_refused_with_their_r
 TEMPLATES = {
     "refuses a system text": (
         "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}",
-        "No system role.*empty --system-text",
+        "No system role.*empty file as --system-text",
     ),
     "wants texts": (
         "{% for m in messages %}{{ m.role + m.content }}{% endfor %}",
@@ -279,6 +279,17 @@ def test_serve_ends_at_a_template_that_makes_no_prompt(
     options = ("--target", str(model_directory), "--device", "cpu", "--no-check")
     with pytest.raises(UserError, match=message):
         worker_of(*options)
+
+
+def test_a_template_that_refuses_a_system_text_serves_with_an_empty_one(
+    directory: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model_directory = directory("qwen3_vl")
+    template, empty = model_directory / "chat_template.jinja", tmp_path / "empty"
+    template.write_text(TEMPLATES["refuses a system text"][0] + template.read_text())
+    empty.touch()
+    options = ("--target", str(model_directory), "--device", "cpu", "--no-check")
+    assert not worker_of(*options, "--system-text", str(empty))._models.spec.system_text
 
 
 def test_of_named_templates_the_default_is_taken(directory: Callable[[str], Path]) -> None:
