@@ -218,16 +218,16 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
     if content is None:
         name = "preprocessor_config.json"
         content = read_json(directory, name)
-    for setting, ours in _PREPROCESSING.items():
-        if (value := content.get(setting)) not in (None, ours):
-            raise UserError(
-                f"{directory / name} sets {setting} to {value!r}, which is not implemented: "
-                f"set it to {json.dumps(ours)} if the model works with that"
-            )
-    size = content.get("size") or {}
-    low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
-    high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
     try:
+        for setting, ours in _PREPROCESSING.items():
+            if (value := content.get(setting)) not in (None, ours):
+                raise UserError(
+                    f"{directory / name} sets {setting} to {value!r}, which is not implemented: "
+                    f"set it to {json.dumps(ours)} if the model works with that"
+                )
+        size = content.get("size") or {}
+        low = content.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
+        high = content.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
         return ImagePreprocessing(
             ImageSpec(
                 min_pixels=int(low or 56 * 56),
@@ -239,7 +239,7 @@ def image_preprocessing(directory: str | Path) -> ImagePreprocessing:
             mean=tuple(float(value) for value in content["image_mean"]),
             std=tuple(float(value) for value in content["image_std"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / name} does not describe a Qwen image processor ({error}): "
             "copy it from the checkpoint"
@@ -285,4 +285,5 @@ def _end_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> tuple[i
     )
     if ids is None:
         raise UserError(f"the model in {directory} names no end token: add generation_config.json")
-    return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))
+    with library_errors(f"eos_token_id in {directory} is {ids!r}", "give token ids"):
+        return tuple(int(index) for index in (ids if isinstance(ids, list) else [ids]))

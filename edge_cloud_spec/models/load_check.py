@@ -23,7 +23,8 @@ TOKENS = 3  # of the answer that is compared
 PICTURE = (96, 64)  # pixels, of the picture that the model is shown
 SIZES = ((640, 480), (1280, 720), (4000, 3000))  # of others, of which only the patches are counted
 PIXELS_APART = 0.05  # the largest mean difference of pixel values
-REMEDY = "choose another dtype or device, or the checkpoint without quantization"
+REMEDY = "take all files as published, or another dtype, device or quantization"
+PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"
 
 
 def first_request() -> Request:
@@ -57,10 +58,11 @@ class FirstAnswer:
         from transformers import AutoImageProcessor, GenerationConfig
 
         self._fails = f"the model in {directory} gives no first answer"
-        with library_errors(self._fails, REMEDY), torch.inference_mode():
+        with library_errors(self._fails, PICTURES_REMEDY):
             self._spec = processor.spec("", TOKENS)
             self._prompt = processor.prompt(first_request(), self._spec)
             self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
+        with library_errors(self._fails, REMEDY), torch.inference_mode():
             if not own:
                 model.generation_config = GenerationConfig()
             self._told = model.generate(
@@ -85,8 +87,7 @@ class FirstAnswer:
             if not alike or np.abs(values - image.pixels()).mean() > PIXELS_APART:
                 raise UserError(
                     f"{self._fails}: a picture of {width}x{height} is {ours} patches here and "
-                    f"{count} in transformers, or of other values; take the "
-                    "preprocessor_config.json of the model that it was tuned from"
+                    f"{count} in transformers, or of other values; {PICTURES_REMEDY}"
                 )
 
     def compare(self, vlm: Vlm, tolerance: float) -> None:

@@ -254,7 +254,7 @@ def render(
     control = [token.content for index, token in added if token.special or index in steers]
     messages = messages_of(request, spec, control)
     remedy = "take that of the model that it was tuned from" + (
-        ", or an empty --system-text if it refuses one" if spec.system_text else ""
+        ", or an empty file as --system-text if it refuses one" if spec.system_text else ""
     )
     with library_errors("the chat template cannot be rendered", remedy):
         text = tokenizer.apply_chat_template(

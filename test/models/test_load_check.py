@@ -105,6 +105,20 @@ REFUSED: dict[str, tuple[str, Edit, str]] = {
             ("rescale_factor", 0.5),
         )
     },
+    **{
+        f"{name}: {value}": ("qwen3_vl", pictures(**{name: value, "min_pixels": None}), "copy it")
+        for name, value in (("size", 224), ("image_mean", 0.5), ("patch_size", [16]))
+    },
+    "a processor that is a name": (
+        "qwen3_vl",
+        sets("processor_config.json", image_processor="fast"),
+        "processor_config.json does not describe",
+    ),
+    "an end by name": (
+        "qwen3_vl",
+        sets("generation_config.json", eos_token_id=["<|im_end|>"]),
+        "eos_token_id .* give token ids",
+    ),
     "beams": ("qwen3_vl", sets("generation_config.json", num_beams=2), "--generation-config none"),
 }
 
@@ -215,14 +229,31 @@ def test_a_quantized_checkpoint_answers_before_it_is_used(
 
     monkeypatch.setattr(loading, "_model", broken)
     sets("config.json", quantization_config=config)(model_directory)
-    with pytest.raises(UserError, match=r"gives no first answer .* choose another dtype or device"):
+    with pytest.raises(UserError, match=r"gives no first answer .*, or another dtype, device"):
         load(model_directory, check=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"size": {"height": 224, "width": 224}}, "preprocessor_config"),
+        ({"merge_size": 4}, "all files as published"),
+    ],
+    ids=str,
+)
+def test_pictures_that_transformers_cannot_make_or_read_are_refused_with_their_remedy(
+    fields: dict[str, Any], remedy: str, directory: Callable[[str], Path]
+) -> None:
+    model_directory = directory("qwen3_vl")
+    pictures(**fields, min_pixels=None, max_pixels=None)(model_directory)
+    with pytest.raises(UserError, match=f"(?s)gives no first answer .*: take .*{remedy}"):
+        load(model_directory)
 
 
 TEMPLATES = {
     "refuses a system text": (
         "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}",
-        "No system role.*empty --system-text",
+        "No system role.*empty file as --system-text",
     ),
     "wants texts": (
         "{% for m in messages %}{{ m.role + m.content }}{% endfor %}",
@@ -248,6 +279,17 @@ def test_serve_ends_at_a_template_that_makes_no_prompt(
     options = ("--target", str(model_directory), "--device", "cpu", "--no-check")
     with pytest.raises(UserError, match=message):
         worker_of(*options)
+
+
+def test_a_template_that_refuses_a_system_text_serves_with_an_empty_one(
+    directory: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model_directory = directory("qwen3_vl")
+    template, empty = model_directory / "chat_template.jinja", tmp_path / "empty"
+    template.write_text(TEMPLATES["refuses a system text"][0] + template.read_text())
+    empty.touch()
+    options = ("--target", str(model_directory), "--device", "cpu", "--no-check")
+    assert not worker_of(*options, "--system-text", str(empty))._models.spec.system_text
 
 
 def test_of_named_templates_the_default_is_taken(directory: Callable[[str], Path]) -> None:
