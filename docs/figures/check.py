@@ -85,7 +85,10 @@ def make(name: str, words: list[str]) -> None:
     MADE.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=MADE) as folder:
         program = [sys.executable, "-m", "edge_cloud_spec.cli", *words[1:]]
-        subprocess.run(program, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        # It returns 1, too, where a row is not what a preset promises, which the file then says.
+        ended = subprocess.run(program, cwd=folder, stdout=subprocess.DEVNULL, check=False)
+        if not (Path(folder) / name).exists():
+            sys.exit(f"{shlex.join(words)} ended with status {ended.returncode}, without {name}")
         (Path(folder) / name).replace(MADE / name)
 
 
