@@ -80,9 +80,7 @@ class DrafterNode(ManagedNode):
             lookup_suffixes=settings.lookup_suffixes,
             instructions=known.pattern if known else None,
         )
-        runner.fitted(
-            settings.loaded_preset
-        )  # a pair that cannot work is refused before it decides
+        runner.fitted(settings.loaded_preset)  # refuse a pair that cannot work before it decides
         self._topics = DrafterTopics(self, model.tokenizer)
         self._pulse = Pulse("model", lambda: 2 * self._settings.value.reply_timeout)
         runner.on_alive = self._pulse.beat
