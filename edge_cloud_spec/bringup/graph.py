@@ -30,12 +30,13 @@ from ..share import read_yaml, share
 from .exits import Role
 
 PACKAGE = "edge_cloud_spec"
+SIMULATOR = "edge_cloud_spec_lab.simulator"  # started by its name: the lab may be missing
 LOCAL = "local"
 LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
-GO2 = "go2"  # the base that walks, of lab.sim.bases
-FLAT = "flat"  # the world of several rooms, of lab.sim
+GO2 = "go2"  # the base that walks, of the simulator
+FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
@@ -64,7 +65,7 @@ class GraphSettings:
 
     These values override the parameter file; what is not given comes from the file. For programs
     only: ``local_address``, the address of a verifier started here, and ``base``, the simulated
-    base (``lab.sim.bases``). Raises UserError.
+    base (``BASES`` of the simulator). Raises UserError.
     """
 
     cloud: str = described(
@@ -289,7 +290,7 @@ class NodeSpec:
     """One process of the graph, named as its executable.
 
     ``parameters`` override those of the parameter file. ``arguments`` are plain command line
-    arguments; ``folder`` of our package contains the module. ``is_node`` is false for a program
+    arguments; ``folder`` is the Python package of the module. ``is_node`` is false for a program
     without ROS arguments. ``role``: what its end means for the others.
     """
 
@@ -299,7 +300,7 @@ class NodeSpec:
     remappings: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     package: str = PACKAGE
-    folder: str = "nodes"
+    folder: str = f"{PACKAGE}.nodes"
     is_node: bool = True
     role: Role = Role.RESPAWNED
 
@@ -319,7 +320,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         room: dict[str, Value] = {} if settings.seed < 0 else {"seed": settings.seed}
         base = settings.base or GO2 * (settings.sim == GO2)
         room |= _given({"base": base, "world": settings.world})
-        specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
+        specs.append(replace(_node("simulator", settings, **room), folder=SIMULATOR))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
@@ -343,9 +344,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("monitor", settings))
     if settings.record:
         recorder = _node("recorder", settings, folder=settings.record)
-        specs.append(replace(recorder, folder="observe", role=Role.OPTIONAL))
+        specs.append(replace(recorder, folder=f"{PACKAGE}.observe", role=Role.OPTIONAL))
     if settings.rviz:
-        specs.append(replace(_node("annotator", settings), folder="observe"))
+        specs.append(replace(_node("annotator", settings), folder=f"{PACKAGE}.observe"))
         if settings.simulated:  # a robot's own driver describes it
             text = (share() / "config/go2.urdf").read_text("utf-8")
             described = (("robot_description", text),)
@@ -393,7 +394,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
 
 def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     """The command line that starts a process of ours without ROS's launch."""
-    argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.name}", *spec.arguments]
+    argv = [sys.executable, "-m", f"{spec.folder}.{spec.name}", *spec.arguments]
     if not spec.is_node:
         return argv
     argv += ["--ros-args", "-r", f"__node:={spec.name}"]

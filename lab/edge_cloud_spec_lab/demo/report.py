@@ -278,7 +278,7 @@ def write_report(
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     title = f"Room {run['seed']}: {run['instruction']}"
     index = folder / "index.html"
-    filled = page("lab/demo/report.html.jinja", title=title, size=size, **numbers)
+    filled = page(Path(__file__).with_name("report.html.jinja"), title=title, size=size, **numbers)
     index.write_text(filled, "utf-8")
     return index, numbers
 
