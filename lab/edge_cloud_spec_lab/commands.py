@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from edge_cloud_spec.cli import Command, Run
+if TYPE_CHECKING:
+    from edge_cloud_spec.cli import Command, Run
 
 TRAINED = {
     "tiny": "train or evaluate the embedded pair on simulated views",
