@@ -23,7 +23,7 @@ from helpers.cloud.served_answers import (
 from helpers.cloud.vllm_peer import VllmPeer
 from helpers.suites import rows
 
-from edge_cloud_spec.cloud.model_thread.sessions import NotArrived
+from edge_cloud_spec.cloud.model_thread.target_session import NotArrived
 from edge_cloud_spec.cloud.session.events import DuePass
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY

@@ -21,8 +21,9 @@ from helpers.processes import installed_script
 
 import edge_cloud_spec
 import edge_cloud_spec_lab
-from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
+from edge_cloud_spec.bringup.parameter_file import ParameterFile
 from edge_cloud_spec.cli import _COMMANDS, all_commands, main
 from edge_cloud_spec.doctor.machine import check_added
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install

@@ -22,7 +22,7 @@ from typing import Any
 
 from edge_cloud_spec.cloud.fleet.ray_fleet import Fleet
 from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkUp

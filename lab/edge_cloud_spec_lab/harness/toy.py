@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.grammar import Allowed
 from edge_cloud_spec.decoding.policy import SamplingPolicy

@@ -16,14 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from edge_cloud_spec.cloud.model_thread.engine import MAX_TEXT, fault_of
-from edge_cloud_spec.cloud.model_thread.sessions import (
-    SHORTEST_S,
-    HeldSession,
-    RobotStream,
-    Sessions,
-    Turnover,
-    WorkerLimits,
-)
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, Sessions
+from edge_cloud_spec.cloud.model_thread.turnover import SHORTEST_S, Turnover
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft

@@ -33,7 +33,8 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud import command
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.access import ClientRates, TokenBucket
 from edge_cloud_spec.cloud.serving.client_streams import (

@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.server import ModelWatch
 from edge_cloud_spec.decoding.draft import Draft

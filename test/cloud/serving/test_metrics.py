@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_cloud_spec.cloud.fleet.ray_fleet import fleet_metrics
 from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer, metrics_address

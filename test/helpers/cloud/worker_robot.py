@@ -6,7 +6,8 @@ from typing import Any
 
 from helpers.cloud.grpc_robot import OWN, opening
 
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft

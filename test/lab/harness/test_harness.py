@@ -15,7 +15,8 @@ from queue import Queue
 import pytest
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.verified_answer import VerifiedAnswer
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient

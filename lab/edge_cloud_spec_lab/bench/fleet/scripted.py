@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.presets import load_preset
 

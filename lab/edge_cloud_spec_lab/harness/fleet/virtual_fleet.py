@@ -13,7 +13,7 @@ from functools import partial
 
 from greenlet import getcurrent, greenlet
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.events import Inbox, Item
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.events import Predicted
 from edge_cloud_spec.decoding.accept import accept

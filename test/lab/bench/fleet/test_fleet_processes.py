@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.suites import rows
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.bench.fleet.embedded import (
