@@ -14,7 +14,7 @@ from importlib import import_module
 
 from . import __version__
 from .errors import UserError, exit_status, how_to_install
-from .share import added
+from .plugins import load_plugins
 
 Run = Callable[[argparse.Namespace], int]
 Command = tuple[str, Callable[[argparse.ArgumentParser, Sequence[str]], Run]]
@@ -60,7 +60,7 @@ def all_commands() -> tuple[Mapping[str, Command], str]:
     """The commands by name, ours first; and a sentence where there are none of the lab."""
     commands = _ours()
     try:
-        for more in added("commands"):
+        for more in load_plugins("commands"):
             commands |= more
     except UserError as error:
         return commands, str(error)

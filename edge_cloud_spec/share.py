@@ -1,19 +1,16 @@
-"""Finds what is installed: files that are not code, and what other distributions add."""
+"""Finds and reads the package's files that are not code."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from edge_cloud_spec import __version__
-from edge_cloud_spec.errors import UserError, library_errors, one_line, refuse
+from edge_cloud_spec.errors import UserError, one_line
 
 _PACKAGE = "edge_cloud_spec"
 
@@ -127,15 +124,3 @@ def page(template: Path, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return pages.get_template(template.name).render(**values)
-
-
-def added(group: str) -> Iterator[Any]:
-    """What other distributions add to this package, as the lab does: the objects that their entry
-    points of this group name. Raises UserError for one that cannot be used."""
-    for point in entry_points(group=f"{_PACKAGE}.{group}"):
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("?", "?")
-        other = f"{name} is of version {version}, edge-cloud-spec of {__version__}"
-        refuse((version != __version__, f"{other}: install both from one checkout"))
-        with library_errors(f"{name} cannot be imported", "install it again"):
-            part = point.load()
-        yield part

@@ -14,10 +14,10 @@ from ..models import EMBEDDED
 from ..options import add_options, from_options
 from .graph import check_live
 from .machine import (
-    check_added,
     check_cloud,
     check_libraries,
     check_model,
+    check_plugins,
     check_python,
     check_ros,
     check_threads,
@@ -70,7 +70,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_python()],
         lambda: [check_libraries()],
         check_ros,
-        check_added,
+        check_plugins,
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
         lambda: _check_pictures(args.target),

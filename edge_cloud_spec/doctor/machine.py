@@ -16,7 +16,7 @@ from ..edge.link.probe import ROUND_TRIP, TIMEOUT_S, probe
 from ..errors import UserError
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
-from ..share import added
+from ..plugins import load_plugins
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 LIBRARIES = ("numpy", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "pillow")
@@ -71,10 +71,10 @@ def check_ros() -> Iterator[Health]:
             yield Health(Level.OK, f"{module}{source}", check=check)
 
 
-def check_added() -> Iterator[Health]:
+def check_plugins() -> Iterator[Health]:
     """The checks that other distributions add, as the lab does for its simulator."""
     try:
-        for check in added("checks"):
+        for check in load_plugins("checks"):
             yield check()
     except UserError as error:
         yield Health(Level.WARN, "not all checks are made", str(error), check="lab")

@@ -25,7 +25,7 @@ from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
 from edge_cloud_spec.bringup.parameter_file import ParameterFile
 from edge_cloud_spec.cli import _COMMANDS, all_commands, main
-from edge_cloud_spec.doctor.machine import check_added
+from edge_cloud_spec.doctor.machine import check_plugins
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import check_instruction, known_instructions
@@ -191,7 +191,7 @@ def test_the_package_names_the_lab_only_to_start_its_node_and_to_say_how_to_inst
 
 @pytest.fixture
 def no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_cloud_spec.share.entry_points", lambda group: ())
+    monkeypatch.setattr("edge_cloud_spec.plugins.entry_points", lambda group: ())
     monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
 
 
@@ -240,7 +240,7 @@ def test_a_lab_that_cannot_be_used_is_a_sentence_and_hinders_no_other_command(
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 0
-    (finding,) = check_added()
+    (finding,) = check_plugins()
     assert finding.level == Level.WARN and why in finding.advice
 
 
@@ -256,7 +256,7 @@ def test_without_the_lab_help_lists_what_is_there_and_launch_says_so(
     assert not settings_of({**given, "sim": "false"}).simulated
     with pytest.raises(UserError, match=r"the simulator \(sim:=false has none\) needs edge_cloud"):
         settings_of({**given, "sim": "true"})
-    assert not [*check_added()]
+    assert not [*check_plugins()]
 
 
 def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
