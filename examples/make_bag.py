@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from edge_cloud_spec.errors import imports
-from edge_cloud_spec.share import check_lab
 
 with imports():
-    check_lab()
     from rosbags.rosbag2 import StoragePlugin, Writer
 
     from edge_cloud_spec.observe.bag import VERSION, types

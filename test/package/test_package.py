@@ -357,6 +357,7 @@ COMMANDS = {  # and what each needs, of what not every machine has: one of each 
     "commission --bag BAG": ("rosbags",),
     "make_bag.py BAG": ("rosbags",),
     "watch_decisions.py": ("rclpy",),
+    "own_robot.py": ("edge_cloud_spec_lab",),
     "EXECUTABLE edge_cloud_spec.nodes.navigator": ("nav_msgs",),
     "EXECUTABLE edge_cloud_spec.observe.recorder": ("rosbags",),
     "EXECUTABLE edge_cloud_spec_lab.simulator.simulator": ("mujoco",),
