@@ -101,10 +101,10 @@ wire:
 
 messages setup: $(VENV)/.package
 
-# The checkout's code, edge_cloud_spec.msg and the edge-cloud-spec command, installed to be edited.
-$(VENV)/.package: $(wildcard msg/*.msg action/*.action) CMakeLists.txt package.xml setup.py pyproject.toml $(VENV)/.requirements
+# The checkout's code and the lab's, edge_cloud_spec.msg and the edge-cloud-spec command, installed to be edited.
+$(VENV)/.package: $(wildcard msg/*.msg action/*.action) CMakeLists.txt package.xml setup.py pyproject.toml lab/pyproject.toml lab/entry_points.txt $(VENV)/.requirements
 	@echo "building the ROS 2 messages"
-	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --no-deps --no-build-isolation --editable . --editable ./lab
 	@touch $@
 
 $(VENV)/.requirements: $(REQUIREMENTS) $(VENV)/.torch

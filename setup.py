@@ -2,7 +2,7 @@
 
 colcon never reads this file (package.xml says ament_cmake). Without a ROS 2 to build against, as on
 a cloud machine, or with EDGE_CLOUD_SPEC_MESSAGES=0 in the environment, the package is built without
-its messages; with EDGE_CLOUD_SPEC_LAB=0 without its simulator, demo, benches and training.
+its messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.build import build
-from setuptools.command.build_py import build_py
 
 PACKAGE = "edge_cloud_spec"
 ROOT = Path(__file__).resolve().parent
@@ -128,17 +127,6 @@ class BuildMessages(Command):
         return {}
 
 
-class BuildPython(build_py):
-    """The modules; a package that is left out takes its data files with it."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        if os.environ.get("EDGE_CLOUD_SPEC_LAB") == "0":
-            lab = f"{PACKAGE}.lab"
-            self.packages = [p for p in self.packages if not f"{p}.".startswith(f"{lab}.")]
-            self.exclude_package_data = {PACKAGE: ["lab/**"], **self.exclude_package_data}
-
-
 class Build(build):
     sub_commands = (*build.sub_commands, ("build_messages", None))
 
@@ -171,6 +159,6 @@ def share_files() -> list[tuple[str, list[str]]]:
 
 setup(
     distclass=PlatformDistribution,
-    cmdclass={"build": Build, "build_py": BuildPython, "build_messages": BuildMessages},
+    cmdclass={"build": Build, "build_messages": BuildMessages},
     data_files=share_files(),
 )

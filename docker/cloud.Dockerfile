@@ -14,7 +14,7 @@ RUN pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
        -r requirements/grammar.txt -r requirements/metrics.txt -r requirements/openai.txt
 
 COPY . .
-RUN EDGE_CLOUD_SPEC_MESSAGES=0 EDGE_CLOUD_SPEC_LAB=0 pip install --no-cache-dir --no-deps .
+RUN EDGE_CLOUD_SPEC_MESSAGES=0 pip install --no-cache-dir --no-deps .
 
 # A fixed uid, so that secrets of mode 600 can be given to it (docs/deployment.md).
 RUN useradd --create-home --uid 10001 verifier

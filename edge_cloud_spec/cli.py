@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import cast
 
 from . import __version__
-from .errors import exit_status
-from .share import has_lab, lab
+from .errors import UserError, exit_status, how_to_install
+from .plugins import load_plugins
 
 Run = Callable[[argparse.Namespace], int]
+Command = tuple[str, Callable[[argparse.ArgumentParser, Sequence[str]], Run]]
+"""What it is for; and what adds its options to a parser and returns what runs it, given the first
+words of the command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,58 +29,58 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    args = _parser(arguments[:2]).parse_args(arguments)
+    args = parser_of(arguments[:2]).parse_args(arguments)
     run: Run = args.run
     return run(args)
 
 
-def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(chosen: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for a command line with these first words. Raises UserError for a command that may
+    be of the lab, where that cannot be used."""
+    (name,) = chosen[:1] or ("",)
+    # What is ours does not depend on what else is installed.
+    commands, lacking = (_ours(), "") if name in _COMMANDS else all_commands()
+    if lacking and name not in commands and name[:1] not in ("", "-"):
+        raise UserError(f"there is no command {name!r} here; {lacking}")
     parser = argparse.ArgumentParser(
         prog="edge-cloud-spec",
         description="Vision-language navigation by edge-cloud speculative decoding.",
+        epilog=lacking,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (about, _) in _COMMANDS.items():
-        if name in _OF_THE_LAB and name not in chosen and not has_lab():
-            continue
-        command = commands.add_parser(name, help=about, description=about)
-        if name in chosen:
-            command.set_defaults(run=_add(name, command, chosen))
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for each, (about, add) in commands.items():
+        command = subparsers.add_parser(each, help=about, description=about)
+        if each == name:
+            command.set_defaults(run=add(command, chosen))
     return parser
 
 
-def _add(name: str, parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    """Add a command's options to its parser; returns the function that runs it."""
-    if name == "train":
-        return _train(parser, chosen)
-    folder = _COMMANDS[name][1]
-    module = lab(folder) if name in _OF_THE_LAB else import_module(f".{folder}", __package__)
-    add = getattr(module, f"add_{name}_arguments")
-    add(parser, chosen) if name == "bench" else add(parser)
-    return cast(Run, getattr(module, f"run_{name}"))
+def all_commands() -> tuple[Mapping[str, Command], str]:
+    """The commands by name, ours first; and a sentence where there are none of the lab."""
+    commands = _ours()
+    try:
+        for more in load_plugins("commands"):
+            commands |= more
+    except UserError as error:
+        return commands, str(error)
+    lab = "demo, bench and train are in the lab, which is not installed"
+    return commands, "" if "demo" in commands else f"{lab}: {how_to_install('edge_cloud_spec_lab')}"
 
 
-def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
-    kinds = parser.add_subparsers(required=True, metavar="WHAT")
-    for kind, about in _TRAINED.items():
-        command = kinds.add_parser(kind, help=about, description=about)
-        if kind in chosen:
-            training = lab(f"training.{kind}.command")
-            training.add_train_arguments(command)
-            command.set_defaults(train=training.run_train)
-    return lambda args: cast(int, args.train(args))
+def _ours() -> dict[str, Command]:
+    return {name: (about, partial(_add, name, at)) for name, (about, at) in _COMMANDS.items()}
 
 
-_OF_THE_LAB = ("demo", "bench", "train")
-_TRAINED = {
-    "tiny": "train or evaluate the embedded pair on simulated views",
-    "flats": "fine-tune a pair on conversations in flats",
-    "exits": "train early exits of a target, which stays as it is",
-}
+def _add(name: str, at: str, parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    module = import_module(f".{at}", __package__)
+    getattr(module, f"add_{name}_arguments")(parser)
+    run: Run = getattr(module, f"run_{name}")
+    return run
+
+
 # What each is for, and the module with its ``add_NAME_arguments`` and ``run_NAME``.
 _COMMANDS = {
-    "demo": ("watch a simulated Go2 follow an instruction", "demo.command"),
     "serve": ("run the cloud verifier", "cloud.command"),
     "decode": (
         "decode one picture and instruction through the link, without ROS",
@@ -91,8 +94,6 @@ _COMMANDS = {
         "commission.command",
     ),
     "record": ("record a running graph into a bag", "observe.recorder"),
-    "bench": ("measure, with figures as JSON", "bench.command"),
-    "train": ("train and evaluate the embedded models, and exits of any target", "training"),
     "doctor": ("check what this machine has, and say what to do", "doctor.command"),
 }
 

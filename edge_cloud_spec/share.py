@@ -1,14 +1,11 @@
-"""Finds the installed parts of the package: files that are not code, and the lab."""
+"""Finds and reads the package's files that are not code."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -16,7 +13,6 @@ import yaml
 from edge_cloud_spec.errors import UserError, one_line
 
 _PACKAGE = "edge_cloud_spec"
-_LAB = f"{_PACKAGE}.lab"
 
 
 def share() -> Path:
@@ -116,37 +112,15 @@ def read_yaml(path: Path, most: int = 2**18) -> Any:
     return content
 
 
-def page(template: str, **values: Any) -> str:
-    """An HTML page; ``template``: the path of its file in the package. It needs all its values."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # none of the commands' start
+def page(template: Path, **values: Any) -> str:
+    """An HTML page by the template in this file. It needs all its values."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # none of the commands' start
 
     pages = Environment(
-        loader=PackageLoader(_PACKAGE, "."),
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return pages.get_template(template).render(**values)
-
-
-def has_lab() -> bool:
-    """Whether the lab is installed; on a robot it may not be."""
-    found = find_spec(_LAB)
-    return found is not None and found.origin is not None  # an empty folder has none
-
-
-def check_lab(instead: str = "") -> None:
-    """Raise UserError if the lab is missing; ``instead`` says what else the user can do."""
-    if not has_lab():
-        raise UserError(
-            "the simulator, the demo, the benches and the training are not installed here: "
-            f"{instead}install the package without EDGE_CLOUD_SPEC_LAB=0, or build it without "
-            "-DEDGE_CLOUD_SPEC_LAB=OFF"
-        )
-
-
-def lab(module: str) -> ModuleType:
-    """Import a module of the lab, which the rest of the package never imports; raises UserError."""
-    check_lab()
-    return importlib.import_module(f"{_LAB}.{module}")
+    return pages.get_template(template.name).render(**values)

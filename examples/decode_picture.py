@@ -16,14 +16,13 @@ from pathlib import Path
 
 from edge_cloud_spec import PictureDecoder, UserError
 from edge_cloud_spec.errors import imports
-from edge_cloud_spec.share import check_lab, rules_text
+from edge_cloud_spec.share import rules_text
 
 with imports():
-    check_lab()  # the verifier within this process is of its harness
     from edge_cloud_spec.cloud.model_thread.worker import Worker
-    from edge_cloud_spec.lab.harness.server import InProcessServer
     from edge_cloud_spec.models import EMBEDDED
     from edge_cloud_spec.models.load import load
+    from edge_cloud_spec_lab.harness.server import InProcessServer
 
 MAX_TOKENS = 128  # of an answer
 

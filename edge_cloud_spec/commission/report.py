@@ -365,7 +365,7 @@ def page_of(report: CommissionReport, title: str) -> str:
         line: Curve = (GREY, [LAGS[0], LAGS[-1]], [FITS] * 2)
         curves.append(("Camera: fit over its lag, s", [line, (COLOURS[0], *report.lags.fits)]))
     return page(
-        "commission/report.html.jinja",
+        Path(__file__).with_name("report.html.jinja"),
         title=title,
         report=report,
         charts=[_chart(name, drawn) for name, drawn in curves if len(drawn) > 1],

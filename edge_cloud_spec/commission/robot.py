@@ -19,7 +19,7 @@ from rclpy.time import Time
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Bool
 
-from ..bringup.graph import ParameterFile, full_name
+from ..bringup.parameter_file import ParameterFile, full_name
 from ..errors import UserError
 from ..nav.events import EStop, Hold, Instruction, Odometry, Tick
 from ..nav.motion import PERIOD

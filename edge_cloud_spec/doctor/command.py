@@ -17,9 +17,9 @@ from .machine import (
     check_cloud,
     check_libraries,
     check_model,
+    check_plugins,
     check_python,
     check_ros,
-    check_simulator,
     check_threads,
 )
 
@@ -70,7 +70,7 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         lambda: [check_python()],
         lambda: [check_libraries()],
         check_ros,
-        lambda: [check_simulator()],
+        check_plugins,
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
         lambda: _check_pictures(args.target),

@@ -16,7 +16,7 @@ from ..edge.link.probe import ROUND_TRIP, TIMEOUT_S, probe
 from ..errors import UserError
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
-from ..share import lab
+from ..plugins import load_plugins
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 LIBRARIES = ("numpy", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "pillow")
@@ -71,21 +71,13 @@ def check_ros() -> Iterator[Health]:
             yield Health(Level.OK, f"{module}{source}", check=check)
 
 
-def check_simulator() -> Health:
-    """Check for MuJoCo and its rendering backend."""
+def check_plugins() -> Iterator[Health]:
+    """The checks that other distributions add, as the lab does for its simulator."""
     try:
-        gl = lab("sim.engine")
+        for check in load_plugins("checks"):
+            yield check()
     except UserError as error:
-        return Health(
-            Level.OK, "not installed", f"{error}; a real robot needs none", check="simulator"
-        )
-    except ImportError as error:
-        advice = "pip install -r requirements/sim.txt; a real robot does not need it"
-        return Health(Level.WARN, f"MuJoCo cannot be imported ({error})", advice, check="simulator")
-    if gl.no_gl_because:
-        advice = "the camera is ray cast, which is slower and needs nothing"
-        return Health(Level.OK, f"no EGL: {gl.no_gl_because}", advice, check="simulator")
-    return Health(Level.OK, "MuJoCo renders by EGL", check="simulator")
+        yield Health(Level.WARN, "not all checks are made", str(error), check="lab")
 
 
 def check_threads() -> Health:

@@ -33,9 +33,10 @@ from ..wire.frames import kind_of
 from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
 from ..wire.secret_files import Reloaded
 from .events import OnReceive
+from .link.cloud_clock import ClockOffset, Offset
 from .link.probe import UNREACHABLE, probe
 from .link.route import ClientSettings, KnownPlace, Place, Route
-from .link.stream import LINGER_S, ClientStream, ClockOffset, Offset
+from .link.stream import LINGER_S, ClientStream
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 

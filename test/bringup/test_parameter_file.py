@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.bringup.exits import Role
-from edge_cloud_spec.bringup.graph import (
-    LOCAL_ADDRESS,
-    GraphSettings,
-    NodeSpec,
-    ParameterFile,
-    command,
-    full_name,
-    graph,
-)
+from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec, command, graph
+from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import FLATS
 

@@ -26,6 +26,7 @@ from helpers.state_diagrams import with_diagrams
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+CODE = (ROOT / "edge_cloud_spec", ROOT / "lab/edge_cloud_spec_lab")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted(DOCS.rglob("*.md"))
 
@@ -49,7 +50,7 @@ SOURCES = (".action", ".py", ".md", ".proto", ".msg", ".toml", ".yaml", ".rviz",
 
 @cache
 def symbols() -> Symbols:
-    folders = ("action", "edge_cloud_spec", "examples", "launch", "msg")
+    folders = ("action", "edge_cloud_spec", "examples", "lab", "launch", "msg")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return Symbols(path for path in files if path.suffix in (".action", ".py", ".msg", ".proto"))
 
@@ -58,7 +59,7 @@ def symbols() -> Symbols:
 def folders() -> frozenset[str]:
     """The names that a path of ours may begin with; not what runs leave, such as reports."""
     left = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
-    inside = [*ROOT.iterdir(), *(ROOT / "edge_cloud_spec").iterdir()]
+    inside = [path for place in (ROOT, *CODE) for path in place.iterdir()]
     names = frozenset(path.name for path in inside if path.is_dir() and path.name[0] != ".")
     return names - left
 
@@ -66,7 +67,7 @@ def folders() -> frozenset[str]:
 @cache
 def words() -> frozenset[str]:
     """Every word of our files but the documents: topics, parameters, presets and tests too."""
-    names = ("action", "edge_cloud_spec", "config", "launch", "msg", "requirements", "test")
+    names = ("action", "edge_cloud_spec", "config", "lab", "launch", "msg", "requirements", "test")
     files = [file for name in names for file in (ROOT / name).rglob("*")]
     files += [
         ROOT / name for name in ("CMakeLists.txt", "Makefile", "package.xml", "pyproject.toml")
@@ -139,7 +140,7 @@ def files_of(path: Path, name: str) -> list[Path]:
     """The files that a name may mean, from the root, the package or the page; NAME is any word."""
     pattern = re.sub(r"(?<![\w-])[A-Z]{2,}(?=[./]|$)", "*", name) if "." in name else name
     pattern = name if (ROOT / name).exists() else pattern
-    places = [ROOT, ROOT / "edge_cloud_spec", path.parent]
+    places = [ROOT, *CODE, path.parent]
     found = [file for place in places for file in place.glob(pattern.rstrip("/"))]
     found += [file for place in places for file in place.glob(pattern + ".py") if "/" in name]
     if "/" not in name:
@@ -162,7 +163,7 @@ def test_every_page_of_docs_is_linked_from_the_readme() -> None:
 def test_the_page_of_parameters_is_what_the_code_declares() -> None:
     written = (DOCS / "parameters.md").read_text()
     assert written == page(), "run: make parameters"
-    sources = [file.read_text() for file in (ROOT / "edge_cloud_spec").rglob("*.py")]
+    sources = [file.read_text() for folder in CODE for file in folder.rglob("*.py")]
     declared = re.findall(r"\b[Pp]arameters\((?:self, )?(\w+)\(\)", "\n".join(sources))
     assert len(declared) > 5 and {type(each).__name__ for each in NODES.values()} == set(declared)
 
@@ -207,7 +208,7 @@ def test_a_figure_of_the_readme_is_that_of_its_source() -> None:
 def spoken() -> str:
     """Each string of the package, a line each, with a NUL for each value that is put into it."""
     lines = []
-    for file in sorted((ROOT / "edge_cloud_spec").rglob("*.py")):
+    for file in sorted(file for folder in CODE for file in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             texts = [part.value if isinstance(part, ast.Constant) else "\0" for part in parts]
@@ -257,13 +258,13 @@ WRONG = {
 RIGHT = """# A `page`, and more
 [x](README.md) [y](#a-page-and-more) [`resample`](edge_cloud_spec/decoding/split.py) [z](https://x.y/z)
 [`Drafts.predict`](edge_cloud_spec/edge/drafts.py)
-[`faults`](edge_cloud_spec/lab/bench/faults/suite.py)
+[`faults`](lab/edge_cloud_spec_lab/bench/faults/suite.py)
 [`rounds.py`](edge_cloud_spec/edge/rounds.py)
 `decoding/accept.py`, `accept.py`, `decoding/accept.py:rejection`, `config/presets/NAME.yaml`,
 `docs/`, `bringup/graph`, `camera/image_raw`, `std_msgs/String`, `/models/small`, `rooms.json`,
 `Draft`, `Draft.children`, `speculation.exits`, `output.stop_nudge`, `Verdict.leads_to`, `cloud_ar`,
 `nav_status`, `MAX_NODES`, `ROS_DOMAIN_ID`,
-`test_package_xml_and_the_python_package_have_one_version`,
+`test_package_xml_and_the_python_packages_have_one_version`,
 `resample(...)`, `min(1, P/Q)`, `torch.compile`, `Twist`, `edge_cloud_spec.bringup.graph`
 ```sh
 edge-cloud-spec bench mission --scenes 100 --json rooms.json   # a comment
@@ -301,7 +302,7 @@ def gone(text: str) -> list[str]:
     return [name for found in NAMES.findall(text) for name in found if GONE.search(name)]
 
 
-@pytest.mark.parametrize("folder", ["edge_cloud_spec", "test", "launch", "examples"])
+@pytest.mark.parametrize("folder", ["edge_cloud_spec", "lab", "test", "launch", "examples"])
 def test_a_word_that_has_gone_for_the_fields_own_does_not_come_back(folder: str) -> None:
     assert gone(OLD) == ["OwnDrafting", "patience", "ledger", "_regime"]
     found = {

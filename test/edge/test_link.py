@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.events import LinkLost
+from edge_cloud_spec.edge.link.cloud_clock import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 from edge_cloud_spec.edge.link.route import (
     MAX_REDIRECTS,
     UNREACHABLE_S,
@@ -31,7 +32,6 @@ from edge_cloud_spec.edge.link.state import (
     LinkState,
     ReplyWatch,
 )
-from edge_cloud_spec.edge.link.stream import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 from edge_cloud_spec.wire.codec import encode_server
 from edge_cloud_spec.wire.messages import Fault, Verdict
 

@@ -14,7 +14,7 @@ from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import POLICIES, settings
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient

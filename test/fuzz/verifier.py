@@ -23,7 +23,7 @@ from fuzz.target import SPEC, BoundedTarget, Target
 from helpers.bounded_toy import SESSION_BYTES
 from helpers.cloud.grpc_cloud import Cloud
 
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.logs import is_our_error
 from edge_cloud_spec.decoding.digest import PrefixDigest

@@ -16,7 +16,7 @@ FINE = Health(Level.OK, "not looked at", check="this machine")
 @contextmanager
 def elsewhere_only() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for check in ("check_model", "check_simulator", "check_threads"):
+        for check in ("check_model", "check_plugins", "check_threads"):
             patch.setattr(command, check, lambda *_: FINE)
         patch.setattr(command, "_check_pictures", lambda *_: [])
         yield

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
-from edge_cloud_spec.cli import _COMMANDS, _parser
+from edge_cloud_spec.cli import all_commands, parser_of
 
 Members = dict[str, set[str]]
 
@@ -141,7 +141,7 @@ def _refusal(arguments: list[str]) -> str:
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
-            _parser(arguments[:2]).parse_args(arguments)
+            parser_of(arguments[:2]).parse_args(arguments)
     except SystemExit as end:
         return told.getvalue().strip().rpartition("\n")[2] if end.code else ""
     return ""
@@ -178,9 +178,9 @@ def mention_error(span: str) -> str:
     if words[0] in ("make", "ros2"):
         return line_error(span)
     words = words[1:] if words[0] == "edge-cloud-spec" else words
-    if not words or words[0] not in _COMMANDS or words == span.split()[:1]:
+    if not words or words[0] not in all_commands()[0] or words == span.split()[:1]:
         return ""
-    parser = _parser(words[:2])
+    parser = parser_of(words[:2])
     for word in words:
         subparsers = next(
             (a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None

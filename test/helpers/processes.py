@@ -20,11 +20,11 @@ def processes_with(variable: str) -> list[str]:
     return found
 
 
-def installed_script(program: Path, package: str, module: str) -> Path:
+def installed_script(program: Path, module: str) -> Path:
     """``program``, with the text that CMake gives an executable for this module."""
     written = re.search(
         r"file\(WRITE \$\{script\}(.*?)\"\)\n", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL
     )
     script = "".join(re.findall(r'"([^"]*)"?', written[1] + '"')).replace("\\n", "\n")
-    program.write_text(script.replace("${PROJECT_NAME}", package).replace("${module}", module))
+    program.write_text(script.replace("${module}", module))
     return program

@@ -146,14 +146,14 @@ def test_a_node_that_cannot_be_configured_says_why(
 @pytest.mark.parametrize(
     ("module", "given", "why"),
     [
-        ("nodes.navigator", "limits.sped:=0.2", "limits.sped (did you mean limits.speed?)"),
-        ("lab.simulator.simulator", "camera_rat:=3.0", "camera_rat (did you mean camera_rate?)"),
+        (".nodes.navigator", "limits.sped:=0.2", "limits.sped (did you mean limits.speed?)"),
+        ("_lab.simulator.simulator", "camera_rat:=3.0", "camera_rat (did you mean camera_rate?)"),
     ],
 )
 def test_a_node_that_cannot_be_configured_ends_with_one_sentence_and_status_2(
     module: str, given: str, why: str, launch: Start
 ) -> None:
-    process = launch(["-m", f"edge_cloud_spec.{module}"], "-p", given)
+    process = launch(["-m", f"edge_cloud_spec{module}"], "-p", given)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     others = ("type hash", "tf2_msgs is not installed")

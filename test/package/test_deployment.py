@@ -16,7 +16,8 @@ from helpers.documents import line_error
 from helpers.parameters_page import NODES
 from helpers.sros2_policy import Policy
 
-from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, graph
+from edge_cloud_spec.bringup.graph import GraphSettings, graph
+from edge_cloud_spec.bringup.parameter_file import ParameterFile
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS

@@ -20,25 +20,27 @@ from helpers.parameters_page import NODES
 from helpers.processes import installed_script
 
 import edge_cloud_spec
-from edge_cloud_spec.bringup.graph import GraphSettings, ParameterFile, command, graph
+import edge_cloud_spec_lab
+from edge_cloud_spec.bringup.graph import GraphSettings, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS, default_text, settings_of
-from edge_cloud_spec.cli import _COMMANDS, main
-from edge_cloud_spec.doctor.machine import check_simulator
+from edge_cloud_spec.bringup.parameter_file import ParameterFile
+from edge_cloud_spec.cli import _COMMANDS, all_commands, main
+from edge_cloud_spec.doctor.machine import check_plugins
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import check_instruction, known_instructions
-from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
 from edge_cloud_spec.options import flat_fields
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
 def python(
-    code: str, *arguments: str, cwd: Path = ROOT, path: Iterable[Path] = (ROOT,)
+    code: str, *arguments: str, cwd: Path = ROOT, path: Iterable[Path] = (ROOT, ROOT / "lab")
 ) -> subprocess.CompletedProcess[str]:
     """What a program of Python says, with these folders in its path."""
     return subprocess.run(
@@ -55,19 +57,20 @@ def python(
 def executables() -> dict[str, str]:
     """Name -> module, as CMakeLists.txt installs them."""
     text = (ROOT / "CMakeLists.txt").read_text()
-    blocks = re.findall(r"set\((?:lab_)?executables(.*?)\)", text, re.DOTALL)
-    assert len(blocks) == 2
-    return dict(pair.split("=") for block in blocks for pair in block.split())
+    (ours,) = re.findall(r"set\(executables(.*?)\)", text, re.DOTALL)
+    (of_lab,) = re.findall(r"APPEND executables (.*?)\)", text)
+    pairs = [*ours.replace("=", "=edge_cloud_spec.").split(), *of_lab.split()]
+    return dict(pair.split("=") for pair in pairs)
 
 
-def test_package_xml_and_the_python_package_have_one_version() -> None:
+def test_package_xml_and_the_python_packages_have_one_version() -> None:
     version = ElementTree.parse(ROOT / "package.xml").findtext("version")
-    assert version == edge_cloud_spec.__version__
+    assert version == edge_cloud_spec.__version__ == edge_cloud_spec_lab.__version__
 
 
 def test_every_executable_is_a_main_of_the_package_and_the_graph_starts_no_others() -> None:
     for module in executables().values():
-        assert callable(importlib.import_module(f"edge_cloud_spec.{module}").main)
+        assert callable(importlib.import_module(module).main)
     everything = graph(GraphSettings(rviz=True))
     ours = {spec.name for spec in everything if spec.package == "edge_cloud_spec"}
     assert ours <= executables().keys()
@@ -93,7 +96,7 @@ def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow/program.py").write_text("print('imports', flush=True)\ninput()\n")
     process = subprocess.Popen(
-        [sys.executable, str(installed_script(tmp_path / "start", "slow", "program"))],
+        [sys.executable, str(installed_script(tmp_path / "start", "slow.program"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -108,7 +111,7 @@ def test_ctrl_c_while_an_executable_imports_ends_it_without_a_traceback(tmp_path
 def test_an_executable_has_worker_processes_that_do_not_start_it_again(tmp_path: Path) -> None:
     (tmp_path / "pooled").mkdir()
     (tmp_path / "pooled/program.py").write_text(POOLED)
-    program = str(installed_script(tmp_path / "start", "pooled", "program"))
+    program = str(installed_script(tmp_path / "start", "pooled.program"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("a worker answers 3\n", "")
 
@@ -152,41 +155,55 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     # The messages take a compiler a while; that they are built is what the other tests stand on.
     environment = {**os.environ, "EDGE_CLOUD_SPEC_MESSAGES": "0"}
 
-    def built(to: Path) -> set[str]:
-        subprocess.run([*build, "-w", str(to), str(source)], env=environment, check=True)
+    def built(of: Path) -> set[str]:
+        to = tmp_path / f"wheel of {of.name}"
+        subprocess.run([*build, "-w", str(to), str(of)], env=environment, check=True)
         (wheel,) = to.glob("*.whl")
         assert wheel.name.endswith("-py3-none-any.whl"), "without messages it is for any machine"
         with zipfile.ZipFile(wheel) as archive:
             return {name.split(".data/data/")[-1] for name in archive.namelist()}
 
-    inside = built(tmp_path)
+    inside = built(source)
     expected = {str(p) for p in copied if p.parts[0] == "edge_cloud_spec"}
     shared = ("config", "launch")
     expected |= {f"share/edge_cloud_spec/{p}" for p in copied if p.parts[0] in shared}
     assert expected <= inside, f"missing: {sorted(expected - inside)}"
 
-    shutil.rmtree(source / "build")
-    environment["EDGE_CLOUD_SPEC_LAB"] = "0"
-    on_a_robot = built(tmp_path / "robot")
-    assert {p for p in inside - on_a_robot if "/lab/" not in p} == set()
-    assert not [p for p in on_a_robot if "/lab/" in p]
+    assert not [p for p in inside if "lab" in Path(p).parts or "edge_cloud_spec_lab" in p]
+
+    of_lab = built(source / "lab")
+    expected = {str(p.relative_to("lab")) for p in copied if p.parts[:2] == LAB.parts}
+    assert expected <= of_lab, f"missing: {sorted(expected - of_lab)}"
+    assert "entry_points.txt" in {Path(p).name for p in of_lab - expected}
 
 
-def test_the_rest_of_the_package_never_imports_the_lab_but_by_name() -> None:
+LAB = Path("lab/edge_cloud_spec_lab")
+
+
+def test_the_package_names_the_lab_only_to_start_its_node_and_to_say_how_to_install_it() -> None:
     """The import contracts see imports; this sees what is imported by its name."""
     code = ROOT / "edge_cloud_spec"
-    naming = [
-        str(path.relative_to(code))
-        for path in code.rglob("*.py")
-        if "lab" not in path.relative_to(code).parts
-        and re.search(r"_spec\.lab|\{_PACKAGE\}\.lab|[\"'.]lab[\"'.]", path.read_text())
+    naming = [path for path in code.rglob("*.py") if LAB.name in path.read_text()]
+    assert sorted(str(path.relative_to(code)) for path in naming) == [
+        *("bringup/graph.py", "bringup/launch_arguments.py", "cli.py", "errors.py")
     ]
-    assert sorted(naming) == ["bringup/graph.py", "share.py"]
 
 
 @pytest.fixture
 def no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_cloud_spec.share.find_spec", lambda name: None)
+    monkeypatch.setattr("edge_cloud_spec.plugins.entry_points", lambda group: ())
+    monkeypatch.setattr("edge_cloud_spec.errors.find_spec", lambda name: None)
+
+
+def another_lab(folder: Path, version: str, module: str) -> None:
+    """A lab that Python finds before the real one."""
+    info = folder / f"edge_cloud_spec_lab-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: edge-cloud-spec-lab\nVersion: {version}\n"
+    )
+    text = (ROOT / "lab/entry_points.txt").read_text()
+    (info / "entry_points.txt").write_text(text.replace("edge_cloud_spec_lab", module))
 
 
 @pytest.mark.parametrize("command", ["demo", "bench", "bench pipelines", "train tiny"])
@@ -195,22 +212,51 @@ def test_without_the_lab_a_command_of_it_says_so_in_a_sentence(
 ) -> None:
     assert main(command.split()) == 2
     said = capsys.readouterr().err
-    assert "not installed here" in said and len(said.splitlines()) == 1
+    assert f"no command {command.split()[0]!r} here" in said and len(said.splitlines()) == 1
+    assert "the lab, which is not installed: " in said and "-m pip install ./lab " in said
 
 
-def test_without_the_lab_help_lists_what_is_there_and_launch_and_doctor_say_so(
+@pytest.mark.parametrize(
+    ("version", "module", "why"),
+    [
+        ("0.0.1", "edge_cloud_spec_lab", "is of version 0.0.1, edge-cloud-spec of"),
+        (edge_cloud_spec.__version__, "no_such_lab", "cannot be imported (ModuleNotFoundError"),
+    ],
+)
+def test_a_lab_that_cannot_be_used_is_a_sentence_and_hinders_no_other_command(
+    version: str,
+    module: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    another_lab(tmp_path, version, module)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["bench", "pipelines"]) == 2
+    said = capsys.readouterr().err
+    assert f"edge-cloud-spec-lab {why}" in said and len(said.splitlines()) == 1
+    for arguments in (["--help"], ["serve", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+    (finding,) = check_plugins()
+    assert finding.level == Level.WARN and why in finding.advice
+
+
+def test_without_the_lab_help_lists_what_is_there_and_launch_says_so(
     no_lab: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    listed = set(re.findall(r"^    (\w+)", capsys.readouterr().out, re.MULTILINE))
-    assert listed == {*_COMMANDS} - {"demo", "bench", "train"}
+    said = capsys.readouterr().out
+    listed = set(re.findall(r"^    (\w+)", said, re.MULTILINE))
+    assert listed == {*_COMMANDS} and "the lab, which is not installed" in " ".join(said.split())
     given = {name: default_text(name) for name in ARGUMENTS}
     assert not settings_of({**given, "sim": "false"}).simulated
-    with pytest.raises(UserError, match=r"simulator, .* not installed here: .* sim:=false"):
+    with pytest.raises(UserError, match=r"the simulator \(sim:=false has none\) needs edge_cloud"):
         settings_of({**given, "sim": "true"})
-    finding = check_simulator()
-    assert (finding.level, finding.message) == (Level.OK, "not installed")
+    assert not [*check_plugins()]
 
 
 def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
@@ -218,14 +264,14 @@ def test_an_installation_takes_nothing_from_another_and_a_checkout_its_messages(
 ) -> None:
     """Overlay and underlay of a colcon workspace: two versions would mix."""
     code = (ROOT / "edge_cloud_spec/__init__.py").read_text()
-    for place, parts in (("overlay", ("msg",)), ("checkout", ()), ("underlay", ("msg", "lab"))):
+    for place, parts in (("overlay", ("msg",)), ("checkout", ()), ("underlay", ("msg", "old"))):
         for part in ("", *parts):
             (tmp_path / place / "edge_cloud_spec" / part).mkdir(parents=True)
             said = code if not part else ""
             (tmp_path / place / "edge_cloud_spec" / part / "__init__.py").write_text(said)
     find = (
         "from importlib.util import find_spec\n"
-        "print(*[bool(find_spec(f'edge_cloud_spec.{part}')) for part in ('msg', 'lab')])"
+        "print(*[bool(find_spec(f'edge_cloud_spec.{part}')) for part in ('msg', 'old')])"
     )
     for first, found in (("overlay", "True False"), ("checkout", "True True")):
         done = python(find, cwd=tmp_path, path=(tmp_path / first, tmp_path / "underlay"))
@@ -264,7 +310,7 @@ def test_the_tests_run_in_a_sourced_ros_shell(
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
     tests = "import pytest, sys; sys.exit(pytest.main())"
-    given = (*options, "--collect-only", "test/sim/test_room.py")
+    given = (*options, "--collect-only", "test/lab/sim/test_room.py")
     done = python(tests, *given, path=(ROOT, tmp_path))
     assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
 
@@ -274,7 +320,8 @@ def test_what_a_door_needs_is_named_as_the_extra_has_it_and_goes_into_the_python
 ) -> None:
     """By its own name: pip adds nothing for an extra of what colcon has installed."""
     monkeypatch.setattr(sys, "executable", "/a robot/.venv/bin/python")
-    extras = (ROOT / "pyproject.toml").read_text("utf-8")
+    files = (ROOT / "pyproject.toml", ROOT / "lab/pyproject.toml")
+    extras = "".join(file.read_text("utf-8") for file in files)
     for text in [INSTALL, *map(how_to_install, _OPTIONAL)]:
         (requirement,) = re.findall(r"pip install '([^']*)'", text)
         assert f'"{requirement}' in extras, requirement
@@ -310,10 +357,11 @@ COMMANDS = {  # and what each needs, of what not every machine has: one of each 
     "commission --bag BAG": ("rosbags",),
     "make_bag.py BAG": ("rosbags",),
     "watch_decisions.py": ("rclpy",),
-    "EXECUTABLE nodes.navigator": ("nav_msgs",),
-    "EXECUTABLE observe.recorder": ("rosbags",),
-    "EXECUTABLE lab.simulator.simulator": ("mujoco",),
-    "EXECUTABLE nodes.drafter": ("torch",),
+    "own_robot.py": ("edge_cloud_spec_lab",),
+    "EXECUTABLE edge_cloud_spec.nodes.navigator": ("nav_msgs",),
+    "EXECUTABLE edge_cloud_spec.observe.recorder": ("rosbags",),
+    "EXECUTABLE edge_cloud_spec_lab.simulator.simulator": ("mujoco",),
+    "EXECUTABLE edge_cloud_spec.nodes.drafter": ("torch",),
 }
 
 
@@ -328,7 +376,7 @@ def test_where_a_package_is_missing_one_sentence_says_what_installs_it(
     program, *given = command.split()
     if program == "EXECUTABLE":
         program, given = "start.py", []
-        installed_script(tmp_path / program, "edge_cloud_spec", command.split()[1])
+        installed_script(tmp_path / program, command.split()[1])
     elif program.endswith(".py"):
         program = str(ROOT / "examples" / program)
     else:
@@ -356,7 +404,7 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.parametrize("command", ["", *_COMMANDS])
+@pytest.mark.parametrize("command", ["", *all_commands()[0]])
 def test_help_is_all_that_help_prints_and_loads_no_model_library(command: str) -> None:
     done = python(HELP, *command.split())
     assert (done.returncode, done.stderr) == (0, "")

@@ -49,9 +49,11 @@ from ..session.events import (
 from ..session.session import SessionStatus, SessionTrigger
 from ..session.validation import check_verified
 from .histories import Histories, UnknownHistory
+from .limits import WorkerLimits
 from .model_runner import ModelRunner
 from .scheduler import Job, Scheduler
-from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
+from .sessions import HeldSession, RobotStream, Sessions
+from .target_session import NotArrived
 
 log = logging.getLogger(__name__)
 

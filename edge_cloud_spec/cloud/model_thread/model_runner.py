@@ -20,7 +20,8 @@ from ...nav.answer import CLAUSES_FORM, Dialect
 from ...wire.messages import Open
 from ..session.events import Predicted
 from ..session.validation import check_opening
-from .sessions import HeldSession, TargetSession
+from .sessions import HeldSession
+from .target_session import TargetSession
 
 if TYPE_CHECKING:
     from ...models.byte_drafter import ByteDrafter

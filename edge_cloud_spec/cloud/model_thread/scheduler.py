@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from ..session.events import Propose
-from .sessions import HeldSession, RobotStream, WorkerLimits
+from .limits import WorkerLimits
+from .sessions import HeldSession, RobotStream
 
 QUANTUM = 16  # credit, in tokens, that a client gets per round
 MESSAGE_ROWS = 0.25  # the least cost of handling a message, in tokens

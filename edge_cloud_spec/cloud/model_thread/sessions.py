@@ -5,71 +5,19 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable
 
 from ...decoding.digest import PrefixDigest
-from ...decoding.draft import MAX_DRAFTED, MAX_NODES, Draft
 from ...models.draft_model import DraftModel
-from ...options import bounded
-from ...wire.channel import MAX_RETRY_S
 from ...wire.codec import encode_server
 from ...wire.messages import Close, Fault, ServerMessage, key_of
 from ..session.session import CloudSession
+from .limits import WorkerLimits
+from .target_session import TargetSession
+from .turnover import Turnover
 
 SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
-
-SHORTEST_S = 0.05  # least wait of a refused robot, s
-RECENT = 0.1  # weight of the last ended session in the mean duration
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """Limits on what robots may use.
-
-    ``idle_s``: a session whose stream sent nothing for this long may be dropped if its place is
-    needed. ``queue_bytes``: the most bytes queued per stream and direction; beyond it the robot is
-    not read from, or its stream is ended if it does not read. A client is ``RobotStream.client``.
-    ``lookup_nodes``: the most lookup nodes in a pass.
-    """
-
-    sessions: int = bounded(64, 1, inf, "robots at once")
-    sessions_per_robot: int = bounded(16, 1, inf, "sessions of one robot's credential at once")
-    bytes_per_robot: int = bounded(
-        32 * 2**20,
-        1,
-        inf,
-        "of its messages that wait, each way, and of its sessions' pictures",
-    )
-    passes_per_robot: int = bounded(8, 1, inf, "of its sessions in one pass")
-    keep_s: float = bounded(
-        60.0,
-        0.0,
-        inf,
-        "seconds a lost session is kept, unless another needs its place",
-        flag="--keep",
-    )
-    idle_s: float = 120.0
-    draft_tokens: int = bounded(MAX_DRAFTED, 1, MAX_NODES, "longest draft, or largest tree")
-    queue_bytes: int = 8 * 2**20
-    batch: int = bounded(32, 1, inf, "sessions in one pass at most; 1: one at a time")
-    batch_rows: int = bounded(256, 1, inf, "tokens in one pass at most, and in a part of a prompt")
-    kv_mb: float = bounded(
-        0.0,
-        0.0,
-        inf,
-        "MB for keys and values; 0: 2048 on a CPU, the most of what is free on a GPU",
-        flag="--kv-memory",
-    )
-    lookup_suffixes: int = bounded(
-        65_536, 0, 2**24, "of answers to draft from, 44 bytes each, for each credential; 0: none"
-    )
-    lookup_nodes: int = 16
-    history_mb: float = bounded(
-        8.0, 0.0, inf, "MB of earlier frames and answers that are kept for each robot's credential"
-    )
 
 
 class RobotStream:
@@ -112,53 +60,6 @@ class RobotStream:
         self.send_bytes(None)
 
 
-class TargetSession:
-    """The target's state for one decode: verified tokens, and what is computed from them.
-
-    This base class computes nothing and is always ready, as for a target on another server.
-    """
-
-    @property
-    def ready(self) -> bool:
-        """Whether the next pass needs to compute the draft only."""
-        return True
-
-    @property
-    def holds(self) -> bool:
-        """Whether it occupies memory that cannot be evicted now."""
-        return False
-
-    @property
-    def scored_with_prompt(self) -> bool:
-        """Whether the due draft was scored in the prompt's pass, so that no pass is needed."""
-        return False
-
-    def read(self, rows: int, due: Draft | None) -> bool:
-        """Compute at most ``rows`` of the missing tokens; True: ready.
-
-        due: the draft whose pass waits for this. MemoryFull: there is no memory.
-        """
-        return True
-
-    def pin(self, pinned: bool) -> None:
-        """Protect the memory from eviction while a pass is due."""
-
-    def evict(self) -> None:
-        """Free all memory until the next pass; cancels a request under way."""
-
-    def close(self) -> None:
-        """The decode is over: give all memory back but what a later prompt can begin with."""
-        self.evict()
-
-    def commit(self, path: Sequence[int]) -> None:
-        """Append these nodes of the scored draft to the verified prefix."""
-        raise NotImplementedError
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the verified prefix; the next pass computes them."""
-        raise NotImplementedError
-
-
 class HeldSession(CloudSession):
     """A session with its stream and its models' state."""
 
@@ -184,46 +85,6 @@ class HeldSession(CloudSession):
         """Free all memory."""
         self.drafter = None
         self.target.close()
-
-
-class NotArrived(Exception):
-    """A target on another server has not answered yet; the pass is repeated when it has."""
-
-
-class Turnover:
-    """How long sessions last, and which clients wait for one. No I/O; times are monotonic, s.
-
-    A refused robot is told how long it takes until a session is free for it: by Little's law one of
-    N ends after the N-th part of a session's mean duration, and robots refused earlier come first.
-    """
-
-    def __init__(self) -> None:
-        self._mean_s = 0.0  # mean duration; 0: none has ended
-        self._due: dict[str, float] = {}  # when each refused client may retry
-
-    def ended(self, lasted_s: float) -> None:
-        """Count a session that ended after this time (s)."""
-        recent = RECENT if self._mean_s else 1.0
-        self._mean_s += recent * (lasted_s - self._mean_s)
-
-    def admitted(self, client: str) -> None:
-        """Remove an admitted client from the queue."""
-        self._due.pop(client, None)
-
-    def wait_s(self, client: str, ages: Sequence[float], now: float) -> float:
-        """After how many seconds this refused client should try again.
-
-        ``ages``: how long each current session has lasted, s. A client that tries again early or
-        often keeps its place in the queue.
-        """
-        self._due = {other: due for other, due in self._due.items() if due > now}
-        before = sum(other != client for other in self._due)
-        lasts_s = self._mean_s or max(ages, default=0.0)
-        wait = (before + 1) * lasts_s / max(1, len(ages))
-        wait = min(max(wait, SHORTEST_S), MAX_RETRY_S)
-        if client not in self._due:
-            self._due[client] = now + wait
-        return max(SHORTEST_S, self._due[client] - now)
 
 
 class Sessions:

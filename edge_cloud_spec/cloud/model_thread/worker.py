@@ -22,9 +22,11 @@ from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
+from .limits import WorkerLimits
 from .model_runner import LocalModels, ModelRunner
 from .scheduler import Scheduler
-from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
+from .sessions import HeldSession, RobotStream, Sessions
+from .target_session import NotArrived
 
 if TYPE_CHECKING:
     from ...models.exits import Exits

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from ..model_thread.sessions import RobotStream, WorkerLimits
+from ..model_thread.limits import WorkerLimits
+from ..model_thread.sessions import RobotStream
 
 MAX_WAITING = 16  # unhandled messages per stream, after which it is not read
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.scheduler import QUANTUM, PassEstimator, Scheduler
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
 from edge_cloud_spec.cloud.session.events import EMPTY, UNSAID_S, DuePass
 
 CLIENTS = 5

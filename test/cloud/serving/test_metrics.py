@@ -25,15 +25,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_cloud_spec.cloud.fleet.ray_fleet import fleet_metrics
 from edge_cloud_spec.cloud.fleet.registry import ReplicaLoad
 from edge_cloud_spec.cloud.fleet.replica import Replica
-from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
 from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Verdict
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of, toy_worker
 
 BOARD = json.loads((Path(__file__).parents[3] / "config/grafana.json").read_text())
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]

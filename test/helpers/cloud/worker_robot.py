@@ -6,11 +6,11 @@ from typing import Any
 
 from helpers.cloud.grpc_robot import OWN, opening
 
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimits
+from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
@@ -19,6 +19,7 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
 
 
 class Costly(ToyVlm):

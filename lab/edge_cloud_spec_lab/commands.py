@@ -1,0 +1,52 @@
+"""The commands that the lab adds to ``edge-cloud-spec``, by the entry point ``lab``.
+
+Each imports its modules when it is chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edge_cloud_spec.cli import Command, Run
+
+TRAINED = {
+    "tiny": "train or evaluate the embedded pair on simulated views",
+    "flats": "fine-tune a pair on conversations in flats",
+    "exits": "train early exits of a target, which stays as it is",
+}
+
+
+def _demo(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .demo.command import add_demo_arguments, run_demo
+
+    add_demo_arguments(parser)
+    return run_demo
+
+
+def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .bench.command import add_bench_arguments, run_bench
+
+    add_bench_arguments(parser, chosen)
+    return run_bench
+
+
+def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    kinds = parser.add_subparsers(required=True, metavar="WHAT")
+    for kind, about in TRAINED.items():
+        command = kinds.add_parser(kind, help=about, description=about)
+        if kind in chosen:
+            training = import_module(f".training.{kind}.command", __package__)
+            training.add_train_arguments(command)
+            command.set_defaults(train=training.run_train)
+    return lambda args: int(args.train(args))
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": ("watch a simulated Go2 follow an instruction", _demo),
+    "bench": ("measure, with figures as JSON", _bench),
+    "train": ("train and evaluate the embedded models, and exits of any target", _train),
+}
