@@ -73,10 +73,10 @@ class ImagePreprocessing:
 class CheckpointFiles:
     """A checkpoint's files besides its weights.
 
-    image_id: the token of each row of a picture. picture_ids: that and others that stand for
-    pictures or videos, or stand around them. rows: of the embedding matrix. chat_template: None if
-    there is none; such a checkpoint cannot be a target. logits: what it does to its logits as a
-    target.
+    image_id: the token of each row of a picture; -1: a model of text. picture_ids: that and others
+    that stand for pictures or videos, or stand around them. rows: of the embedding matrix.
+    chat_template: None if there is none; such a checkpoint cannot be a target. logits: what it does
+    to its logits as a target.
     """
 
     tokenizer: Any

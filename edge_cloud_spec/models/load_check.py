@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError, library_errors
+from ..request import Picture, Request
 from .image import grid_of
 from .kv_memory import KvMemory
 from .processor import Processor
-from .prompt import Prompt, Request, logits_processors
+from .prompt import Prompt, PromptSpec, logits_processors
 from .vlm import Vlm
 
 TOKENS = 3  # of the answer that is compared
@@ -27,11 +28,11 @@ REMEDY = "take all files as published, or another dtype, device or quantization"
 PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"
 
 
-def first_request() -> Request:
+def first_request(spec: PromptSpec) -> Request:
     """A request to try a model with; its picture is a colour gradient."""
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
-    return Request("find the door", file.getvalue())
+    return spec.request(Picture.of(file.getvalue()), "find the door")
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
@@ -60,7 +61,7 @@ class FirstAnswer:
         self._fails = f"the model in {directory} gives no first answer"
         with library_errors(self._fails, PICTURES_REMEDY):
             self._spec = processor.spec("", TOKENS)
-            self._prompt = processor.prompt(first_request(), self._spec)
+            self._prompt = processor.prompt(first_request(self._spec), self._spec)
             self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
         with library_errors(self._fails, REMEDY), torch.inference_mode():
             if not own:
@@ -78,7 +79,7 @@ class FirstAnswer:
 
     def _compare_pictures(self, theirs: Any) -> None:
         (image,), spec = self._prompt.images, self._spec.image
-        shown = Image.open(io.BytesIO(first_request().jpeg))
+        shown = Image.open(io.BytesIO(first_request(self._spec).pictures[0].data))
         values = theirs(images=[shown], return_tensors="np")["pixel_values"]
         for width, height in (PICTURE, *SIZES):
             ours = math.prod(grid_of(height, width, spec))
