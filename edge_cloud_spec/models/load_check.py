@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..errors import UserError, library_errors
 from ..request import Picture, Request
-from .image import grid_of
+from .image import NO_PICTURES, grid_of
 from .kv_memory import KvMemory
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, logits_processors
@@ -29,7 +29,9 @@ PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tu
 
 
 def first_request(spec: PromptSpec) -> Request:
-    """A request to try a model with; its picture is a colour gradient."""
+    """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
+    if spec.image == NO_PICTURES:
+        return spec.request("find the door")
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
     return spec.request(Picture.of(file.getvalue()), "find the door")
@@ -39,14 +41,14 @@ def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
     """Convert a prompt to arguments of transformers' ``generate`` (it places pictures by token
     types)."""
     ids = torch.from_numpy(prompt.input_ids)[None]
-    pixels = np.concatenate([image.pixels() for image in prompt.images])
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
-        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
-        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-    }
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if prompt.images:
+        pixels = np.concatenate([image.pixels() for image in prompt.images])
+        inputs |= {
+            "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
+            "mm_token_type_ids": (ids == model.config.image_token_id).long(),
+            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+        }
     return {name: value.to(model.device) for name, value in inputs.items()}
 
 
@@ -62,7 +64,8 @@ class FirstAnswer:
         with library_errors(self._fails, PICTURES_REMEDY):
             self._spec = processor.spec("", TOKENS)
             self._prompt = processor.prompt(first_request(self._spec), self._spec)
-            self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
+            if processor.reads_pictures:
+                self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
         with library_errors(self._fails, REMEDY), torch.inference_mode():
             if not own:
                 model.generation_config = GenerationConfig()

@@ -18,7 +18,7 @@ from ..lru_cache import LruCache
 from ..request import SYSTEM, USER, Message, Picture
 from ..request import Request as MessagesRequest
 from .checkpoint import CheckpointFiles
-from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .image import NO_PICTURES, Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
 from .prompt import (
     USER_TEXT,
     Asked,
@@ -64,6 +64,11 @@ class Processor:
         # Its cache of words would tell one robot by its speed what another was told.
         words = getattr(self.tokenizer.backend_tokenizer, "model", None)
         getattr(words, "_resize_cache", lambda _: None)(0)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether a prompt may have pictures."""
+        return self.image_id >= 0
 
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens in sessions opened from now on.
@@ -165,9 +170,10 @@ class Processor:
 
     def _check_family(self, spec: PromptSpec) -> None:
         """Raise UserError if this model cannot see the pictures that the target sees."""
-        if self._image_token is None:
-            raise UserError(f"{self.identity} reads text alone: leave out the pictures")
         ours = self.preprocessing.spec
+        for name, image in ((self.identity, ours), (f"the target {spec.target}", spec.image)):
+            if image == NO_PICTURES:
+                raise UserError(f"{name} reads text alone: leave out the pictures")
         for name in ("patch_size", "merge_size", "temporal_patch_size"):
             if getattr(ours, name) != getattr(spec.image, name):
                 raise UserError(
