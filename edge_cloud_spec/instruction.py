@@ -16,7 +16,7 @@ from .errors import UserError, one_line
 from .share import share
 
 MAX_LENGTH = 500  # characters
-_LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
+LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def check_instruction(
             f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
             "send plain text"
         )
-    for token in (*control, *_LIKE_CONTROL.findall(text)):
+    for token in (*control, *LIKE_CONTROL.findall(text)):
         if token in text:
             raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
     if known is not None and not known.includes(text):

@@ -210,7 +210,7 @@ def make_worker(settings: ServeSettings) -> Worker:
     spec = target.spec(
         text, models.max_tokens, dialect.user_text, dialect.identity, dialect.history
     )
-    target.prompt(first_request(), spec)  # the chat template is rendered
+    target.prompt(first_request(spec), spec)  # the chat template is rendered
     for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
         with suppress(UserError):  # reported to robots that ask for a grammar
             target.grammar(dialect.grammar("action", order), spec)

@@ -92,12 +92,9 @@ def check_threads() -> Health:
     return Health(Level.OK, found, check="threads")
 
 
-MODEL_FILES = (  # one of each
-    ("config.json",),
-    ("tokenizer.json", "vocab.json"),
-    ("preprocessor_config.json", "processor_config.json"),
-    ("model.safetensors", "model.safetensors.index.json"),
-)
+MODEL_FILES = ("config.json",), ("tokenizer.json", "vocab.json")  # one of each
+PICTURES = "preprocessor_config.json", "processor_config.json"
+WEIGHTS = "model.safetensors", "model.safetensors.index.json"
 
 
 def check_model(name: str, directory: str) -> Health:
@@ -114,18 +111,22 @@ def check_model(name: str, directory: str) -> Health:
     if not path.is_dir():
         advice = f"give a directory with --{name}; a hub name is fetched at its first use"
         return Health(Level.ERROR, f"there is no directory {directory}", advice, check=name)
-    missing = [
-        choices[0]
-        for choices in (MODEL_FILES[:-1] if gguf else MODEL_FILES)
-        if not any((path / choice).is_file() for choice in choices)
-    ]
-    if missing:
-        advice = "copy what is missing from the checkpoint"
-        return Health(Level.ERROR, f"{path} lacks {', '.join(missing)}", advice, check=name)
     try:
+        from ..models.checkpoint import read_json, reads_pictures
+
+        sees = reads_pictures(read_json(path, "config.json", needed=False))
+        needed = *MODEL_FILES, *[PICTURES] * sees, *[WEIGHTS] * (not gguf)
+        missing = [
+            choices[0]
+            for choices in needed
+            if not any((path / choice).is_file() for choice in choices)
+        ]
+        if missing:
+            advice = "copy what is missing from the checkpoint"
+            return Health(Level.ERROR, f"{path} lacks {', '.join(missing)}", advice, check=name)
         from ..models.llama import vision_file
 
-        files = [*gguf, *map(vision_file, gguf)] or _open_weights(path)
+        files = [*gguf, *map(vision_file, gguf * sees)] or _open_weights(path)
     except ImportError as error:
         return Health(
             Level.ERROR,

@@ -15,9 +15,19 @@ import numpy as np
 
 from ..errors import UserError
 from ..history import NO_HISTORY, HistorySpec
+from ..instruction import LIKE_CONTROL
 from . import BYTES
 from .image import ImageSpec
-from .prompt import USER_TEXT, Prompt, PromptImage, PromptSpec, Request, messages_of, prompt_digest
+from .prompt import (
+    USER_TEXT,
+    Asked,
+    Prompt,
+    PromptImage,
+    PromptSpec,
+    Request,
+    chat_of,
+    prompt_digest,
+)
 
 END = 256
 VOCABULARY = 257
@@ -76,12 +86,12 @@ class ByteDrafter:
         """The prompt specification for a robot without a cloud."""
         return byte_spec(system_text, max_tokens, BYTES, user_text, dialect)
 
-    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
-        """The instruction's and the rules' bytes; UserError: they cannot be used."""
-        request = request.under(spec)
-        text = repr(messages_of(request, spec))
+    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
+        """The bytes of the request's texts; UserError: they cannot be used."""
+        request = asked.by(spec) if isinstance(asked, Request) else asked
+        text = repr(chat_of(request, spec, LIKE_CONTROL))
         ids, grid = np.frombuffer(text.encode(), np.uint8).astype(np.int64), (0, 0, 0)
-        digests = [each.image_digest for each in request.pictures]
+        digests = [each.shown for each in request.pictures]
         return Prompt(
             ids,
             tuple(PromptImage(digest, grid, lambda: np.empty((0, 0))) for digest in digests),

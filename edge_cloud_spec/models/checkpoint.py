@@ -15,7 +15,8 @@ from PIL import Image
 
 from ..decoding.processors import UNPROCESSED, LogitsProcessing
 from ..errors import UserError, library_errors, one_line
-from .image import ImageSpec
+from .families import FAMILIES
+from .image import NO_PICTURES, ImageSpec
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
@@ -73,10 +74,10 @@ class ImagePreprocessing:
 class CheckpointFiles:
     """A checkpoint's files besides its weights.
 
-    image_id: the token of each row of a picture. picture_ids: that and others that stand for
-    pictures or videos, or stand around them. rows: of the embedding matrix. chat_template: None if
-    there is none; such a checkpoint cannot be a target. logits: what it does to its logits as a
-    target.
+    image_id: the token of each row of a picture; -1: a model of text. picture_ids: that and others
+    that stand for pictures or videos, or stand around them. rows: of the embedding matrix.
+    chat_template: None if there is none; such a checkpoint cannot be a target. logits: what it does
+    to its logits as a target.
     """
 
     tokenizer: Any
@@ -88,6 +89,11 @@ class CheckpointFiles:
     logits: LogitsProcessing = UNPROCESSED
     picture_ids: frozenset[int] = frozenset()
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether a prompt may have pictures."""
+        return self.image_id >= 0
+
 
 def checkpoint_files(directory: Path, generation_config: str = "auto") -> CheckpointFiles:
     """Read a checkpoint's files besides its weights; raises UserError for a missing or unfit one.
@@ -95,7 +101,10 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
     generation_config: ``none`` leaves out what it does to logits.
     """
     config = read_json(directory, "config.json")
-    preprocessing = image_preprocessing(directory)
+    sees = reads_pictures(config)
+    preprocessing = (
+        image_preprocessing(directory) if sees else ImagePreprocessing(NO_PICTURES, (), ())
+    )
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         raise missing(directory, "tokenizer.json")
     whole = f"the tokenizer in {directory} cannot be loaded"
@@ -106,10 +115,13 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         match config:  # the model behind a server may be of a family unknown to transformers
             case {"image_token_id": int(image_id), "text_config": {"vocab_size": int(rows)}}:
                 pass
+            case {"vocab_size": int(rows)} if not sees:
+                image_id = -1
             case _:  # older files omit values that equal transformers' defaults
                 parsed = AutoConfig.from_pretrained(directory)
-                image_id, rows = int(parsed.image_token_id), int(parsed.text_config.vocab_size)
-    if tokenizer.convert_ids_to_tokens(image_id) is None:
+                image_id = int(parsed.image_token_id) if sees else -1
+                rows = int(parsed.get_text_config().vocab_size)
+    if sees and tokenizer.convert_ids_to_tokens(image_id) is None:
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "
             "its files belong to another model"
@@ -122,8 +134,15 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         image_id,
         rows,
         UNPROCESSED if generation_config == "none" else _logits_processing(directory, config),
-        frozenset([image_id, *(config[name] for name in PICTURE_IDS if name in config)]),
+        frozenset([image_id, *(config[name] for name in PICTURE_IDS if name in config)] * sees),
     )
+
+
+def reads_pictures(config: dict[str, Any]) -> bool:
+    """Whether a model of this config.json reads pictures; one behind a server is of any family."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    named = {"image_token_id", "vision_config"} & config.keys()
+    return family.reads_pictures if family else bool(named)
 
 
 @contextmanager

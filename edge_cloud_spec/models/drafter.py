@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from .prompt import USER_TEXT, Prompt, PromptSpec, Request
+from .prompt import USER_TEXT, Asked, Prompt, PromptSpec
 
 # Called between the parts of a pass with their number, as often as the library permits. If it
 # raises, the pass ends without effect.
@@ -93,7 +93,7 @@ class Drafter(Protocol):
     ) -> PromptSpec:
         """The prompt specification for a robot without a cloud; raises UserError."""
 
-    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
+    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
         """The prompt of this specification, with the same digest as the target's; raises
         UserError."""
 

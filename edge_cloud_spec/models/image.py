@@ -68,6 +68,9 @@ class ImageSpec:
         return (self.patch_size * self.merge_size) ** 2
 
 
+NO_PICTURES = ImageSpec(1, 1, 1, 1, 1)  # of a model that reads none
+
+
 @dataclass(frozen=True)
 class PictureLimits:
     """Limits that make the draft model's picture smaller, or keep fewer of its tokens.

@@ -55,9 +55,10 @@ ROOM = 2048  # rows for an answer and the nodes after it
 class LlamaProcess:
     """The process of one model, restarted if it ends; belongs to one thread."""
 
-    def __init__(self, path: Path, vision: Path, gpu_layers: int, threads: int) -> None:
-        """gpu_layers: layers on the GPU; -1: all."""
-        self.path, self._load = path, ("load", str(path), str(vision), gpu_layers, threads)
+    def __init__(self, path: Path, vision: Path | None, gpu_layers: int, threads: int) -> None:
+        """vision: None if the model reads no pictures. gpu_layers: layers on the GPU; -1: all."""
+        files = str(path), str(vision or "")
+        self.path, self._load = path, ("load", *files, gpu_layers, threads)
         self._child: subprocess.Popen[bytes] | None = None
         self._ended: deque[float] = deque(maxlen=RESTARTS)  # when it ended, s
         self._why = ""  # the reason of its last end
@@ -134,7 +135,7 @@ class LlamaProcess:
         if not isinstance(reply, Failure):
             return reply
         if self._loaded is None:
-            why = f"llama.cpp cannot load {self.path} and its mmproj ({reply.text})"
+            why = f"llama.cpp cannot load {self.path} or its mmproj ({reply.text})"
             raise self._lost(f"{why}: {reply.remedy}")
         raise UserError(f"llama.cpp has failed with {self.path}: {reply.text}")
 
@@ -436,8 +437,8 @@ class LlamaSession:
 
 
 class LlamaDrafter(Processor):
-    """A ``Drafter`` from two GGUF files, text and vision; it and its sessions belong to one
-    thread."""
+    """A ``Drafter`` from the GGUF files of text and, if it reads pictures, vision; it and its
+    sessions belong to one thread."""
 
     chains_only = False
 
@@ -494,7 +495,7 @@ def vision_file(path: Path) -> Path:
 def load_llama(
     name: str, *, device: str = "cpu", quantize: str = "none", threads: int = 0
 ) -> LlamaDrafter:
-    """Load a GGUF file and its ``vision_file``.
+    """Load a GGUF file, and its ``vision_file`` unless the model reads no pictures.
 
     Their directory must also hold the checkpoint's files besides the weights. device: cpu, or a
     device that llama.cpp was built for. Raises UserError.
@@ -508,7 +509,8 @@ def load_llama(
             "bits that you want, and none"
         )
     directory = path.parent
-    files, vision = checkpoint_files(directory), vision_file(path)
+    files = checkpoint_files(directory)
+    vision = vision_file(path) if files.reads_pictures else None
     process = LlamaProcess(
         path, vision, 0 if device == "cpu" else -1, threads or torch.get_num_threads()
     )
@@ -521,5 +523,5 @@ def load_llama(
                 f"in {path.name}: copy the tokenizer of the checkpoint that it was made of"
             )
     files = replace(files, rows=len(loaded.tokens))
-    weights = weights_digest(directory, [path, vision])
+    weights = weights_digest(directory, [path, vision] if vision else [path])
     return LlamaDrafter(files, f"gguf:{weights}", process, loaded.hidden)

@@ -74,18 +74,20 @@ class LlamaModel:
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
-        """Load both files. gpu_layers: how many layers go to the GPU; -1: all."""
+        """Load the files; an empty ``vision``: there is none. gpu_layers: how many layers go to the
+        GPU; -1: all."""
         llama, mtmd, self._threads = self._llama, self._mtmd, threads
         options = llama.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
         self._model = self._checked(llama.llama_model_load_from_file(os.fsencode(path), options))
-        looks = mtmd.mtmd_context_params_default()
-        looks.use_gpu, looks.warmup, looks.print_timings = gpu_layers != 0, False, False
-        looks.image_min_tokens, looks.image_max_tokens = 1, NEAR_ALL
-        looks.n_threads = threads
-        self._vision = self._checked(
-            mtmd.mtmd_init_from_file(os.fsencode(vision), self._model, looks)
-        )
+        if vision:
+            looks = mtmd.mtmd_context_params_default()
+            looks.use_gpu, looks.warmup, looks.print_timings = gpu_layers != 0, False, False
+            looks.image_min_tokens, looks.image_max_tokens = 1, NEAR_ALL
+            looks.n_threads = threads
+            self._vision = self._checked(
+                mtmd.mtmd_init_from_file(os.fsencode(vision), self._model, looks)
+            )
         vocabulary = llama.llama_model_get_vocab(self._model)
         self._rows = llama.llama_vocab_n_tokens(vocabulary)
         texts = (llama.llama_vocab_get_text(vocabulary, token) for token in range(self._rows))

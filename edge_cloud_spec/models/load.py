@@ -17,6 +17,7 @@ from .checkpoint import (
     weight_files,
     weights_digest,
 )
+from .families import Family, family_of
 from .load_check import FirstAnswer
 from .passes.layer import PatchLinear, check_quantization, pack_linears
 from .passes.transformer import Transformer
@@ -47,11 +48,6 @@ def choose(device: str, dtype: str) -> tuple[str, str]:
     return device, dtype
 
 
-FAMILIES = {
-    "qwen2_vl": "Qwen2VLForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-    "qwen3_vl": "Qwen3VLForConditionalGeneration",
-}
 # How far our logits may be from transformers' own, in their standard deviations.
 FLOAT32, FEWER_BITS, QUANTIZED = 1e-3, 0.2, 0.7
 PROGRESS_BAR_BYTES = 1 << 30  # of weights; larger models show a progress bar
@@ -67,7 +63,7 @@ def load(
     generation_config: str = "auto",
     check: bool = True,
 ) -> Vlm:
-    """Load a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.
+    """Load a checkpoint of one of ``FAMILIES``.
 
     device, dtype: see ``choose``. threads: torch's intra-operation threads, for the whole process;
     0: unchanged. generation_config: ``none`` leaves out what the checkpoint does to its logits.
@@ -78,11 +74,7 @@ def load(
     device, dtype = choose(device, dtype)
     directory = checkpoint_directory(str(name_or_dir))
     config = read_json(directory, "config.json")
-    family = config.get("model_type", "nothing")
-    if family not in FAMILIES:
-        raise UserError(
-            f"{directory} holds a {family!r} model: choose one of {', '.join(FAMILIES)}"
-        )
+    family = family_of(directory, config)
     check_quantization(quantize, device, dtype, config)
     weights = weight_files(directory)
     files = checkpoint_files(directory, generation_config)
@@ -103,10 +95,11 @@ def load(
         if check and files.chat_template:
             own = generation_config == "auto"
             first = FirstAnswer(model, Processor(files, name), directory, own)
-        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
-        visual = model.model.visual
-        visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
-        pack_linears(visual)
+        transformer = Transformer(family.text_model(model), model.lm_head, quantize)
+        if family.reads_pictures:
+            visual = model.model.visual
+            visual.patch_embed.proj = PatchLinear(visual.patch_embed.proj)
+            pack_linears(visual)
     vlm = Vlm(model, transformer, files, name)
     if first is not None:
         bits = FLOAT32 if dtype == "float32" else FEWER_BITS
@@ -115,11 +108,11 @@ def load(
 
 
 def _model(
-    directory: Path, family: str, config: dict[str, Any], device: str, dtype: torch.dtype
+    directory: Path, family: Family, config: dict[str, Any], device: str, dtype: torch.dtype
 ) -> Any:
     import transformers
 
-    kind = getattr(transformers, FAMILIES[family])
+    kind = getattr(transformers, family.model_class)
     options: dict[str, Any] = {"attn_implementation": "sdpa", "use_safetensors": True}
     if "quantization_config" in config:  # quantization kernels must be loaded on their device
         options["device_map"] = {"": device}

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError, library_errors
-from .image import grid_of
+from ..request import Picture, Request
+from .image import NO_PICTURES, grid_of
 from .kv_memory import KvMemory
 from .processor import Processor
-from .prompt import Prompt, Request, logits_processors
+from .prompt import Prompt, PromptSpec, logits_processors
 from .vlm import Vlm
 
 TOKENS = 3  # of the answer that is compared
@@ -27,25 +28,27 @@ REMEDY = "take all files as published, or another dtype, device or quantization"
 PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"
 
 
-def first_request() -> Request:
-    """A request to try a model with; its picture is a colour gradient."""
+def first_request(spec: PromptSpec) -> Request:
+    """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
+    if spec.image == NO_PICTURES:
+        return spec.request("find the door")
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
-    return Request("find the door", file.getvalue())
+    return spec.request(Picture.of(file.getvalue()), "find the door")
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
     """Convert a prompt to arguments of transformers' ``generate`` (it places pictures by token
     types)."""
     ids = torch.from_numpy(prompt.input_ids)[None]
-    pixels = np.concatenate([image.pixels() for image in prompt.images])
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
-        "mm_token_type_ids": (ids == model.config.image_token_id).long(),
-        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-    }
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if prompt.images:
+        pixels = np.concatenate([image.pixels() for image in prompt.images])
+        inputs |= {
+            "pixel_values": torch.from_numpy(np.ascontiguousarray(pixels)),
+            "mm_token_type_ids": (ids == model.config.image_token_id).long(),
+            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+        }
     return {name: value.to(model.device) for name, value in inputs.items()}
 
 
@@ -60,8 +63,9 @@ class FirstAnswer:
         self._fails = f"the model in {directory} gives no first answer"
         with library_errors(self._fails, PICTURES_REMEDY):
             self._spec = processor.spec("", TOKENS)
-            self._prompt = processor.prompt(first_request(), self._spec)
-            self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
+            self._prompt = processor.prompt(first_request(self._spec), self._spec)
+            if processor.reads_pictures:
+                self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
         with library_errors(self._fails, REMEDY), torch.inference_mode():
             if not own:
                 model.generation_config = GenerationConfig()
@@ -78,7 +82,7 @@ class FirstAnswer:
 
     def _compare_pictures(self, theirs: Any) -> None:
         (image,), spec = self._prompt.images, self._spec.image
-        shown = Image.open(io.BytesIO(first_request().jpeg))
+        shown = Image.open(io.BytesIO(first_request(self._spec).pictures[0].data))
         values = theirs(images=[shown], return_tensors="np")["pixel_values"]
         for width, height in (PICTURE, *SIZES):
             ours = math.prod(grid_of(height, width, spec))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError, check_writable, library_errors, write_json
 from .checkpoint import quiet_libraries, read_json
+from .families import family_of
 
 BITS = (16, 8, 4)
 SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a scale and a zero
@@ -31,14 +32,11 @@ class Footprint:
 
 def footprint(config: Path) -> Footprint:
     """The footprint of a config.json, or of the one in a directory; raises UserError."""
-    from .load import FAMILIES
-
     if not config.is_dir() and config.suffix != ".json":  # such as a GGUF file or a hub name
         raise UserError(f"{config} is neither a model directory nor a config.json: give one")
     directory, name = (config, "config.json") if config.is_dir() else (config.parent, config.name)
-    family = read_json(directory, name).get("model_type", "nothing")
-    if family not in FAMILIES:
-        raise UserError(f"{config} is of a {family!r} model: give one of {', '.join(FAMILIES)}")
+    read = read_json(directory, name)
+    family = family_of(config, read)
     whole = f"{config} describes no model that can be made"
     with library_errors(whole, "fetch it again"), quiet_libraries():
         import torch
@@ -46,14 +44,16 @@ def footprint(config: Path) -> Footprint:
 
         parsed = transformers.AutoConfig.from_pretrained(directory / name)
         with torch.device("meta"):  # allocates no weights
-            model = getattr(transformers, FAMILIES[family])._from_config(parsed)
-        inner, text = model.model, parsed.text_config
+            model = getattr(transformers, family.model_class)._from_config(parsed)
+        text = parsed.get_text_config()
         sizes = {id(weight): weight.numel() for weight in model.parameters()}
-        vision = sum(weight.numel() for weight in inner.visual.parameters())
-        layers = sum(weight.numel() for weight in inner.language_model.layers.parameters())
+        visual = model.model.visual.parameters() if family.reads_pictures else ()
+        vision = sum(weight.numel() for weight in visual)
+        layers = sum(weight.numel() for weight in family.text_model(model).layers.parameters())
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         rows = 2 * text.num_hidden_layers * text.num_key_value_heads
-    return Footprint(family, layers, sum(sizes.values()) - vision - layers, vision, 2 * rows * head)
+    embeddings = sum(sizes.values()) - vision - layers
+    return Footprint(read["model_type"], layers, embeddings, vision, 2 * rows * head)
 
 
 def add_memory_arguments(parser: argparse.ArgumentParser) -> None:

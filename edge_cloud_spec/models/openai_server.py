@@ -19,14 +19,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import UserError, check_installed, one_line
+from ..instruction import LIKE_CONTROL
 from ..wire.channel import is_loopback
 from ..wire.secret_files import read_token
 from .image import plain
-from .prompt import PromptSpec, Request, messages_of
+from .prompt import Asked, PromptSpec, Request, chat_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -291,17 +293,18 @@ async def _bound(response: Any) -> None:
     response.aiter_bytes = bounded
 
 
-def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
+def chat_messages(asked: Asked, spec: PromptSpec) -> list[dict[str, Any]]:
     """The request as messages of the chat API, with its pictures inline; raises UserError."""
-    messages, pictures = messages_of(request, spec), iter(request.pictures)
-    limit = spec.image.max_frame_pixels
-    for message in messages[1:] if spec.system_text else messages:
-        for part in message["content"]:
-            if part["type"] == "image":
-                part |= {
-                    "type": "image_url",
-                    "image_url": {"url": _url(plain(next(pictures).jpeg, limit))},
-                }
+    request = asked.by(spec) if isinstance(asked, Request) else asked
+    messages, limit = chat_of(request, spec, LIKE_CONTROL), spec.image.max_frame_pixels
+    pictures = iter(request.pictures)
+    contents = (message["content"] for message in messages)
+    for part in chain.from_iterable(each for each in contents if isinstance(each, list)):
+        if part["type"] == "image":
+            part |= {
+                "type": "image_url",
+                "image_url": {"url": _url(plain(next(pictures).data, limit))},
+            }
     return messages
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,13 +13,15 @@ from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
-from ..history import NO_HISTORY, HistorySpec, Turn
+from ..history import NO_HISTORY, HistorySpec
 from ..lru_cache import LruCache
+from ..request import SYSTEM, USER, Message, Picture
+from ..request import Request as MessagesRequest
 from .checkpoint import CheckpointFiles
-from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .image import NO_PICTURES, Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
 from .prompt import (
-    ORDERS,
     USER_TEXT,
+    Asked,
     Prompt,
     PromptImage,
     PromptSpec,
@@ -29,12 +32,9 @@ from .prompt import (
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
-# Two requests that have nothing in common.
-UNLIKE = Request("A", b"", ORDERS[0]), Request("7", b"", ORDERS[1], (Turn(b"", ""),))
-
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Patches:
     """A preprocessed picture: pixel values and grid for this model, and the target's grid."""
 
     pixels: np.ndarray
@@ -52,7 +52,9 @@ class Processor:
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
         self.image_id, self.picture_ids = files.image_id, files.picture_ids
         self._logits = files.logits
-        self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
+        self._image_token: str | None = (
+            None if self.image_id < 0 else self.tokenizer.convert_ids_to_tokens(self.image_id)
+        )
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
         self.identity = self._weights = identity
@@ -62,6 +64,11 @@ class Processor:
         # Its cache of words would tell one robot by its speed what another was told.
         words = getattr(self.tokenizer.backend_tokenizer, "model", None)
         getattr(words, "_resize_cache", lambda _: None)(0)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether a prompt may have pictures."""
+        return self.image_id >= 0
 
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens in sessions opened from now on.
@@ -80,7 +87,7 @@ class Processor:
         limits.resized(self.preprocessing.spec)
         self._limits = limits
         self.identity = self._weights + limits.suffix
-        self._pictures: LruCache[Hashable, Picture] = LruCache(2)
+        self._pictures: LruCache[Hashable, Patches] = LruCache(2)
         self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(1024)  # of valid pictures
 
     def spec(
@@ -114,20 +121,14 @@ class Processor:
             logits=self._logits,
         )
 
-    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
+    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
         """The prompt of `spec`, with this model's tokenizer and image statistics.
 
-        UserError: damaged picture, unusable instruction, or a patch size that the model cannot
-        read.
+        UserError: damaged picture, unusable text, or a patch size that the model cannot read.
         """
-        ours = self.preprocessing.spec
-        for name in ("patch_size", "merge_size", "temporal_patch_size"):
-            if getattr(ours, name) != getattr(spec.image, name):
-                raise UserError(
-                    f"{self.identity} has {name} {getattr(ours, name)} and the target "
-                    f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
-                )
-        request = request.under(spec)
+        request = asked.by(spec) if isinstance(asked, Request) else asked
+        if request.pictures:
+            self._check_family(spec)
         shown = [self._placed(request.owner, each, spec) for each in request.pictures]
         target_grids = [target_grid for _, target_grid in shown]
         ids = render(self.tokenizer, request, spec, target_grids, self._image_token)
@@ -136,46 +137,62 @@ class Processor:
                 f"{self.identity} has no embedding for token {ids.max()} of its own tokenizer: "
                 "its directory mixes files of two models"
             )
-        digests = [each.image_digest for each in request.pictures]
         spans = picture_spans(ids, self.image_id)
+        if len(spans) != len(shown):
+            raise UserError("the chat template has nothing between two pictures: use another one")
         dropped = [
             np.arange(start + self._limits.kept(math.prod(image.grid) // self._merge**2), end)
             for (image, _), (start, end) in zip(shown, spans, strict=True)
         ]
         common = self._common.get_or_make(spec, lambda: self._begins(spec))
+        first = spans[0][0] if spans else len(ids)
         return Prompt(
-            np.delete(ids, np.concatenate(dropped)),
+            np.delete(ids, np.concatenate(dropped)) if dropped else ids,
             tuple(image for image, _ in shown),
-            prompt_digest(ids, zip(target_grids, digests, strict=True)),
+            prompt_digest(ids, [(target_grid, image.digest) for image, target_grid in shown]),
             request.owner,
-            spec.history.grows,
-            common_prefix(common, ids[: spans[0][0]].tolist()),
+            request.continues,
+            common_prefix(common, ids[:first].tolist()),
         )
 
-    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
+    def decode_one(self, asked: Asked, spec: PromptSpec) -> bool:
         """Decode the first picture whose size is unknown; True: there are more.
 
         UserError: it is damaged.
         """
+        request = asked.by(spec) if isinstance(asked, Request) else asked
         unknown = [
-            each
-            for each in request.under(spec).pictures
-            if _key(request.owner, each, spec) not in self._grids
+            each for each in request.pictures if _key(request.owner, each, spec) not in self._grids
         ]
         for each in unknown[:1]:
             self._placed(request.owner, each, spec)
         return len(unknown) > 1
 
+    def _check_family(self, spec: PromptSpec) -> None:
+        """Raise UserError if this model cannot see the pictures that the target sees."""
+        ours = self.preprocessing.spec
+        for name, image in ((self.identity, ours), (f"the target {spec.target}", spec.image)):
+            if image == NO_PICTURES:
+                raise UserError(f"{name} reads text alone: leave out the pictures")
+        for name in ("patch_size", "merge_size", "temporal_patch_size"):
+            if getattr(ours, name) != getattr(spec.image, name):
+                raise UserError(
+                    f"{self.identity} has {name} {getattr(ours, name)} and the target "
+                    f"{spec.target} has {getattr(spec.image, name)}: choose models of one family"
+                )
+
     def _begins(self, spec: PromptSpec) -> list[int]:
         """The ids that a prompt of this specification begins with, whatever a robot says."""
-        grid = (1, spec.image.merge_size, spec.image.merge_size)
-        prompts: list[list[int]] = [
-            render(
-                self.tokenizer, each, spec, [grid] * len(each.pictures), self._image_token
-            ).tolist()
-            for each in (request.under(spec) for request in UNLIKE)
-        ]
-        return prompts[0][: common_prefix(*prompts)]
+        own = [Message(SYSTEM, (spec.system_text,))] if spec.system_text else []
+        token, grid = self._image_token, (1, spec.image.merge_size, spec.image.merge_size)
+        parts, grids = ([Picture(b"")], [grid]) if token is not None else ([], [])
+        begins: list[int] | None = None
+        for system, said in ((own, "A"), (own or [Message(SYSTEM, ("7",))], "7"), (own, "7")):
+            request = MessagesRequest((*system, Message(USER, (*parts, said))))
+            with suppress(UserError):  # of a template that takes no system text
+                ids = render(self.tokenizer, request, spec, grids, token).tolist()
+                begins = ids if begins is None else begins[: common_prefix(begins, ids)]
+        return begins or []
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> TokenGrammar:
         """Compile a grammar for this model's tokens; an answer ends with the first end token.
@@ -185,28 +202,26 @@ class Processor:
         """
         return self._grammars.grammar(text, spec.end_ids[0], spec.vocabulary, owner)
 
-    def _placed(
-        self, owner: str, shown: Turn | Request, spec: PromptSpec
-    ) -> tuple[PromptImage, Grid]:
+    def _placed(self, owner: str, shown: Picture, spec: PromptSpec) -> tuple[PromptImage, Grid]:
         """A picture preprocessed for this model, and its grid for the target."""
         picture = partial(self._picture, owner, shown, spec)
         grid, target_grid = self._grids.get_or_make(
             _key(owner, shown, spec), lambda: (picture().grid, picture().target_grid)
         )
-        return PromptImage(shown.image_digest, grid, lambda: picture().pixels), target_grid
+        return PromptImage(shown.shown, grid, lambda: picture().pixels), target_grid
 
-    def _picture(self, owner: str, shown: Turn | Request, spec: PromptSpec) -> Picture:
-        def made() -> Picture:
-            image = decode_image(shown.jpeg, spec.image.max_frame_pixels)
-            if (stretched := spec.history.stretched) is not None:
-                image = image.resize(stretched, Image.Resampling.BICUBIC)
+    def _picture(self, owner: str, shown: Picture, spec: PromptSpec) -> Patches:
+        def made() -> Patches:
+            image = decode_image(shown.data, spec.image.max_frame_pixels)
+            if shown.size != (0, 0):
+                image = image.resize(shown.size, Image.Resampling.BICUBIC)
             ours = self.preprocessing
             pixels, grid = patches(image, self._limits.resized(spec.image), ours.mean, ours.std)
-            return Picture(pixels, grid, grid_of(image.height, image.width, spec.image))
+            return Patches(pixels, grid, grid_of(image.height, image.width, spec.image))
 
         return self._pictures.get_or_make(_key(owner, shown, spec), made)
 
 
-def _key(owner: str, shown: Turn | Request, spec: PromptSpec) -> Hashable:
+def _key(owner: str, shown: Picture, spec: PromptSpec) -> Hashable:
     """Names a picture as it is preprocessed; what is cached of it is for its owner alone."""
-    return owner, shown.image_digest, spec.image, spec.history.size
+    return owner, shown.shown, spec.image

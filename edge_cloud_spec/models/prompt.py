@@ -1,4 +1,4 @@
-"""Turns an instruction and a camera frame into the token ids that both models start from.
+"""Turns the messages of a request into the token ids that both models start from.
 
 The cloud defines the form of a prompt (`PromptSpec`) and sends it to the robot. The robot renders
 the prompt with its own tokenizer; equal digests prove that both have the same ids and picture.
@@ -19,9 +19,11 @@ import numpy as np
 
 from ..decoding.grammar import Grammar
 from ..decoding.processors import UNPROCESSED, LogitsProcessing, LogitsProcessors
-from ..errors import UserError, library_errors
+from ..errors import UserError, library_errors, refuse
 from ..history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn, picture_digest
 from ..instruction import check_instruction
+from ..request import ASSISTANT, MOST_PICTURES, ROLES, SYSTEM, USER, Message, Part, Picture
+from ..request import Request as MessagesRequest
 from .image import Grid, ImageSpec
 
 ORDERS = ("action first", "reason first")
@@ -60,6 +62,41 @@ class Request:
         frames = spec.history.frames
         return replace(self, history=self.history[-frames:] if frames else ())
 
+    def by(self, spec: PromptSpec) -> MessagesRequest:
+        """The messages that ask this under a specification.
+
+        A conversation begins with the instruction and its first frame; then each answer is an
+        assistant message, and each later frame a user message. Other histories are pictures at the
+        user text's ``{history}``.
+        """
+        asked, size = self.under(spec), spec.history.stretched or (0, 0)
+        instruction = check_instruction(asked.instruction)
+        if asked.order not in ORDERS:
+            raise UserError(f"the order {asked.order!r} is unknown: use one of {', '.join(ORDERS)}")
+        newest, *earlier = (Picture.of(each.jpeg, size) for each in reversed(asked.pictures))
+        earlier.reverse()
+        talks = spec.history.choose == CONVERSATION
+        text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
+        if not talks and HISTORY not in text:
+            text = HISTORY + text
+        before = "" if talks or not earlier else spec.history.text
+        text = text.replace(HISTORY, before).replace(ORDER, asked.order)
+        first = earlier[0] if talks and earlier else newest
+        shown: dict[str, list[Part]] = {IMAGE: [first], FRAMES: [*earlier]}
+        parts: list[Part] = []
+        for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
+            parts += shown.get(part) or [part.replace(INSTRUCTION, instruction)]
+        messages = [Message(USER, tuple(filter(None, parts)))]
+        if spec.system_text:
+            messages.insert(0, Message(SYSTEM, (spec.system_text,)))
+        for turn, picture in zip(asked.history, [*earlier[1:], newest], strict=False):
+            if talks:
+                messages += [Message(ASSISTANT, (turn.answer,)), Message(USER, (picture,))]
+        return MessagesRequest(tuple(messages), continues=spec.history.grows, owner=asked.owner)
+
+
+Asked = MessagesRequest | Request
+
 
 @dataclass(frozen=True)
 class PromptSpec:
@@ -92,6 +129,11 @@ class PromptSpec:
             raise ValueError(
                 f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}"
             )
+
+    def request(self, *parts: Part) -> MessagesRequest:
+        """A request of one message of the user, after the system text that this asks for."""
+        own = (Message(SYSTEM, (self.system_text,)),) if self.system_text else ()
+        return MessagesRequest((*own, Message(USER, parts)))
 
     def to_bytes(self) -> bytes:
         """Serialize to JSON for ``from_bytes``; leaves out fields with the default prompt's
@@ -192,67 +234,89 @@ def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> by
     return digest.digest()
 
 
-def messages_of(
-    request: Request, spec: PromptSpec, control: Iterable[str] = ()
+def check_request(request: MessagesRequest, spec: PromptSpec) -> None:
+    """Raise UserError for a request that no chat template is for, or that this specification does
+    not admit."""
+    messages, pictures = request.messages, request.pictures
+    roles = [message.role for message in messages]
+    own = spec.system_text
+    begins = bool(messages) and messages[0] == Message(SYSTEM, (own,))
+    pixels = max((width * height for width, height in (each.size for each in pictures)), default=0)
+    refuse(
+        (not messages or roles[-1] != USER, "a request ends with a message of the user: add one"),
+        (
+            not {*roles} <= {*ROLES} or SYSTEM in roles[1:],
+            f"the roles of a request are {', '.join(ROLES)}, and only the first message may be of "
+            f"the {SYSTEM}, not {roles}",
+        ),
+        (
+            any(not message.contents for message in messages if message.role != ASSISTANT),
+            "a message of the request is empty: leave it out",
+        ),
+        (
+            own and not begins,
+            f"this verifier answers requests that begin with its system text ({own[:40]!r} ...): "
+            "choose its dialect on the robot (dialect:=, --dialect)",
+        ),
+        (
+            len(pictures) > MOST_PICTURES,
+            f"a request has at most {MOST_PICTURES} pictures, not {len(pictures)}",
+        ),
+        (
+            pixels > spec.image.max_frame_pixels,
+            f"a picture is stretched to at most {spec.image.max_frame_pixels} pixels, not {pixels}",
+        ),
+    )
+
+
+def chat_of(
+    request: MessagesRequest, spec: PromptSpec, control: re.Pattern[str]
 ) -> list[dict[str, Any]]:
     """The request as chat messages, with a placeholder for each picture.
 
-    Without a system text the chat template's default applies. A conversation begins with the
-    instruction and its first frame; then each answer is an assistant message, and each later frame
-    a user message. Other histories are pictures at the user text's ``{history}``. control: tokens
-    that an instruction must not contain. UserError: instruction or order cannot be used.
+    A message without pictures has a text as its content, which the templates of text models want.
+    control: matches what steers a model. Answers lose it; UserError: a text of the user has it.
     """
-    control = [token for token in control if token]
-    instruction = check_instruction(request.instruction, control=control)
-    if request.order not in ORDERS:
-        raise UserError(f"the order {request.order!r} is unknown: use one of {', '.join(ORDERS)}")
-    unwanted = re.compile("|".join(map(re.escape, control)) or r"\Z.")
+    check_request(request, spec)
 
-    def plain(answer: str) -> str:
-        """The answer without control tokens, repeatedly, as removing one may form another."""
-        while unwanted.search(answer):
-            answer = unwanted.sub("", answer)
-        return answer
+    def plain(text: str, message: Message) -> str:
+        if message.role == ASSISTANT:
+            while control.search(text):  # removing one may form another
+                text = control.sub("", text)
+        elif message.text != spec.system_text and (found := control.search(text)):
+            raise UserError(f"the request has {found[0]!r}, a control token: leave it out")
+        return text
 
-    talks = spec.history.choose == CONVERSATION
-    text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
-    if not talks and HISTORY not in text:
-        text = HISTORY + text
-    earlier = "" if talks or not request.history else spec.history.text
-    text = text.replace(HISTORY, earlier).replace(ORDER, request.order)
-    pictures = {IMAGE: 1, FRAMES: len(request.history)}
-    content: list[dict[str, Any]] = []
-    for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
-        written = part.replace(INSTRUCTION, instruction)
-        if part in pictures:
-            content += [{"type": "image"} for _ in range(pictures[part])]
-        elif written:
-            content.append({"type": "text", "text": written})
-    system = [{"role": "system", "content": spec.system_text}] if spec.system_text else []
-    later = [
-        message
-        for turn in request.history
-        if talks
-        for message in (
-            {"role": "assistant", "content": [{"type": "text", "text": plain(turn.answer)}]},
-            {"role": "user", "content": [{"type": "image"}]},
-        )
-    ]
-    return [*system, {"role": "user", "content": content}, *later]
+    def written(message: Message) -> str | list[dict[str, str]]:
+        parts = [
+            {"type": "image"} if isinstance(part, Picture) else plain(part, message)
+            for part in message.contents
+        ]
+        if not message.pictures:
+            return "".join(part for part in parts if isinstance(part, str))
+        return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+    return [{"role": message.role, "content": written(message)} for message in request.messages]
 
 
 def render(
-    tokenizer: Any, request: Request, spec: PromptSpec, grids: Sequence[Grid], image_token: str
+    tokenizer: Any,
+    request: MessagesRequest,
+    spec: PromptSpec,
+    grids: Sequence[Grid],
+    image_token: str | None,
 ) -> np.ndarray:
     """Render the chat template with the request; returns token ids int64 [n] with the image tokens
     of pictures with these grids.
 
-    UserError: the instruction, the order or the template cannot be used.
+    image_token: None for a model of text. UserError: the request or the template cannot be used.
     """
     added = tokenizer.added_tokens_decoder.items()
-    steers = {*spec.end_ids, tokenizer.convert_tokens_to_ids(image_token)}
+    steers = {*spec.end_ids}
+    if image_token is not None:
+        steers.add(tokenizer.convert_tokens_to_ids(image_token))
     control = [token.content for index, token in added if token.special or index in steers]
-    messages = messages_of(request, spec, control)
+    messages = chat_of(request, spec, either(control))
     remedy = "take that of the model that it was tuned from" + (
         ", or an empty file as --system-text if it refuses one" if spec.system_text else ""
     )
@@ -269,7 +333,7 @@ def render(
             "the chat template begins a thought, which is no action: take the Instruct checkpoint, "
             "or serve this one behind an API (docs/openai_target.md)"
         )
-    texts = text.split(image_token)
+    texts = [text] if image_token is None else text.split(image_token)
     if len(texts) != 1 + len(grids):
         due = "one image is" if len(grids) == 1 else f"{len(grids)} images are"
         raise UserError(
@@ -278,6 +342,11 @@ def render(
         )
     counts = [grid[0] * grid[1] * grid[2] // spec.image.merge_size**2 for grid in grids]
     text = texts[0] + "".join(
-        image_token * count + after for count, after in zip(counts, texts[1:], strict=True)
+        str(image_token) * count + after for count, after in zip(counts, texts[1:], strict=True)
     )
     return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
+
+
+def either(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches each of these texts, and nothing where there are none."""
+    return re.compile("|".join(map(re.escape, filter(None, texts))) or r"(?!)")

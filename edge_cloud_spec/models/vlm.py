@@ -1,4 +1,4 @@
-"""Vision-language models: a checkpoint, its tokenizer and its sessions."""
+"""Models of text, or of pictures and text: a checkpoint, its tokenizer and its sessions."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _whole(features: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 class Vlm(Processor):
-    """A model of one of the three families. `open` and its sessions belong to one thread (the
-    model's); `prompt` and `spec` may be called by another."""
+    """A model of one of ``FAMILIES``, with or without a vision part. `open` and its sessions belong
+    to one thread (the model's); `prompt` and `spec` may be called by another."""
 
     chains_only = False
 
@@ -65,7 +65,7 @@ class Vlm(Processor):
         self, model: Any, transformer: Transformer, files: CheckpointFiles, identity: str
     ) -> None:
         super().__init__(files, identity)
-        self._image_features = model.model.get_image_features
+        self._image_features: Any = getattr(model.model, "get_image_features", None)
         self.transformer = transformer
         self._features: LruCache[Hashable, EncodedPicture] = LruCache(ENCODED)
         self.use_memory(KvMemory())

@@ -12,21 +12,26 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 
 from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.models import families
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.request import Picture
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # that read pictures
+TEXT_FAMILIES = ("llama", "qwen2", "qwen3")
+ALL_FAMILIES = FAMILIES + TEXT_FAMILIES
 _ROOT = tempfile.TemporaryDirectory(prefix="models_")
 
 
@@ -52,11 +57,8 @@ def fresh(family: str = "qwen3_vl") -> Vlm:
 @functools.cache
 def reference(family: str) -> Any:
     """The same weights in transformers' own class, untouched by this package."""
-    from transformers import AutoModelForImageTextToText
-
-    return AutoModelForImageTextToText.from_pretrained(
-        checkpoint(family), dtype=torch.float32
-    ).eval()
+    kind = getattr(transformers, families.FAMILIES[family].model_class)
+    return kind.from_pretrained(checkpoint(family), dtype=torch.float32).eval()
 
 
 def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
@@ -68,7 +70,9 @@ def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
 
 
 def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
-    return model.prompt(Request(text, jpeg(seed)), model.spec("You guide a robot.", 64))
+    spec = model.spec("You guide a robot.", 64)
+    shown = [Picture.of(jpeg(seed))] if model.reads_pictures else [f"picture {seed}: "]
+    return model.prompt(spec.request(*shown, f"{text}\naction first"), spec)
 
 
 def full_logits(
@@ -78,23 +82,20 @@ def full_logits(
     row sees the `hidden` ones."""
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
-    pictures = {
-        "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-        "mm_token_type_ids": (ids == model.config.image_token_id).int(),
-    }
-    # Positions are given, as rope_deltas would be of the prompt before.
+    inputs: dict[str, Any] = {}
+    if prompt.images:
+        inputs = {
+            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+            "mm_token_type_ids": (ids == model.config.image_token_id).int(),
+        }
+        # Positions are given, as rope_deltas would be of the prompt before.
+        inputs["position_ids"] = model.model.get_rope_index(ids, **inputs)[0]
+        pixels = np.concatenate([image.pixels() for image in prompt.images])
+        inputs["pixel_values"] = torch.from_numpy(pixels)
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():
-        out = model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=model.model.get_rope_index(ids, **pictures)[0],
-            pixel_values=torch.from_numpy(
-                np.concatenate([image.pixels() for image in prompt.images])
-            ),
-            **pictures,
-        )
+        out = model(input_ids=ids, attention_mask=mask, **inputs)
     return out.logits[0, len(prompt.input_ids) - 1 :].numpy()
 
 

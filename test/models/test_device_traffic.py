@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import FAMILIES, LAYERS, checkpoint
+from helpers.checkpoints import ALL_FAMILIES, LAYERS, checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -69,7 +69,7 @@ def crossed_by_layers(model: Vlm, sessions: Sequence[Session], tree: bool) -> li
 
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("how", ["apart", "padded"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_a_pass_reads_nothing_of_its_device_and_sends_all_to_it_before_its_layers(
     family: str, how: str, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from helpers.checkpoints import FAMILIES, prompt_of, vlm
+from helpers.checkpoints import ALL_FAMILIES, prompt_of, vlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def session(family: str = "qwen3_vl") -> Session:
     return vlm(family).open(prompt_of(vlm(family)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_draft_is_what_fresh_sessions_would_have_said(

@@ -134,7 +134,7 @@ def verdict(
     return accept(rule_of(policy), draft, rows, policy, at, source)
 
 
-@pytest.mark.parametrize("family", helper.FAMILIES)
+@pytest.mark.parametrize("family", helper.ALL_FAMILIES)
 def test_exits_change_no_bit_of_the_final_pass(family: str) -> None:
     model = helper.vlm(family)
     exits = Exits(model, {at: random_adapter(at) for at in (1, 2, 3)}, range(40))

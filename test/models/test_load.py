@@ -1,4 +1,4 @@
-"""Loading: the three families, quantized and GGUF drafters, what a broken directory gets, and the
+"""Loading: all families, quantized and GGUF drafters, what a broken directory gets, and the
 memory that is needed."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import FAMILIES, LAYERS, checkpoint, prompt_of, reference, vlm
+from helpers.checkpoints import ALL_FAMILIES, LAYERS, checkpoint, prompt_of, reference, vlm
 from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +28,7 @@ from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import known_instructions
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.cache import KeyValueCache
+from edge_cloud_spec.models.families import FAMILIES
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import choose, identity, load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
@@ -113,7 +114,7 @@ def test_unusable_options_say_what_to_choose(options: dict[str, Any], message: s
     [
         ("qwen3_vl", {"quantize": "int8"}),
         ("qwen3_vl", {"quantize": "dynamic-int8"}),
-        *((family, {"dtype": "bfloat16"}) for family in FAMILIES),
+        *((family, {"dtype": "bfloat16"}) for family in ALL_FAMILIES),
     ],
 )
 def test_fewer_bits_stay_close_and_have_another_name(family: str, options: dict[str, str]) -> None:
@@ -147,7 +148,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None) ->
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +157,7 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
 
     def rows(quantize: str) -> np.ndarray:
         model = reference.__wrapped__(family).bfloat16()
-        transformer = Transformer(model.model.language_model, model.lm_head, quantize)
+        transformer = Transformer(FAMILIES[family].text_model(model), model.lm_head, quantize)
         hidden = torch.randn(3, transformer.hidden_size, generator=torch.Generator().manual_seed(1))
         cache = KeyValueCache(transformer.cache_layout, 3, KvMemory())
         items = [PassItem(cache, 0, [1, 2, 3])]
@@ -353,7 +354,7 @@ def real_weights(directory: Path) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("directory", [EMBEDDED / "target", EMBEDDED / "drafter", *FAMILIES])
+@pytest.mark.parametrize("directory", [EMBEDDED / "target", EMBEDDED / "drafter", *ALL_FAMILIES])
 def test_weights_are_those_of_the_files(directory: Path | str) -> None:
     path = directory if isinstance(directory, Path) else checkpoint(directory)
     found = footprint(path)
@@ -363,7 +364,7 @@ def test_weights_are_those_of_the_files(directory: Path | str) -> None:
     assert found.weight_bytes(4) < found.weight_bytes(8) < found.weight_bytes(16)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_keys_and_values_are_those_of_a_session(family: str) -> None:
     row = vlm(family).transformer.cache_layout
     assert footprint(checkpoint(family)).kv_bytes == row.row_bytes * 2 // row.dtype.itemsize
@@ -397,7 +398,7 @@ def test_a_published_configuration_gives_its_models_size(tmp_path: Path, capsys)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"model_type": "llama"}', "'llama' model"),
+        ('{"model_type": "llava"}', "'llava' model"),
         ("no JSON", "fetch it again"),
         ('{"model_type": "qwen3_vl", "text_config": {"num_hidden_layers": "x"}}', "fetch it again"),
     ],

@@ -38,9 +38,10 @@ from edge_cloud_spec.models.image import (
 )
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, messages_of, render
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, chat_of, either, render
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.replay.recording import check_picture
+from edge_cloud_spec.request import Picture
 
 
 def png(width: int, height: int, texts: int = 0) -> bytes:
@@ -119,12 +120,10 @@ def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
 
 @pytest.mark.parametrize("special", [True, False])
 def test_only_a_token_that_steers_is_kept_out_of_an_instruction(special: bool) -> None:
-    tokenizer, request = (
-        AutoTokenizer.from_pretrained(checkpoint()),
-        Request("find the bottle", b""),
-    )
+    tokenizer, spec = AutoTokenizer.from_pretrained(checkpoint()), spec_of()
     tokenizer.add_tokens(["bottle"], special_tokens=special)
-    make = partial(render, tokenizer, request, spec_of(), [(1, 2, 2)], "<|image_pad|>")
+    request = spec.request(Picture(b""), "find the bottle")
+    make = partial(render, tokenizer, request, spec, [(1, 2, 2)], "<|image_pad|>")
     if special:
         with pytest.raises(UserError, match="control token"):
             make()
@@ -386,7 +385,9 @@ def test_prompts_equal_those_of_the_checkpoints_own_processor(
     )
     request = Request("find the silver bottle", jpeg(0), history=turns(3))
     text = processor.apply_chat_template(
-        messages_of(request, spec), chat_template=spec.chat_template, add_generation_prompt=True
+        chat_of(request.by(spec), spec, either([])),
+        chat_template=spec.chat_template,
+        add_generation_prompt=True,
     )
     pictures = [Image.open(io.BytesIO(each.jpeg)) for each in request.pictures]
     if choose == "spread":

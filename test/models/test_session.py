@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.checkpoints import CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
+from helpers.checkpoints import ALL_FAMILIES, CLOSE, FAMILIES, difference, fresh, prompt_of, vlm
 from helpers.driven_session import DrivenSession
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,7 +142,7 @@ class Course:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
     family: str, kind: str
 ) -> None:
@@ -174,7 +174,7 @@ def test_the_features_of_first_layers_are_read_from_either_transformers() -> Non
     assert difference(model.open(prompt).forward([20]), "qwen3_vl", prompt, [20]) < CLOSE
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_attention_may_come_in_any_layout(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's attention of float32 gives its heads another stride, found on an H200."""
     given = F.scaled_dot_product_attention
@@ -191,7 +191,7 @@ def test_attention_may_come_in_any_layout(family: str, monkeypatch: pytest.Monke
     assert np.abs(session.forward([20]) - right[:2]).max() < CLOSE
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_other_masks_and_other_rows_would_be_noticed(family: str) -> None:
     """Negative control: they give other logits by far more than the bound."""
     model = vlm(family)
@@ -391,7 +391,7 @@ def error(family: str, session: Session, seed: int, text: str = ALIKE[0]) -> flo
     return difference(session.forward(TOKENS), family, prompt_of(vlm(family), seed, text), TOKENS)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 @settings(max_examples=6)
 @given(
     cuts=st.lists(st.integers(1, 60), min_size=1, max_size=8),
@@ -433,7 +433,7 @@ def test_the_vision_part_is_a_step_of_its_own_and_others_have_their_rows_at_most
     assert prefill.step(16)  # nothing changes after the last
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_a_prompt_that_is_asked_again_needs_no_pass_and_another_does(family: str) -> None:
     model = fresh(family)
     first = model.open(prompt_of(model, 1)).logits_after(-1)
@@ -488,12 +488,13 @@ def opened(model: Vlm, tokens: Any = (), parents: Any = None, step: int = ALL_RO
     """A session after a prompt of which nothing is kept; this draft is scored with it."""
     model.use_memory(KvMemory())
     prefill = model.prefill(prompt_of(model))
+    prefill.draft(tokens, parents)
     while not prefill.step(step):
         prefill.draft(tokens, parents)
     return prefill.session
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 @pytest.mark.parametrize(
     "scored, shape, step, passes",
     [
@@ -529,7 +530,7 @@ def test_a_draft_scored_with_the_prompt_needs_no_pass_and_another_has_its_own(
 
 
 @pytest.mark.parametrize("loses", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_what_is_committed_of_it_is_as_if_it_were_said_token_by_token(
     family: str, loses: bool
 ) -> None:

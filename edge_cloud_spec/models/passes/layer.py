@@ -238,12 +238,12 @@ class RotaryEmbedding:
         self._frequency = rotary.inv_freq.detach().float()  # [dim / 2]
         self._scaling = float(getattr(rotary, "attention_scaling", 1.0))
         half = len(self._frequency)
-        section = list(
-            getattr(rotary, "mrope_section", None)  # of a configuration without it, the default
-            or config.rope_parameters["mrope_section"]
+        # Of a configuration without it, the rotary module has the default; text alone has neither.
+        section = getattr(rotary, "mrope_section", None) or config.rope_parameters.get(
+            "mrope_section", [half]
         )
         axis = torch.zeros(half, dtype=torch.long)
-        if "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
+        if len(section) > 1 and "qwen3" in config.model_type:  # interleaved: t h w t h w ... then t
             for which, offset in ((1, 1), (2, 2)):
                 axis[offset : section[which] * 3 : 3] = which
         else:  # one block of frequencies an axis

@@ -1,4 +1,4 @@
-"""The text model of the three families, as a forward pass with little overhead.
+"""The text model of ``FAMILIES``, as a forward pass with little overhead.
 
 transformers' forward spends most of a small model's decode step in Python (masks, hooks, output
 records, a rotary embedding per layer and head group); a drafter takes hundreds of such steps a
@@ -47,6 +47,8 @@ class Transformer:
         config = language_model.config
         first, rotary = language_model.layers[0].self_attn, language_model.rotary_emb
         lacking = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+        if 2 * len(rotary.inv_freq) != first.head_dim:
+            lacking.add("rotary positions of a part of each head")
         if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
             raise UserError(
                 f"the model asks for {', '.join(lacking)}, which is not implemented: set "

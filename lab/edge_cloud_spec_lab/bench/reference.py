@@ -6,6 +6,7 @@ Only the prompt is shared with this package; forward, cache and ``generate`` are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from edge_cloud_spec.decoding.noise import gumbel
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.models.checkpoint import read_json
+from edge_cloud_spec.models.families import family_of
 from edge_cloud_spec.models.load_check import generation_inputs
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
@@ -103,7 +106,8 @@ def _generated(
 
 def load_reference(directory: str, vlm: Vlm) -> Any:
     """transformers' model of a checkpoint directory, in the dtype of our model."""
-    from transformers import AutoModelForImageTextToText
+    import transformers
 
-    dtype = vlm.transformer.dtype
-    return AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype).eval()
+    family = family_of(Path(directory), read_json(Path(directory), "config.json"))
+    kind, dtype = getattr(transformers, family.model_class), vlm.transformer.dtype
+    return kind.from_pretrained(directory, dtype=dtype).eval()

@@ -1,9 +1,10 @@
-"""Makes checkpoints of the three families with random weights, for tests and for timing real
+"""Makes checkpoints of ``FAMILIES`` with random weights, for tests and for timing real
 shapes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 import transformers
 
-from edge_cloud_spec.models.load import FAMILIES
+from edge_cloud_spec.models.families import FAMILIES
 
 SPECIAL = (
     "<|endoftext|>",
@@ -69,18 +70,20 @@ def make_checkpoint(
     *,
     seed: int = 0,
     follows: np.ndarray | None = None,
+    text: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint of `family` (qwen2_vl, qwen2_5_vl, qwen3_vl) and return its directory.
+    """Write a checkpoint of a family and return its directory.
 
-    follows: int [tokens], the most likely successor of each token, -1 for none; see `make_pair`.
+    text: fields of the text's configuration. follows: int [tokens], the most likely successor of
+    each token, -1 for none; see `make_pair`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _make_tokenizer()
     tokenizer.save_pretrained(directory)
-    config = _config(family, shape, tokenizer)
+    config = _config(family, shape, tokenizer, text or {})
     config.tie_word_embeddings = follows is None
     torch.manual_seed(seed)
-    model = getattr(transformers, FAMILIES[family])(config).eval()
+    model = getattr(transformers, FAMILIES[family].model_class)(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(".bias"):  # zero by default, which would hide a lost bias
@@ -91,6 +94,8 @@ def make_checkpoint(
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), do_sample=False
     )
     model.half().save_pretrained(directory)
+    if not FAMILIES[family].reads_pictures:
+        return directory
     patch = config.vision_config.patch_size
     processor = {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -110,6 +115,7 @@ def make_pair(
     directory: Path,
     target: CheckpointShape = SHAPE_500M,
     drafter: CheckpointShape = SHAPE_100M,
+    family: str = "qwen3_vl",
     *,
     agreement: float = 0.8,
     seed: int = 0,
@@ -131,8 +137,8 @@ def make_pair(
     drafted = follows.copy()
     drafted[cycle[errs]] = np.roll(cycle, -2)[errs]
     return (
-        make_checkpoint(directory / "target", shape=target, seed=seed, follows=follows),
-        make_checkpoint(directory / "drafter", shape=drafter, seed=seed + 1, follows=drafted),
+        make_checkpoint(directory / "target", family, target, seed=seed, follows=follows),
+        make_checkpoint(directory / "drafter", family, drafter, seed=seed + 1, follows=drafted),
     )
 
 
@@ -169,7 +175,7 @@ def _make_tokenizer() -> Any:
     return tokenizer
 
 
-def _config(family: str, shape: CheckpointShape, tokenizer: Any) -> Any:
+def _config(family: str, shape: CheckpointShape, tokenizer: Any, fields: Mapping[str, Any]) -> Any:
     ids = {
         name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
     }
@@ -181,11 +187,7 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any) -> Any:
     }
     half = shape.head_dim // 2
     side = half // 3
-    rope = {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "mrope_section": [half - 2 * side, side, side],
-    }
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
     text: dict[str, Any] = {
         "vocab_size": shape.vocabulary or len(tokenizer),
         "hidden_size": shape.hidden,
@@ -197,7 +199,11 @@ def _config(family: str, shape: CheckpointShape, tokenizer: Any) -> Any:
         "rope_parameters": rope,
         "bos_token_id": None,
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        **fields,
     }
+    if not FAMILIES[family].reads_pictures:
+        return transformers.AutoConfig.for_model(family, **{"head_dim": shape.head_dim, **text})
+    rope["mrope_section"] = [half - 2 * side, side, side]
     vision: dict[str, Any]
     kind: Any
     if family == "qwen2_vl":
