@@ -52,7 +52,7 @@ class Processor:
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
         self.image_id, self.picture_ids = files.image_id, files.picture_ids
         self._logits = files.logits
-        self._image_token: str = self.tokenizer.convert_ids_to_tokens(self.image_id)
+        self._image_token = str(self.tokenizer.convert_ids_to_tokens(self.image_id))
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))
         self.tokenizer_digest: bytes = tokenizer_digest(self.tokenizer)
         self.identity = self._weights = identity
