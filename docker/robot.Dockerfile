@@ -24,7 +24,7 @@ RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv
     && . ../../.venv/bin/activate && touch ../../.venv/COLCON_IGNORE \
     && pip config --site set global.constraint "$PWD/requirements/apt.txt" \
     && if [ -n "${TORCH}" ]; then pip install --no-cache-dir ${INDEX} -r requirements/torch.txt \
-       && pip install --no-cache-dir -r requirements/transformers.txt; fi \
+       && pip install --no-cache-dir -r requirements/transformers.txt ; fi \
     && pip install --no-cache-dir -r requirements/robot.txt -r requirements/grammar.txt \
        -r requirements/openai.txt \
     && pip install --no-cache-dir --no-deps -r requirements/view.txt
