@@ -10,7 +10,7 @@ COPY requirements requirements
 # pip's torch brings CUDA's libraries; the host needs the driver and the NVIDIA container toolkit.
 ARG TORCH=""
 RUN pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
-    && pip install --no-cache-dir -r requirements/numpy.txt -r requirements/base.txt \
+    && pip install --no-cache-dir -r requirements/numpy.txt -r requirements/base.txt -r requirements/transformers.txt \
        -r requirements/grammar.txt -r requirements/metrics.txt -r requirements/openai.txt
 
 COPY . .

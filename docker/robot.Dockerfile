@@ -15,14 +15,16 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 
 WORKDIR /ws
 COPY requirements /ws/src/edge_cloud_spec/requirements
-# TORCH: options of pip, "--index-url" with PyTorch's own index of CPU builds: pip's default is a CUDA
-# build, on aarch64 too, of gigabytes and for other GPUs. An Orin under Ubuntu 20.04 has no CUDA for this
-# Python: the draft model runs on its CPU.
+# TORCH=yes: for a draft model in torch (transformers and gigabytes more). INDEX: options of pip,
+# "--index-url" with PyTorch's own index of CPU builds: pip's default is a CUDA build, on aarch64 too, for
+# other GPUs. An Orin under Ubuntu 20.04 has no CUDA for this Python: the draft model runs on its CPU.
 ARG TORCH=""
+ARG INDEX=""
 RUN cd src/edge_cloud_spec && python3 -m venv --system-site-packages ../../.venv \
     && . ../../.venv/bin/activate && touch ../../.venv/COLCON_IGNORE \
     && pip config --site set global.constraint "$PWD/requirements/apt.txt" \
-    && pip install --no-cache-dir ${TORCH} -r requirements/torch.txt \
+    && if [ -n "${TORCH}" ]; then pip install --no-cache-dir ${INDEX} -r requirements/torch.txt \
+       && pip install --no-cache-dir -r requirements/transformers.txt ; fi \
     && pip install --no-cache-dir -r requirements/robot.txt -r requirements/grammar.txt \
        -r requirements/openai.txt \
     && pip install --no-cache-dir --no-deps -r requirements/view.txt

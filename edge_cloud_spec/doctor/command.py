@@ -73,7 +73,6 @@ def _checks(args: argparse.Namespace) -> list[Check]:
         check_plugins,
         lambda: [check_model("target", args.target)],
         lambda: [check_model("drafter", args.drafter)],
-        lambda: _check_pictures(args.target),
         lambda: [check_threads()],
     ]
     if args.cloud:
@@ -85,9 +84,3 @@ def _checks(args: argparse.Namespace) -> list[Check]:
             raise UserError(f"--seconds must be from 1 to 600, not {args.seconds:g}")
         checks.append(lambda: check_live(args.seconds, args.namespace))
     return checks
-
-
-def _check_pictures(target: str) -> Iterable[Health]:
-    from .pictures import check_pictures  # torch: seconds that --help should not cost
-
-    return check_pictures("target", target)

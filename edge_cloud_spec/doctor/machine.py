@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..edge.client import ClientSettings, open_channel
 from ..edge.link.probe import ROUND_TRIP, TIMEOUT_S, probe
-from ..errors import UserError
+from ..errors import UserError, sentence
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
 from ..plugins import load_plugins
 
 OLDEST, NEWEST = (3, 10), (3, 13)
-LIBRARIES = ("numpy", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "pillow")
+LIBRARIES = ("numpy", "tokenizers", "jinja2", "grpcio", "protobuf", "pillow")
+FOR_TORCH = ("torch", "transformers")  # which a robot needs only for a draft model in torch
 
 
 def check_python() -> Health:
@@ -33,13 +35,14 @@ def check_python() -> Health:
 def check_libraries() -> Health:
     """Check for the Python packages that every part needs."""
     versions, missing = [], []
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, *FOR_TORCH):
         try:
             versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            missing.append(name)
+            missing += [name] if name in LIBRARIES else []
+            versions += [] if name in LIBRARIES else [f"no {name}"]
     if missing:
-        advice = "pip install -r requirements/torch.txt -r requirements/base.txt"
+        advice = "pip install -r requirements/base.txt"
         return Health(Level.ERROR, f"no {', '.join(missing)}", advice, check="libraries")
     return Health(Level.OK, ", ".join(versions), check="libraries")
 
@@ -82,9 +85,12 @@ def check_plugins() -> Iterator[Health]:
 
 def check_threads() -> Health:
     """Report cores, torch's threads, and an accelerator."""
+    cores = len(os.sched_getaffinity(0))
+    if find_spec("torch") is None:
+        advice = "a draft model is a GGUF file, or behind a server (openai:URL), or none (bytes)"
+        return Health(Level.OK, f"{cores} cores, no torch", advice, check="threads")
     import torch
 
-    cores = len(os.sched_getaffinity(0))
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no CUDA"
     found = f"{torch.get_num_threads()} torch threads on {cores} cores, {device}"
     if torch.get_num_threads() > cores:
@@ -128,12 +134,8 @@ def check_model(name: str, directory: str) -> Health:
 
         files = [*gguf, *map(vision_file, gguf * sees)] or _open_weights(path)
     except ImportError as error:
-        return Health(
-            Level.ERROR,
-            f"cannot be looked into ({error})",
-            "install the libraries first",
-            check=name,
-        )
+        found = f"{path} cannot run here ({error})"
+        return Health(Level.WARN, found, sentence(error), check=name)
     except UserError as error:
         advice = "copy it anew from the checkpoint; the embedded pair's comes with this package"
         return Health(Level.ERROR, str(error), advice, check=name)

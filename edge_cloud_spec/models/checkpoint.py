@@ -17,6 +17,7 @@ from ..decoding.processors import UNPROCESSED, LogitsProcessing
 from ..errors import UserError, library_errors, one_line
 from .families import FAMILIES
 from .image import NO_PICTURES, ImageSpec
+from .tokenizer import Tokenizer, load_tokenizer
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
@@ -58,6 +59,9 @@ _PREPROCESSING = {
 }
 
 
+# What an older config.json omits, as transformers fills it in: the rows by family, the image token.
+_ROWS = {"qwen2_vl": 152064, "qwen2_5_vl": 152064, "qwen3_vl": 151936}
+_IMAGE_ID = 151655
 PICTURE_IDS = "video_token_id", "vision_start_token_id", "vision_end_token_id"  # in config.json
 
 
@@ -80,7 +84,7 @@ class CheckpointFiles:
     to its logits as a target.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     preprocessing: ImagePreprocessing
     chat_template: str | None
     end_ids: tuple[int, ...]
@@ -107,20 +111,16 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
     )
     if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         raise missing(directory, "tokenizer.json")
-    whole = f"the tokenizer in {directory} cannot be loaded"
-    with library_errors(whole, "fetch its files again"):
-        from transformers import AutoConfig, AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(directory)
-        match config:  # the model behind a server may be of a family unknown to transformers
-            case {"image_token_id": int(image_id), "text_config": {"vocab_size": int(rows)}}:
-                pass
-            case {"vocab_size": int(rows)} if not sees:
-                image_id = -1
-            case _:  # older files omit values that equal transformers' defaults
-                parsed = AutoConfig.from_pretrained(directory)
-                image_id = int(parsed.image_token_id) if sees else -1
-                rows = int(parsed.get_text_config().vocab_size)
+    with library_errors(f"the tokenizer in {directory} cannot be loaded", "fetch its files again"):
+        tokenizer = load_tokenizer(directory, config)
+    text = config.get("text_config") or config
+    rows = text.get("vocab_size", _ROWS.get(config.get("model_type", "")))
+    image_id = config.get("image_token_id", _IMAGE_ID) if sees else -1
+    if not isinstance(rows, int) or not isinstance(image_id, int):
+        raise UserError(
+            f"config.json in {directory} gives vocab_size {rows!r} and image_token_id "
+            f"{image_id!r}, which are no numbers: fetch it again"
+        )
     if sees and tokenizer.convert_ids_to_tokens(image_id) is None:
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "

@@ -79,7 +79,7 @@ class Drafter(Protocol):
     """A draft model with the tokenizer of the target. Its sessions belong to one thread."""
 
     identity: str  # identifies weights and dtype
-    tokenizer: Any  # from transformers, or an object with what ``TextStream`` uses
+    tokenizer: Any  # a ``Tokenizer``, or an object with what ``TextStream`` uses
     tokenizer_digest: bytes  # ``tokenizer.tokenizer_digest``; must equal the target's
     vocabulary: int  # V, the length of its logits
     # Whether its logits allow one token only (all others -inf), so that it cannot draft trees.

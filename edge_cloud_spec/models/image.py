@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -317,3 +317,33 @@ def picture_positions(grid: Grid, merge: int) -> np.ndarray:
     """Rotary positions int64 [3, m] of a picture's tokens, relative to the first."""
     high, wide = grid[1] // merge, grid[2] // merge
     return np.indices((grid[0], high, wide)).reshape(3, -1)
+
+
+def diverse_tokens(count: int, kept: int, likeness: Callable[[], np.ndarray]) -> np.ndarray:
+    """Indices [kept], ascending, of the most diverse of ``count`` image tokens; ``likeness`` makes
+    the cosines [count, count] between their features.
+
+    DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175): maximizes the least cosine distance
+    between two kept tokens, greedily. ValueError: there are fewer tokens.
+    """
+    if not 0 < kept <= count:
+        raise ValueError(f"{kept} of {count} tokens cannot be kept")
+    if kept == count:
+        return np.arange(count)
+    cosines = likeness()
+    taken = [int(cosines.sum(axis=1).argmin())]
+    nearest = cosines[
+        taken[0]
+    ].copy()  # [count]: similarity to the most similar of the taken tokens
+    while len(taken) < kept:
+        nearest[taken[-1]] = np.inf
+        taken.append(int(nearest.argmin()))
+        np.maximum(nearest, cosines[taken[-1]], out=nearest)
+    return np.sort(np.asarray(taken))
+
+
+def cosines_of(features: np.ndarray) -> np.ndarray:
+    """The cosines [m, m] between features [m, E]."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    unit = features / np.maximum(lengths, 1e-12)
+    return np.asarray(unit @ unit.T)

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..decoding.digest import common_prefix
@@ -33,14 +32,18 @@ from ..errors import UserError
 from ..lru_cache import LruCache
 from .checkpoint import CheckpointFiles, checkpoint_files, weights_digest
 from .drafter import OnLayer
-from .image import picture_of, picture_positions, picture_spans, positions_of
+from .image import (
+    cosines_of,
+    diverse_tokens,
+    picture_of,
+    picture_positions,
+    picture_spans,
+    positions_of,
+)
 from .llama_process import SEQUENCES, Edit, Failure, Loaded
-from .passes.target_rows import DeviceRows, on_host
 from .processor import Processor
 from .prompt import Prompt, PromptImage
-from .session import ALL_ROWS
 from .tokenizer import tokens_of
-from .vlm import diverse_tokens
 
 LOAD_S = 600.0  # for gigabytes from a card
 PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
@@ -265,7 +268,7 @@ class LlamaSession:
         positions, _ = positions_of(ids, grids, drafter.image_id, merge)
         self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
         self.prompt_rows = len(self._rows)
-        self._nodes, self._logits = TokenTree(), list[DeviceRows]()  # [V] after each node
+        self._nodes, self._logits = TokenTree(), list[NDArray[np.float32]]()  # [V] after each node
         self._sequences: list[int] = []  # of each node; 0: not in the cache
         self._row: NDArray[np.float32] | None = None  # [V] after the prefix
 
@@ -325,7 +328,7 @@ class LlamaSession:
         kept = nodes.subtree(path[-1] if path else -1, keep)
         self._rows += [(token, start + i) for i, token in enumerate(tokens)]
         if path:
-            self._row = on_host(self._logits[path[-1]])
+            self._row = self._logits[path[-1]]
         memory = self._memory
         if path and memory.is_of(self._rows) and self._sequences[path[-1]]:
             memory.copy(0, self._sequences[path[-1]], start)
@@ -349,7 +352,7 @@ class LlamaSession:
                 f"llama.cpp computes {SEQUENCES - 1} nodes in a pass, not {len(tokens)}: take a "
                 "preset of smaller drafts"
             )
-        while not self._fill(ALL_ROWS, on_layer):
+        while not self._fill(self.prompt_rows, on_layer):
             pass
         if len(tokens) > len(memory.free):
             memory.release(self._sequences)
@@ -394,7 +397,7 @@ class LlamaSession:
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """Logits [V] after a node, or after the prefix (-1); may take a pass."""
         if node >= 0:
-            return on_host(self._logits[node])
+            return self._logits[node]
         if self.pending_rows:
             self.grow((), (), on_layer)
         assert self._row is not None
@@ -475,7 +478,8 @@ class LlamaDrafter(Processor):
                 f"the vision part beside {self.memory.process.path} makes {len(rows)} rows of a "
                 f"picture that has {positions.shape[1]}: take the mmproj file of this model"
             )
-        places = diverse_tokens(torch.from_numpy(rows[:, : self._hidden]), kept)
+        features = rows[:, : self._hidden]
+        places = diverse_tokens(len(rows), kept, lambda: cosines_of(features))
         return rows[places], positions[:, places].T
 
 
@@ -511,9 +515,8 @@ def load_llama(
     directory = path.parent
     files = checkpoint_files(directory)
     vision = vision_file(path) if files.reads_pictures else None
-    process = LlamaProcess(
-        path, vision, 0 if device == "cpu" else -1, threads or torch.get_num_threads()
-    )
+    threads = threads or len(os.sched_getaffinity(0))
+    process = LlamaProcess(path, vision, 0 if device == "cpu" else -1, threads)
     loaded = process.start()
     names = [*loaded.tokens, *[None] * len(tokens_of(files.tokenizer))]
     for token, text in enumerate(tokens_of(files.tokenizer)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, check_installed
 from ..options import bounded, chosen, described
 from . import BYTES, EMBEDDED, OPENAI
 from .byte_drafter import ByteDrafter
@@ -85,6 +85,8 @@ def load_drafter(settings: DraftModelSettings) -> Drafter:
         device, quantize = settings.device, settings.quantize
         model = load_llama(path, device=device, quantize=quantize, threads=settings.threads)
     else:
+        what = f"a drafter that is no GGUF file, no openai:URL and not bytes ({path})"
+        check_installed("torch", what)
         from .load import load
 
         model = load(path, **settings.load_options, generation_config="none", check=False)

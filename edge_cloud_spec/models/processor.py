@@ -52,7 +52,7 @@ class Processor:
         self._merge, self._rows = self.preprocessing.spec.merge_size, files.rows
         self.image_id, self.picture_ids = files.image_id, files.picture_ids
         self._logits = files.logits
-        self._image_token: str | None = (
+        self._image_token = (
             None if self.image_id < 0 else self.tokenizer.convert_ids_to_tokens(self.image_id)
         )
         self.vocabulary: int = min(self._rows, len(tokens_of(self.tokenizer)))

@@ -116,10 +116,10 @@ class GrammarCompiler:
         return grammar
 
     def _wrapped(self, end_token: int) -> LLTokenizer:
-        from llguidance.hf import from_tokenizer
+        from llguidance import LLTokenizer
 
         with library_errors(
             "no grammar can be kept with this checkpoint's tokenizer",
             "take one with a tokenizer.json, or decode without a grammar",
         ):
-            return from_tokenizer(self._tokenizer, eos_token=end_token)
+            return LLTokenizer(self._tokenizer.backend_tokenizer.to_str(), eos_token=end_token)

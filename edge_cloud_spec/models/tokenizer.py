@@ -1,10 +1,253 @@
-"""Text to tokens and back, and the digest that identifies a checkpoint's vocabulary."""
+"""Text to tokens and back, and the digest that identifies a checkpoint's vocabulary.
+
+Needs ``tokenizers`` and jinja2 alone; both are imported when a checkpoint is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# The names of special tokens that have a meaning of their own.
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# transformers rebuilds what is of this class: its tokens, cut into words by the class's own rule.
+QWEN = "Qwen2Tokenizer"
+QWEN_FAMILIES = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl")
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_END = "<|endoftext|>"
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer: those methods of transformers' that this package uses, by the same
+    names and with the same results.
+
+    ``special``: the text of special tokens by name; templates read it. ``chat_template``: the
+    default one; None if there is none.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special: Mapping[str, str],
+        chat_template: str | None = None,
+    ) -> None:
+        self.backend_tokenizer, self._special = backend, dict(special)
+        self.chat_template = chat_template
+
+    def __len__(self) -> int:
+        return int(self.backend_tokenizer.get_vocab_size())
+
+    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
+        """``input_ids``: the tokens of a text. Nothing is added to it: templates write all."""
+        return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=False).ids}
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of tokens; incomplete UTF-8 becomes a replacement character."""
+        ids = [int(token) for token in tokens]
+        return self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def get_vocab(self) -> dict[str, int]:
+        """The ids of all tokens, by their text."""
+        return self.backend_tokenizer.get_vocab()
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, tokenizers.AddedToken]:
+        """The added tokens by id, as ``tokenizers`` has them: ``content``, ``special``."""
+        return self.backend_tokenizer.get_added_tokens_decoder()
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text; None if there is none."""
+        return self.convert_tokens_to_ids(self._special.get("eos_token", ""))
+
+    def convert_ids_to_tokens(self, index: int) -> str | None:
+        """The token's text; None for an unused id."""
+        return self.backend_tokenizer.id_to_token(index)
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """The token's id; that of the unknown token, or None, if there is no such token."""
+        found = self.backend_tokenizer.token_to_id(token)
+        unknown = self._special.get("unk_token")
+        if found is None and unknown is not None:
+            return self.backend_tokenizer.token_to_id(unknown)
+        return found
+
+    def apply_chat_template(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        chat_template: str,
+        tokenize: Literal[False],
+        **given: Any,
+    ) -> str:
+        """The text of chat messages; ``given``: further names for the template, such as
+        ``add_generation_prompt``. Raises what the template raises."""
+        from .chat_template import compiled
+
+        names = {"tools": None, "documents": None, **self._special, **given}
+        return compiled(chat_template).render(messages=list(messages), **names)
+
+
+def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a checkpoint's directory, as transformers loads it.
+
+    tokenizer.json is taken as it is written, or cut by the rule of ``QWEN``; without it vocab.json
+    and merges.txt are read by that rule. config: the content of config.json. UserError: a kind that
+    is not implemented; other errors are of damaged files.
+    """
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
+
+    own = _read(directory / "tokenizer_config.json")
+    backend, is_qwen = _backend(directory, own.get("tokenizer_class"), config)
+    written = backend.get_added_tokens_decoder()
+    if is_qwen:
+        backend = _cut_as_qwen(Backend(backend.model), bool(own.get("add_prefix_space")))
+        own = {"unk_token": QWEN_END, "eos_token": QWEN_END, "pad_token": QWEN_END, **own}
+    added = {
+        int(index): AddedToken(**token)
+        for index, token in own.get("added_tokens_decoder", {}).items()
+    }
+    if "added_tokens_decoder" not in own:  # older files
+        own |= _read(directory / "special_tokens_map.json")
+        extra = own.get("extra_special_tokens") or own.get("additional_special_tokens") or []
+        special = {_text(own.get(name)) for name in NAMED} | {_text(each) for each in extra}
+        for content, index in _read(directory / "added_tokens.json").items():
+            is_special = content in special
+            added[index] = AddedToken(content, normalized=not is_special, special=is_special)
+        added |= written
+    by_text = {token.content: token for token in added.values()}
+    named, others = _special_tokens(own, by_text)
+    for token in added.values():
+        token.special = token.special or token.content in map(_text, named.values())
+    tokens = [token for _, token in sorted(added.items())]
+    known = {*by_text, *(token.content for token in backend.get_added_tokens_decoder().values())}
+    for new in (*named.values(), *others):
+        if _text(new) not in known:
+            tokens.append(new if isinstance(new, AddedToken) else AddedToken(new, special=True))
+    backend.add_tokens(tokens)
+    if is_qwen:
+        texts = dict.fromkeys(map(_text, (*named.values(), *others)))
+        backend.add_tokens([AddedToken(text, special=True) for text in texts])
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(own.get("split_special_tokens"))
+    special_texts = {name: _text(token) for name, token in named.items()}
+    return Tokenizer(backend, special_texts, _chat_template(directory, own))
+
+
+def _backend(
+    directory: Path, named: object, config: Mapping[str, Any]
+) -> tuple[tokenizers.Tokenizer, bool]:
+    """The tokenizer of its files, and whether it is to be cut by the rule of ``QWEN``."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.models import BPE
+
+    kind = str(named or config.get("tokenizer_class") or "").removesuffix("Fast")
+    family = config.get("model_type")
+    is_qwen = kind == QWEN or family == "qwen2" or (not kind and family in QWEN_FAMILIES)
+    file = directory / "tokenizer.json"
+    if file.is_file():
+        backend = Backend.from_file(str(file))
+        if not isinstance(backend.model, BPE):
+            raise UserError(
+                f"{file} is of the kind {type(backend.model).__name__}, which is not implemented: "
+                "take a model with byte-pair encoding"
+            )
+        return backend, is_qwen
+    if not is_qwen:
+        raise UserError(
+            f"{directory} has vocab.json and no tokenizer.json, which says how {kind or 'it'} cuts "
+            "words: copy it there from the checkpoint"
+        )
+    merges = directory / "merges.txt"
+    if not merges.is_file():
+        raise UserError(f"merges.txt is missing in {directory}: copy it from the checkpoint")
+    return Backend(BPE.from_file(str(directory / "vocab.json"), str(merges))), True
+
+
+def _cut_as_qwen(backend: tokenizers.Tokenizer, add_prefix_space: bool) -> tokenizers.Tokenizer:
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+
+    backend.normalizer, backend.decoder = normalizers.NFC(), decoders.ByteLevel()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False),
+        ]
+    )
+    return backend
+
+
+def _special_tokens(
+    own: Mapping[str, Any], by_text: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Any]]:
+    """The special tokens by name, and those without one; each is a text, or an added token."""
+    from tokenizers import AddedToken
+
+    def token_of(said: Any) -> Any:
+        if isinstance(said, dict):
+            flags = {name: value for name, value in said.items() if name != "__type"}
+            said = AddedToken(**{"special": True, **flags})
+        return said
+
+    extra = own.get("extra_special_tokens") or own.get("additional_special_tokens") or []
+    named = {
+        name: said
+        for name, said in own.items()
+        if name.endswith("_token") and isinstance(said, str | dict)
+    }
+    named |= own.get("model_specific_special_tokens") or {}
+    if isinstance(extra, dict):
+        named, extra = named | extra, []
+    found = {name: token_of(said) for name, said in named.items()}
+    for name in NAMED:
+        if name in found:
+            found[name] = by_text.get(_text(found[name]), found[name])
+    return found, [token_of(said) for said in extra]
+
+
+def _text(token: Any) -> str:
+    if isinstance(token, dict):
+        return str(token.get("content", ""))
+    return "" if token is None else str(getattr(token, "content", token))
+
+
+def _chat_template(directory: Path, own: Mapping[str, Any]) -> str | None:
+    """The default chat template; files of their own go before tokenizer_config.json."""
+    files = [directory / "chat_template.jinja"]
+    named = {file.stem: file for file in files if file.is_file()}
+    named |= {f.stem: f for f in (directory / "additional_chat_templates").glob("*.jinja")}
+    if named:
+        default = named.get("chat_template", named.get("default"))
+        return default.read_text("utf-8") if default else None
+    template = own.get("chat_template")
+    if isinstance(template, list):
+        template = {each["name"]: each["template"] for each in template}
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none."""
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text("utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name} is not a JSON object")
+    return content
 
 
 def tokens_of(tokenizer: Any) -> list[str | None]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..lru_cache import LruCache
 from .cache import KeyValueCache, PrefixStore, PromptPart, prompt_parts
 from .checkpoint import CheckpointFiles
-from .image import picture_positions, picture_spans, positions_of
+from .image import diverse_tokens, picture_positions, picture_spans, positions_of
 from .kv_memory import MB, KvMemory
 from .passes.target_rows import DeviceRows
 from .passes.transformer import Transformer
@@ -22,31 +22,15 @@ from .processor import Processor
 from .prompt import Prompt, PromptImage
 from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Session, forward_together
 
-
-def diverse_tokens(features: Tensor, count: int) -> NDArray[np.int64]:
-    """Indices [count], ascending, of the most diverse image tokens in features [m, E].
-
-    DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175): maximizes the least cosine distance
-    between two kept tokens, greedily. ValueError: there are fewer tokens.
-    """
-    if not 0 < count <= len(features):
-        raise ValueError(f"{count} of {len(features)} tokens cannot be kept")
-    if count == len(features):
-        return np.arange(count)
-    unit = torch.nn.functional.normalize(features.float(), dim=1)
-    likeness = (unit @ unit.T).cpu().numpy()  # [m, m]
-    taken = [int(likeness.sum(axis=1).argmin())]
-    nearest = likeness[taken[0]].copy()  # [m]: similarity to the most similar of the taken tokens
-    while len(taken) < count:
-        nearest[taken[-1]] = np.inf
-        taken.append(int(nearest.argmin()))
-        np.maximum(nearest, likeness[taken[-1]], out=nearest)
-    return np.sort(np.asarray(taken))
-
-
 CPU_KV_BYTES = 2048 * MB
 ENCODED = 16  # pictures whose features are kept: a conversation that is read anew needs several
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
+
+
+def _cosines(features: Tensor) -> NDArray[np.float32]:
+    """The cosines [m, m] between features [m, E], computed where they are."""
+    unit = torch.nn.functional.normalize(features.float(), dim=1)
+    return (unit @ unit.T).cpu().numpy()
 
 
 def _whole(features: Tensor | Sequence[Tensor]) -> Tensor:
@@ -163,7 +147,7 @@ class Vlm(Processor):
         encoded = self._image_features(pixels, grid, return_dict=True)
         features = _whole(encoded.pooler_output)
         deep = getattr(encoded, "deepstack_features", None) or ()
-        places = diverse_tokens(features, kept)
+        places = diverse_tokens(len(features), kept, lambda: _cosines(features))
         rows = torch.from_numpy(places).to(device)
         return EncodedPicture(
             features[rows],

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
 from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
-from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import TRACEBACKS, UserError
 from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
@@ -60,6 +59,9 @@ from .decision_loop import (
     Paused,
     StopAnswering,
 )
+
+if TYPE_CHECKING:
+    from ..edge.picture_decoder import PictureDecoder  # with gRPC, which a drafter node never uses
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.2  # s; longest delay of a decision that is due by time

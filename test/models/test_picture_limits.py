@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -16,9 +18,9 @@ from helpers.checkpoints import (
 )
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.image import PictureLimits
+from edge_cloud_spec.models.image import PictureLimits, cosines_of, diverse_tokens
 from edge_cloud_spec.models.prompt import Prompt
-from edge_cloud_spec.models.vlm import Vlm, diverse_tokens
+from edge_cloud_spec.models.vlm import Vlm, _cosines
 
 TOKENS = [5, 90, 33]
 RESIZED, PRUNED = PictureLimits(max_pixels=2048), PictureLimits(max_image_tokens=5)
@@ -112,9 +114,13 @@ def test_of_equal_tokens_one_stays() -> None:
     kinds = rng.normal(size=(6, 32))
     which = np.concatenate([rng.permutation(6), rng.integers(0, 6, 60)])
     loud = rng.uniform(0.5, 2.0, (66, 1))  # lengths do not count
-    features = torch.from_numpy((kinds[which] * loud).astype(np.float32))
-    assert set(which[diverse_tokens(features, 6)]) == set(range(6))
-    assert diverse_tokens(features, 66).tolist() == list(range(66))
-    for count in (0, 67):
-        with pytest.raises(ValueError, match="cannot be kept"):
-            diverse_tokens(features, count)
+    features = (kinds[which] * loud).astype(np.float32)
+    in_torch = _cosines(torch.from_numpy(features))
+    assert np.abs(cosines_of(features) - in_torch).max() < 1e-6, "on a robot without torch"
+    for cosines in (cosines_of(features), in_torch):
+        kept = partial(diverse_tokens, 66, likeness=lambda cosines=cosines: cosines)
+        assert set(which[kept(6)]) == set(range(6))
+        assert kept(66).tolist() == list(range(66))
+        for count in (0, 67):
+            with pytest.raises(ValueError, match="cannot be kept"):
+                kept(count)

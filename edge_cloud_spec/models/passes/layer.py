@@ -78,7 +78,7 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
 def _torchao_config(kind: str, group: int = GROUP) -> Any:
     """torchao's configuration of a quantization; UserError: torchao is missing, or does not support
     it."""
-    remedy = "pip install torchao, of the version in requirements/base.txt"
+    remedy = "pip install torchao, of the version in requirements/transformers.txt"
     with library_errors(f"quantization {kind} needs torchao", remedy):
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rclpy.node import Node
@@ -239,7 +238,9 @@ class RunInfo:
 
 @cache
 def versions() -> str:
-    """The versions of this package, torch and transformers."""
+    """The versions of this package, and of torch and transformers where they are installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = [f"edge_cloud_spec {__version__}"]
     for name in ("torch", "transformers"):
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Diagnostics:
         )
         node.declare_parameter("hardware_id", "", about)
         self._console = HealthConsole()
-        self._instance = secrets.token_hex(4)
+        self._instance = os.urandom(4).hex()
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", RELIABLE)
 
     def report(self, health: Callable[[], Health]) -> None:

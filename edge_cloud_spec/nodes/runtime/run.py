@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -19,11 +19,13 @@ from rclpy.signals import SignalHandlerOptions
 from ...errors import CANNOT_START, TRACEBACKS, UserError, sentence
 from ...signals import SignalEvent, signals_as_event
 from .heartbeat import CHECK_S, Pulse, watch
-from .managed_node import ManagedNode
 from .parameters import refuse_unknown_parameters
 from .parent import end_with_launch, leave
 from .qos import STEADY
 from .transport import udp_alone
+
+if TYPE_CHECKING:
+    from .managed_node import ManagedNode
 
 EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch kills after 4.8
 
@@ -54,7 +56,7 @@ def spin(make: Callable[[], Node]) -> NoReturn:
             with udp_alone():
                 _init()
                 node = make()
-            if not isinstance(node, ManagedNode):  # which does this when it is configured
+            if _managed(node) is None:  # which does this when it is configured
                 refuse_unknown_parameters(node)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -100,9 +102,10 @@ class _Service(threading.Thread):
 
     def run(self) -> None:
         node, stop = self._node, self._stop_event
-        if isinstance(node, ManagedNode) and node.autostart and not stop.is_set():
+        managed = _managed(node)
+        if managed is not None and managed.autostart and not stop.is_set():
             try:
-                node.bring_up()
+                managed.bring_up()
             except UserError as error:
                 if not stop.is_set():  # else that is why
                     print(f"error: {error}", file=sys.stderr, flush=True)
@@ -127,6 +130,11 @@ class _Service(threading.Thread):
         self.join(1.0)  # together less than EXIT_TIMEOUT
         if self.is_alive() and getattr(self._node, "in_transition", False):
             os._exit(self.status)
+
+
+def _managed(node: Node) -> ManagedNode | None:
+    """The node, if it is a managed one. Others do without rclpy's lifecycle, and its 5 MB."""
+    return cast("ManagedNode", node) if hasattr(node, "bring_up") else None
 
 
 def _exit_after(stop: SignalEvent) -> None:

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import rclpy
 
@@ -41,6 +40,8 @@ def udp_alone() -> Iterator[None]:
     if local:  # where rmw_fastrtps adds shared memory to any profile; this one has the same peers
         os.environ[RANGE] = "SYSTEM_DEFAULT"
         os.environ.pop(LOCALHOST_ONLY, None)
+    if peers:
+        from tempfile import NamedTemporaryFile  # rarely needed, and a megabyte
     with NamedTemporaryFile("w", suffix=".xml") if peers else profile.open() as file:
         if peers:
             locators = "".join(PEER.format(_address(peer)) for peer in peers.split(";") if peer)
