@@ -24,6 +24,7 @@ from edge_cloud_spec.lab.bench.judge import (
     judge,
     replaced_motions,
 )
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 WORDS = ("", "action:", " turn", " left", " right", " small", ";")
@@ -59,7 +60,7 @@ def run(**changes: Any) -> list[Event]:
         *moving,
         BaseMotion(100.2, True),
         BaseCommand(100.5, False),
-        Reported(100.51, "nav_status", "idle r 3 done"),
+        Reported(100.51, "nav_status", "the action is done", NavigatorStatus("idle", "r")),
         BaseMotion(100.6, True),
         BaseMotion(100.8, False),
     ]

@@ -31,6 +31,7 @@ from random import Random
 
 import numpy as np
 from fuzz import Broken, rarely
+from helpers.drill import read_as
 from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 from helpers.lidar import hidden, scan_of
 
@@ -57,7 +58,7 @@ from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, FOLLOWING, GoalStatus
+from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
@@ -302,6 +303,7 @@ class Scene:
             stops=rarely(random, 0.03, (0, stops + 1, stops - 1, 2**63), stops),
             camera_offset=told[1],
         )
+        (words,) = read_as(CLAUSES, words)
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
@@ -314,6 +316,7 @@ class Scene:
         first = replace(words, text=words.text[:cut], finished=False)
         verified = rarely(random, 0.1, [not words.verified], words.verified)
         second = replace(words, text=words.text[cut:], position=4, verified=verified)
+        first, second = read_as(CLAUSES, first, second)
         faults = [first], [second, first], [first, first, second], [first, second, second]
         self._pieces = list(rarely(random, 0.25, faults, [first, second]))
         return self._pieces.pop(0)
@@ -704,6 +707,7 @@ def episode(seed: str, events: int) -> Counter[str]:
             checker.set(event, navigator.configure(event, scene.now), scene.now)
         else:
             checker.saw(event, navigator.on(event, scene.now), scene.now)
-        waiting = navigator.status.detail == AWAITS_INSTRUCTION
+        status = navigator.status
+        waiting = (status.state, status.code) == ("stopped", NavCode.RELEASED)
         scene.heard(navigator.stops, waiting, navigator.moving, checker.velocity)
     return checker.counts

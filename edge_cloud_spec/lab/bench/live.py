@@ -25,7 +25,7 @@ from rclpy.qos import QoSProfile
 from rclpy.time import Time
 from std_msgs.msg import String
 
-from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
+from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavAction, VerifiedTokens
 
 from ...bringup.graph import GraphSettings, Value, command, graph
 from ...bringup.processes import Processes
@@ -33,7 +33,9 @@ from ...bringup.running_graph import free_address, free_domain, is_serving
 from ...edge.link.state import LinkReport
 from ...errors import UserError
 from ...models import EMBEDDED
+from ...nav.answer import CLAUSES
 from ...nav.status import UNKNOWN, GoalStatus, NavigatorStatus
+from ...nodes.nav_messages import to_reading
 from ...nodes.runtime.node_thread import NodeThread
 from ...nodes.runtime.qos import DECODE, RELIABLE
 from ...nodes.topics import TOPICS
@@ -240,7 +242,8 @@ class Watch:
     def answer(self, request: str, text: str) -> VerifiedTokens:
         """A forged message: a complete verified answer to the last instruction, on a current
         frame."""
-        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
+        said = to_reading(CLAUSES.read(text))
+        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1], **said)
         message.verified = message.finished = True
         message.goal_id = self.instruction_status.goal_id
         message.instruction = self.instruction
@@ -250,7 +253,7 @@ class Watch:
 
     def _on_nav_status(self, at: float, message: Any) -> None:
         self.nav_status = NavigatorStatus.read(message)
-        self._line(at, "nav_status", str(self.nav_status))
+        self._line(at, "nav_status", str(self.nav_status), self.nav_status)
 
     def _on_instruction_status(self, at: float, message: Any) -> None:
         self.instruction_status = GoalStatus.read(message)
@@ -259,9 +262,11 @@ class Watch:
     def _on_link_state(self, at: float, message: Any) -> None:
         self._line(at, "link_state", str(LinkReport.read(message)))
 
-    def _line(self, at: float, topic: str, text: str) -> None:
+    def _line(
+        self, at: float, topic: str, text: str, status: NavigatorStatus | None = None
+    ) -> None:
         self.lines[topic] = text
-        self.note(Reported(at, topic, text))
+        self.note(Reported(at, topic, text, status))
 
     # Messages
 
@@ -287,7 +292,7 @@ class Watch:
             stamp_of(message),
             Time.from_msg(message.expiry).nanoseconds / 1e9,
             message.verified,
-            message.action != NavCommand.STOP,
+            message.action.verb != NavAction.STOP,
         )
         self.note(self.last_command)
 

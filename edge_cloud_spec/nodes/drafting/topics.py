@@ -36,6 +36,7 @@ from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
 from ...wire.messages import ClientMessage, DraftMessage
 from ..bridge_messages import from_topic, to_draft, to_request
+from ..nav_messages import to_reading
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
 from ..runtime.subscription_thread import SubscriptionThread
 
@@ -124,6 +125,7 @@ class DrafterTopics:
             finished=words.finished,
             finish_reason=words.finish_reason,
             camera_clock_offset=words.camera_offset,
+            **to_reading(words.reading),
         )
         message.header.stamp = Time(nanoseconds=words.stamp).to_msg()
         self._verified_tokens.publish(message)
