@@ -35,7 +35,7 @@ from helpers.drill import read_as
 from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 from helpers.lidar import hidden, scan_of
 
-from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.nav.answer import CLAUSES, SEARCH, STOP, Action, Reading
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -65,6 +65,19 @@ INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go
 ODD = ("", "  ", "\x00", "x" * 501)
 ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
 TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
+ODD_READINGS = (  # of a drafter that lies
+    *(
+        Reading(Action("move", way, amount=far), 1)
+        for way, far in (("forward", 1e308), ("backward", 9.9))
+    ),
+    *(Reading(Action("turn", "left", amount=far), 1) for far in (1e308, 5e-324, 720.0)),
+    *(
+        Reading(SEARCH, 10**9, "it is none"),
+        Reading(STOP, 0, "it is none"),
+        Reading(SEARCH),
+        Reading(),
+    ),
+)
 SOURCES = "camera", "base", "lidar"  # each with a clock of its own
 FAULTY = (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.9, 1.9)
 SURELY = 0.3  # m/s that move every base
@@ -304,6 +317,7 @@ class Scene:
             camera_offset=told[1],
         )
         (words,) = read_as(CLAUSES, words)
+        words = replace(words, reading=rarely(random, 0.05, ODD_READINGS, words.reading))
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
@@ -553,6 +567,11 @@ class Checker:
         decision = self._decisions[effect.request]
         if effect.action.verb == "stop":
             return
+        size, steps = effect.goal, self.settings.steps
+        small = abs(size.distance) <= steps.move_large + SLACK
+        turn = max(steps.turn_large, abs(steps.search))
+        small &= abs(math.degrees(size.angle)) <= turn + SLACK
+        self._require(small, f"{size}, which is more than the largest step")
         before, used = self._step, (0.0, 0.0)
         if before is not None:
             both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
