@@ -317,7 +317,8 @@ class Scene:
             camera_offset=told[1],
         )
         (words,) = read_as(CLAUSES, words)
-        words = replace(words, reading=rarely(random, 0.05, ODD_READINGS, words.reading))
+        odd = rarely(Random(words.stamp), 0.02, ODD_READINGS, words.reading)
+        words = replace(words, reading=odd)
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
