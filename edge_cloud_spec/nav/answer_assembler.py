@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from ..wire.messages import ABORTED, COMPLETE, TIMEOUT
 from .answer import STOP, Action
 from .events import Words
 
 REMEMBERED = 64  # earlier requests whose words are still recognized
 MAX_CHARACTERS = 20_000  # characters of one answer
-_FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
+_WHY_NONE = {TIMEOUT: "no answer from the cloud", ABORTED: "the decision was called off"}
 SAME_FRAME = 0.01  # s; differences between two messages' times of one frame
 FUTURE = 0.5  # s by which a frame's stamp may be in the future
 
@@ -89,8 +90,8 @@ class AnswerAssembler:
         if reading.settled:
             return _settle(answer, reading.action, reading.problem)
         if words.finished or len(text) > MAX_CHARACTERS:
-            why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
-            if not text and words.finish_reason not in ("", "end", "length"):
+            why = _WHY_NONE.get(words.finish_reason, f"no decision ({words.finish_reason})")
+            if not text and words.finish_reason not in ("", *COMPLETE):
                 return _settle(answer, None, why, failed=True)
             return _settle(answer, None, f"{text[:80]!r} ends without an action")
         return None

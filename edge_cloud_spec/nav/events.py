@@ -13,8 +13,6 @@ from .motion import Goal
 from .pose import Pose, Velocity
 from .status import GoalStatus, NavigatorStatus
 
-ENDED = "end"  # finish reason of an answer that the model ended
-
 
 @dataclass(frozen=True)
 class Words:
@@ -40,7 +38,7 @@ class Words:
     instruction: str = ""  # of that goal, for people
     stops: int = 0
     camera_offset: float = 0.0
-    finish_reason: str = ""  # of the last words: end, length, aborted, or a fault's code
+    finish_reason: str = ""  # of the last words: a code of wire.messages, or a fault's
     answer: str = ""
     reading: Reading = NOTHING_READ
 

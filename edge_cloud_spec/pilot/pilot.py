@@ -28,7 +28,6 @@ from ..models.tokenizer import TextStream
 from ..nav.answer import CLAUSES, Action, Dialect
 from ..nav.clock_offset import SourceClock
 from ..nav.events import (
-    ENDED,
     Announce,
     Instruction,
     Odometry,
@@ -46,6 +45,7 @@ from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
 from ..throttle import Reports
+from ..wire.messages import ABORTED, END, FAILED
 from .decision_loop import (
     FULL,
     SAME_PICTURE,
@@ -422,7 +422,7 @@ class Pilot:
 
         def say(tokens: tuple[int, ...], verified: bool, finish_reason: str = "") -> None:
             nonlocal said
-            ended = finish_reason == ENDED
+            ended = finish_reason == END
             text, reading = stream.add(tokens, ended=ended), said.reading
             said = replace(
                 said,
@@ -441,7 +441,7 @@ class Pilot:
             say(emit.tokens, emit.verified)
             self.hear(Answered(said.reading.action))
 
-        reason = "failed"
+        reason = FAILED
         try:
             self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
             alone = self.decides_alone
@@ -496,7 +496,7 @@ def _first_words(decide: Decide) -> Words:
 
 
 def _ended(decide: Decide, outcome: Outcome, action: Action | None) -> Ended:
-    if outcome.reason == "aborted":
+    if outcome.reason == ABORTED:
         return Ended(abandoned=True)
     problem = ""
     if not outcome.completed:

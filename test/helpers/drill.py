@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
-from edge_cloud_spec.nav.events import ENDED, Drive, Effect, Event, Instruction, Report, Tick, Words
+from edge_cloud_spec.nav.events import Drive, Effect, Event, Instruction, Report, Tick, Words
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
+from edge_cloud_spec.wire.messages import END
 
 FORWARD = "action: move forward large;"
 
@@ -35,7 +36,7 @@ def read_as(dialect: Dialect, *pieces: Words) -> list[Words]:
     answer, told = "", []
     for piece in pieces:
         answer += piece.text
-        reading = dialect.read(answer, piece.finish_reason == ENDED)
+        reading = dialect.read(answer, piece.finish_reason == END)
         told.append(replace(piece, answer=answer, reading=reading))
     return told
 

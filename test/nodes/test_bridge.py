@@ -252,7 +252,7 @@ def ask(hearer: Hearer, request: str = "a") -> None:
 def test_a_verifier_whose_model_hangs_is_lost_though_it_can_be_connected_to(cloud: Cloud) -> None:
     """It answers health checks; a decode under way gets no answer."""
     release = threading.Event()
-    with running_bridge(cloud=cloud.address, reply_deadline=0.2) as hearer:
+    with running_bridge(cloud=cloud.address, late_after=0.2) as hearer:
         hearer.until(lambda: hearer.now("cloud"))
         receive: Any = cloud.worker.receive
 

@@ -20,7 +20,7 @@ from ...wire.codec import encode_server, fault_of
 from ...wire.frames import MAX_STAMPED, Head, echo_of, kind_of, server_head, with_sent
 from ...wire.messages import MOVED, PROTOCOL, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
-from ..reply_deadline import spread
+from ..reply_timeout import spread
 from .probe import SILENT, TLS, diagnosis
 from .route import UNREACHABLE_S, ClientSettings, Place, Route
 

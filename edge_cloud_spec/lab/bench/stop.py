@@ -26,6 +26,7 @@ from ...bringup.graph import GraphSettings
 from ...errors import UserError
 from ...nav.status import FAILED, IDLE, STOPPED, UNKNOWN, GoalStatus
 from ...nodes.runtime.qos import DECODE
+from ...wire.messages import ABORTED
 from ..harness.random_checkpoint import TINY, make_pair
 from . import bare
 from .command import Options, Row
@@ -152,7 +153,7 @@ class _EStop:
             wait_for(lambda: watch.nav_status.state == "stopped", "the navigator reports the stop")
             wait_for(lambda: request in watch.stats, "the decode's end")  # noqa: B023
             stats = watch.stats[request]
-            if moving and stats.finish_reason == "aborted" and stats.rounds:
+            if moving and stats.finish_reason == ABORTED and stats.rounds:
                 return took, echoed
         raise UserError("no decode was under way when the stop came; is the machine too busy?")
 
