@@ -308,7 +308,8 @@ class Navigator:
             return self._refuse(settled, problem)
         if settled.action.verb == "stop":
             return self._stop(settled, now)
-        if self.odometer.moved_away(self._frame_time(settled).at, _turns(settled.action)):
+        turned = BEND if settled.action.verb == "move" else FAR
+        if self.odometer.moved_away(self._frame_time(settled).at, turned):
             return self._give_way(settled)
         return self._start(settled, settled.action, now)
 
@@ -576,8 +577,3 @@ def _idle(
     detail: str, code: NavCode = NavCode.NONE, action: Action | None = None
 ) -> NavigatorStatus:
     return NavigatorStatus("idle", detail=detail, code=code, action=action)
-
-
-def _turns(action: Action) -> float:
-    """Radians that a base may have turned since the frame of an action, at most."""
-    return BEND if action.verb == "move" else FAR

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from helpers.drill import read_as
@@ -16,6 +17,7 @@ from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.nav import answer
 from edge_cloud_spec.nav.answer import (
     CLAUSES,
+    Action,
     Dialect,
     every_action,
     parse_action,
@@ -49,6 +51,27 @@ exact = st.sampled_from(sorted(EXACT))
 @given(st.one_of(around, st.tuples(around, exact, around).map("".join)))
 def test_no_text_but_the_exact_actions_is_an_action(text: str) -> None:
     assert (parse_action(text) is not None) == (text in EXACT)
+
+
+FIELDS = st.sampled_from(["", "move", "turn", "stop", "left", "forward", "small", "large", "fly"])
+AMOUNTS = st.one_of(st.floats(), st.sampled_from([0.0, 0.25, 30.0]))
+
+
+@given(FIELDS, FIELDS, FIELDS, AMOUNTS)
+def test_a_message_holds_an_action_or_none_or_is_refused(
+    verb: str, direction: str, size: str, amount: float
+) -> None:
+    fields = {"verb": verb, "direction": direction, "size": size, "amount": amount}
+    said = Action(**fields)
+    measured = replace(said, amount=0.0, size="small") in every_action() and not size
+    try:
+        read = Action.read(SimpleNamespace(**fields))
+    except ValueError as error:
+        assert "is no action" in str(error)
+        assert said not in every_action() and not (measured and 0.0 < amount < math.inf)
+        return
+    assert read == (None if said == Action("") else said)
+    assert read is None or read in every_action() or (measured and 0.0 < amount < math.inf)
 
 
 DIALECTS = (CLAUSES, replace(CLAUSES, thinks_until="</think>"), load_dialect("uni_navid"))

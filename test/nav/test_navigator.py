@@ -16,8 +16,12 @@ from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
     Halt,
+    Report,
+    Show,
 )
 from edge_cloud_spec.nav.motion import Limits, goal_of
+from edge_cloud_spec.nav.performer import Performer
+from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
@@ -86,6 +90,24 @@ def test_a_status_is_read_back_from_its_message() -> None:
     ):
         with pytest.raises(ValueError, match="is no"):
             NavigatorStatus.read(SimpleNamespace(**{**stopped.fields, **wrong}))
+
+
+def test_whoever_has_the_base_commands_are_watched_and_what_is_told_comes_in_its_order() -> None:
+    """The watchdog hears of a command before the base, whose driver may hang."""
+    now, done = 0.0, list[object]()
+    watchdog = Watchdog(lambda repeat: None, 0.5, lambda: now)
+    watched = lambda: watchdog.due(1.5)  # noqa: E731
+
+    def command(velocity: Velocity) -> None:
+        assert watched() and not watchdog.due(1.4)
+        done.append(velocity)
+
+    performer = Performer(command, lambda: done.append("stands"), done.append, watchdog)
+    told, ahead = Report("it is slow"), Velocity(0.3)
+    performer.carry_out([told, Drive(ahead, 1.0), Show(NavigatorStatus("moving"))])
+    assert watched() and done == [told, ahead, Show(NavigatorStatus("moving"))]
+    performer.carry_out([Halt()])
+    assert not watched() and done[3:] == ["stands"]
 
 
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
