@@ -17,14 +17,7 @@ with imports():
     from rclpy.executors import ExternalShutdownException
     from rclpy.node import Node
 
-    from edge_cloud_spec.msg import NavCommand, VerifiedTokens
-
-NAMES = {
-    NavCommand.STOP: "stop",
-    NavCommand.MOVE: "move",
-    NavCommand.TURN: "turn",
-    NavCommand.SEARCH: "search",
-}
+    from edge_cloud_spec.msg import NavAction, NavCommand, VerifiedTokens
 
 
 class DecisionWatcher(Node):
@@ -47,12 +40,12 @@ class DecisionWatcher(Node):
 
     def _on_command(self, message: NavCommand) -> None:
         """An action is complete, often before its answer: the robot begins to move, or stops."""
-        size = f"{message.magnitude:+.2f} m"  # forward is positive
-        if message.action in (NavCommand.TURN, NavCommand.SEARCH):
+        verb, size = message.action.verb, f"{message.magnitude:+.2f} m"  # forward is positive
+        if verb in (NavAction.TURN, NavAction.SEARCH):
             size = f"{math.degrees(message.magnitude):+.0f} degrees"  # left is positive
-        elif message.action == NavCommand.STOP:
+        elif verb == NavAction.STOP:
             size = ""
-        print(f"{message.request_id} {NAMES[message.action]} {size}".rstrip(), flush=True)
+        print(f"{message.request_id} {verb} {size}".rstrip(), flush=True)
 
 
 def main() -> None:

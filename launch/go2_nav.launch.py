@@ -36,6 +36,7 @@ from edge_cloud_spec.bringup.launch_arguments import (
 )
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nodes.runtime.parent import ENDS_WITH_LAUNCH
+from edge_cloud_spec.wire.channel import check_free
 
 LINES = 30  # of a process's output that are kept to be quoted
 EXIT_S = "4.0"  # for SIGINT, before SIGTERM; a node that cannot close ends by force after 3 s
@@ -124,6 +125,8 @@ def _start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     wanted = graph(settings)
     specs = installed(wanted, _executable)
     missing = [spec.package for spec in wanted if spec not in specs]
+    if settings.starts_verifier:
+        check_free(settings.address)
     processes = _Graph(settings)
     return [
         LogInfo(msg="drive: {}: {}".format(*settings.driving)),

@@ -52,7 +52,6 @@ NODES = (  # those that a parameter file may name
     "robot_state_publisher",
 )
 
-READERS = ("drafter", "navigator")  # of answers
 
 Value = bool | int | float | str
 
@@ -223,14 +222,8 @@ class GraphSettings:
 
     @property
     def dialect_name(self) -> str:
-        """The dialect of drafter, navigator and verifier; empty: the default."""
-        drafter, navigator = (self._in_file(node, "dialect", "") for node in READERS)
-        if not self.dialect and drafter and navigator and drafter != navigator:
-            raise UserError(
-                f"{self.parameter_file}: the drafter's dialect is {drafter}, the navigator's "
-                f"{navigator}; give both the same"
-            )
-        return self.dialect or drafter or navigator
+        """The dialect of drafter and verifier; empty: the default."""
+        return self.dialect or self._in_file("drafter", "dialect", "")
 
     @property
     def driving(self) -> tuple[str, str]:
@@ -323,11 +316,10 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     if settings.starts_verifier:
         link["startup"] = MODEL_LOADS_S
     specs.append(_node("cloud_bridge", settings, cloud=settings.address, **_given(link)))
-    reading = _given({"dialect": settings.dialect_name})
     lidars = _given({f"obstacles.{source}": getattr(settings, source) for source in SOURCES})
     given = settings.given("navigator")
     guarded = {} if "guarded" in given else {"guarded": True}
-    navigator = _node("navigator", settings, drive=driving, **guarded, **reading, **lidars)
+    navigator = _node("navigator", settings, drive=driving, **guarded, **lidars)
     specs.append(replace(navigator, role=Role.NEEDED))
     output = {n: v for n, v in given.items() if n.startswith("output.") or n == "base_frame"}
     specs.append(_node("stop_guard", settings, **output))
@@ -336,8 +328,9 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         "model.path": settings.drafter,
         "model.tokenizer": settings.tokenizer,
         "model.name": settings.model,
+        "dialect": settings.dialect_name,
     }
-    specs.append(_node("drafter", settings, **_given(drafting), **taught, **reading))
+    specs.append(_node("drafter", settings, **_given(drafting), **taught))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
     if settings.record:

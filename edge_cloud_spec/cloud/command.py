@@ -21,12 +21,13 @@ from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from ..models.prompt import ORDERS
 from ..nav.answer import CLAUSES_FORM, Dialect
 from ..options import add_options, bounded, chosen, described, from_options
+from ..wire.channel import check_free
 from ..wire.secret_files import read_tokens
 from .model_thread.limits import WorkerLimits
 from .model_thread.worker import Worker
 from .serving.access import server_credentials
 from .serving.logs import set_up_logging
-from .serving.server import ServerSettings, check_free, serve
+from .serving.server import ServerSettings, serve
 
 log = logging.getLogger(__name__)
 

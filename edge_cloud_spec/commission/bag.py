@@ -8,13 +8,13 @@ from pathlib import Path
 from ..errors import UserError
 from ..nav.pose import pose_of, wrap
 from ..nodes.drafting.camera import TYPES, encode_frame
+from ..nodes.endpoints import TWISTS
 from ..observe.bag import Bag, topic_of
 from ..observe.run_log import seconds_of
 from .camera import frame_of
 from .figures import SILENT, TrialMeasurements, is_still
 
 ODOMETRY = ("nav_msgs/msg/Odometry",)
-COMMANDS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 SILENCE = 0.3  # s without commands, after which it is told nothing
 
 
@@ -26,7 +26,7 @@ def recording_of(
     topics = {
         "odom": topic_of(bag.topics, odom, ODOMETRY, "--odom"),
         "camera": topic_of(bag.topics, camera, TYPES.values(), "--camera"),
-        "cmd_vel": topic_of(bag.topics, cmd_vel, COMMANDS, "--cmd-vel"),
+        "cmd_vel": topic_of(bag.topics, cmd_vel, TWISTS, "--cmd-vel"),
     }
     commanded, yaw, problem = math.inf, 0.0, ""
     for received, name, message in bag.read(topics):

@@ -15,7 +15,10 @@ from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.transitions import OutOfTurn
 from ..history import History
 from ..wire.messages import (
+    ABORTED,
+    CUT,
     PROTOCOL,
+    TIMEOUT,
     UNKNOWN_HISTORY,
     Fault,
     Open,
@@ -31,7 +34,6 @@ from ..wire.messages import (
 from .draft_planner import DEFAULTS, PlannerSettings
 from .events import (
     ANSWERED,
-    CUT,
     Abort,
     Cut,
     Drafted,
@@ -50,7 +52,7 @@ from .events import (
     Unusable,
 )
 from .measures import DecodeStats, Measures
-from .reply_deadline import ReplyDeadline
+from .reply_timeout import ReplyTimeout
 from .rounds import Mode, Rounds
 
 MAX_LOST = 16  # lost sessions without a new token between, after which the decode ends
@@ -83,7 +85,7 @@ class EdgeDecoder:
         self._opening = opening
         self._histories = list(histories)
         self._preset = preset
-        self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
+        self._deadline = ReplyTimeout(reply_timeout, opening.nonce)
         # Tokens verified when the decode was last opened again, None: never.
         self._handed_over: int | None = None
         self._lost = 0  # sessions lost since the last token
@@ -164,7 +166,7 @@ class EdgeDecoder:
             case LinkUp(moved):
                 return self._on_link_up(moved, now)
             case Abort(reason):
-                return self._rounds.close("aborted", reason)
+                return self._rounds.close(ABORTED, reason)
             case Cut():
                 return self._rounds.close(CUT)
             case Unusable(text):
@@ -176,7 +178,7 @@ class EdgeDecoder:
 
     def _on_time_passed(self, now: float) -> list[Effect]:
         if self._deadline.is_over(now):
-            return self._rounds.close("timeout", self._deadline.why)
+            return self._rounds.close(TIMEOUT, self._deadline.why)
         return self._reopen(now) if self._deadline.retries(now) else []
 
     def _on_link_up(self, moved: bool, now: float) -> list[Effect]:

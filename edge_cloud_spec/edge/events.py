@@ -13,9 +13,8 @@ from typing import Protocol
 from ..decoding.shape import Branch
 from ..models.draft_model import Drafted as Drafted
 from ..wire.codec import encode_server
-from ..wire.messages import COMPLETE, ClientMessage, Fault, ServerMessage
+from ..wire.messages import COMPLETE, CUT, ClientMessage, Fault, ServerMessage
 
-CUT = "cut"  # reason of a decode that the robot ended, having enough of an answer
 ANSWERED = (*COMPLETE, CUT)  # reasons of decodes with an answer
 MAX_WAITING = 32 * 2**20  # unread bytes of the cloud's messages per decode
 LEAST_BYTES = 4096  # the least size counted per message
@@ -150,7 +149,8 @@ class Emit:
 
 @dataclass(frozen=True)
 class Finish:
-    """The decode is over. ``reason``: end, length, cut, aborted, or an error's name.
+    """The decode is over. ``reason``: a code, of ``wire.messages`` or of a fault; ``text``: why,
+    for people.
 
     ``retry_after_s``: when a cloud without room may be asked again; else 0.
     """

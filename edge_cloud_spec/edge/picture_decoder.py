@@ -25,9 +25,9 @@ from ..models.load_drafter import DraftModelSettings, load_drafter
 from ..models.prompt import Request
 from ..models.tokenizer import TextStream
 from ..nav.answer import CLAUSES_FORM
-from ..nav.events import ENDED
 from ..presets import load_preset
 from ..wire.channel import DEFAULT_ADDRESS
+from ..wire.messages import END
 from .client import ClientSettings, VerifierClient
 from .draft_planner import DEFAULTS, PlannerSettings
 from .events import Abort, Emit, Inbox
@@ -145,7 +145,7 @@ class PictureDecoder(AbstractContextManager["PictureDecoder"]):
         )
         if not outcome.completed:
             raise UserError(outcome.text or outcome.reason)
-        ended = outcome.reason == ENDED
+        ended = outcome.reason == END
         on_words(text.add((), ended=ended))
         action = self.dialect.action_of(text.text, ended)
         self.answer = Answer(text.text, str(action or ""), outcome)

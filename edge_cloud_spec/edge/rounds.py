@@ -21,6 +21,8 @@ from ..decoding.token_distribution import TokenDistribution
 from ..decoding.transitions import Transitions, follow_table
 from ..decoding.verified_answer import VerifiedAnswer
 from ..wire.messages import (
+    END,
+    LENGTH,
     Close,
     DraftMessage,
     Generate,
@@ -45,7 +47,7 @@ from .draft_planner import DraftPlan, DraftsNothing, PlannerSettings, planner_of
 from .drafts import Drafts
 from .events import Drafted, Effect, Emit, Finish, PromptReady, Send
 from .measures import DecodeStats, Measures, Stopwatch
-from .reply_deadline import ReplyDeadline
+from .reply_timeout import ReplyTimeout
 
 MAX_EARLY = 64  # stored verdicts that arrived before an earlier one
 MAX_DIVERGED = 3  # verdicts on another draft than the robot's, after which the decode ends
@@ -79,7 +81,33 @@ class Trigger(Enum):
     ROW_RECEIVED = "all of P came"
 
 
-# The next mode. A trigger that is not listed is refused.
+# How modes and triggers work together
+#
+# An answer grows by verdicts alone, and each verdict names the prefix that it extends. So at any
+# time one position is open, and one of two sides says what is tested there: the robot by a draft,
+# or the server by generating. The mode is what is known of that; which draft is wanted, sent or
+# awaited stands in `request` and `Drafts`, and a mode has no part in it. Links break and come
+# back without a trigger: what was sent is sent again, and the same side goes on.
+#
+# Two questions make up a mode.
+#
+# Has the draft model read the prompt? READING and LISTENING say no, by who generates meanwhile.
+# PROMPT_READ answers it once. PROMPT_REPLACED (the cloud makes another prompt than the robot did)
+# asks it again from anywhere: drafts and the open request are of the old prompt, and go.
+#
+# Who leads? A robot that leads asks the server to generate by one message, and it does, from the
+# prefix that the message names (SERVER_GENERATES). The way back takes two steps, since a server
+# that generates does not wait: its verdicts are under way while the robot's draft goes up. So
+# DRAFT_SENT leads from FOLLOWING to JOINING, where verdicts on what the server generated still
+# count, and only DRAFT_JUDGED, of the robot's own draft, says that the server now waits: LEADING.
+# A verdict of the other kind that comes to a robot that leads says that it does not yet: JOINING
+# again.
+#
+# RESAMPLING is the one mode in which no verdict is taken: the robot draws the open position's
+# token itself, so it does not know its own prefix before all of P has come. What arrives is kept.
+#
+# A row has what can happen there. A trigger that it lacks is a peer's mistake, or ours: the
+# decode ends with a sentence, whatever the rest of the state.
 TRANSITIONS: Transitions[Mode, Trigger] = {
     Mode.READING: {
         Trigger.PROMPT_READ: Mode.LEADING,
@@ -140,7 +168,7 @@ class Rounds:
         random_source: RandomSource,
         measures: Measures,
         stats: DecodeStats,
-        deadline: ReplyDeadline,
+        deadline: ReplyTimeout,
         planner: PlannerSettings,
     ) -> None:
         self.mode = Mode.READING
@@ -318,7 +346,7 @@ class Rounds:
         if rejection is not None:
             return self._resample(rejection, now)
         if self.answer.room <= 0:
-            return self.close("length")
+            return self.close(LENGTH)
         if request is not None and isinstance(request.message, Generate):
             effects = self._let_generate(now)
         else:
@@ -427,9 +455,9 @@ class Rounds:
         answer.resample(token)
         emit = Emit(position, (token,), verified=True)
         if token in answer.end_tokens:
-            return [emit, *self.close("end")]
+            return [emit, *self.close(END)]
         if answer.room <= 0:
-            return [emit, *self.close("length")]
+            return [emit, *self.close(LENGTH)]
         return [emit, *self._draft(now)]
 
     def on_row(self, message: RowMessage, now: float) -> list[Effect]:
@@ -508,7 +536,7 @@ class Rounds:
         self.answer.extend(tokens)
         ended = self.answer.tokens[-1] in self.answer.end_tokens
         if ended or self.answer.room <= 0:
-            return [emit, Finish("end" if ended else "length")]
+            return [emit, Finish(END if ended else LENGTH)]
         return [emit, *(self._draft(now) if done else [])]
 
     def _sends_early(self, prefix: Prefix, part: FinishedDraft, now: float) -> bool:

@@ -29,7 +29,7 @@ from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens, log
 from ..nav.answer import CLAUSES_FORM, GRAMMARS
 from ..options import Bounded, chosen, described
 from ..wire.codec import decode_server
-from ..wire.messages import Open, Opened, WireError, spec_digest
+from ..wire.messages import TIMEOUT, Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
 from .draft_planner import PlannerSettings
 from .events import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
 OURS = "clauses"  # the dialect of a specification without one
-OUT_OF_REACH = ("timeout", "link_failed", "tls", "overloaded")  # temporary failures
+OUT_OF_REACH = (TIMEOUT, "link_failed", "tls", "overloaded")  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
 ALL_ROWS = 1 << 30  # more rows than any prompt has

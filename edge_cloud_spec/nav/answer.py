@@ -8,11 +8,12 @@ whatever follows. An answer in another dialect is read only when it has ended.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
+from typing import Any
 
 from ..errors import UserError
 from ..history import NO_HISTORY, HistorySpec
@@ -42,6 +43,23 @@ class Action:
         amount = f"{self.amount:g} {unit}" if self.amount else ""
         return " ".join(word for word in (self.verb, self.direction, self.size, amount) if word)
 
+    @classmethod
+    def read(cls, message: Any) -> Action | None:
+        """Read a NavAction message; None if it holds none. Raises ValueError for an invalid one."""
+        action = cls(message.verb, message.direction, message.size, message.amount)
+        if action == NO_ACTION:
+            return None
+        measured = not action.size and 0.0 < action.amount < math.inf
+        if measured and action.direction in _DIRECTIONS.get(action.verb, ()):
+            return action
+        if action not in every_action():
+            raise ValueError(f"{_shortened(str(action))} is no action")
+        return action
+
+
+NO_ACTION = Action("")  # as a message without an action has it
+SEARCH, STOP = Action("search"), Action("stop")
+
 
 def every_action() -> tuple[Action, ...]:
     """All actions of the default dialect."""
@@ -51,7 +69,7 @@ def every_action() -> tuple[Action, ...]:
         for direction in directions
         for size in SIZES
     )
-    return (*sized, Action("search"), Action("stop"))
+    return (*sized, SEARCH, STOP)
 
 
 _BY_WORDS = {str(action): action for action in every_action()}
@@ -75,6 +93,28 @@ def parse_action(text: str) -> Action | None:
 
 class NotAnAction(ValueError):
     """The text cannot become an answer with an action; nothing may move."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an answer says, as far as its words are known.
+
+    ``action`` is None until it is complete, and never changes then. ``end``: how many characters
+    of the answer belong to it and what comes before; without an action, all. ``problem``: why no
+    action can follow any more; empty if one can, or is there.
+    """
+
+    action: Action | None = None
+    end: int = 0
+    problem: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether further words change nothing."""
+        return self.action is not None or bool(self.problem)
+
+
+NOTHING_READ = Reading()
 
 
 def _shortened(text: str) -> str:
@@ -136,28 +176,21 @@ class Dialect:
 
     # Parsing
 
-    def read(self, text: str, ended: bool = False) -> Action | None:
-        """The action of ``text``, the verified words so far; None until it is complete.
+    def read(self, text: str, ended: bool = False) -> Reading:
+        """What ``text``, the verified words so far, says; call it where words are verified.
 
         ``ended``: the model ended the answer there. Everything up to the action must match, so that
-        an error message that contains an action has none. More text never changes a complete
-        action. In other dialects than ours an answer is parsed once it has ended, and never if it
-        was cut off. Raises NotAnAction if no action can follow any more.
+        an error message that contains an action has none. In other dialects than ours an answer is
+        parsed once it has ended, and never if it was cut off.
         """
-        return self._find(text, ended)[0]
+        try:
+            return Reading(*self._find(text, ended))
+        except NotAnAction as problem:
+            return Reading(None, len(text), str(problem))
 
     def action_of(self, text: str, ended: bool = False) -> Action | None:
         """The action of a complete answer; None if it has none."""
-        try:
-            return self.read(text, ended)
-        except NotAnAction:
-            return None
-
-    def decided(self, text: str) -> str:
-        """An answer's words up to its action, which are the same whenever it was cut behind it."""
-        with suppress(NotAnAction):
-            return text[: self._find(text)[1]]
-        return text
+        return self.read(text, ended).action
 
     def _find(self, text: str, ended: bool = False) -> tuple[Action | None, int]:
         """The action, and the length of the text up to its end; else None, and the whole length."""
@@ -260,5 +293,5 @@ def pattern_of(phrase: str) -> str:
 
 
 CLAUSES = Dialect()
-read_answer, action_of, answer_grammar = CLAUSES.read, CLAUSES.action_of, CLAUSES.grammar
+action_of, answer_grammar = CLAUSES.action_of, CLAUSES.grammar
 """The same in our own dialect."""

@@ -1,17 +1,17 @@
-"""Assembles verified words into answers, in order, and decides which request counts."""
+"""Checks that the words of an answer come in order and whole, and which request counts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from .answer import CLAUSES, Action, Dialect, NotAnAction
-from .events import ENDED, Words
+from ..wire.messages import ABORTED, COMPLETE, TIMEOUT
+from .answer import STOP, Action
+from .events import Words
 
-STOP = Action("stop")
 REMEMBERED = 64  # earlier requests whose words are still recognized
 MAX_CHARACTERS = 20_000  # characters of one answer
-_FAILED = {"timeout": "no answer from the cloud", "aborted": "the decision was called off"}
+_WHY_NONE = {TIMEOUT: "no answer from the cloud", ABORTED: "the decision was called off"}
 SAME_FRAME = 0.01  # s; differences between two messages' times of one frame
 FUTURE = 0.5  # s by which a frame's stamp may be in the future
 
@@ -38,13 +38,12 @@ class _Answer:
     first: Words
     frame_time: float
     next: int = 0
-    text: str = ""
     verified: bool = True
     settled: bool = False
 
 
 class AnswerAssembler:
-    """Assembles the words of each request; drops and counts late, repeated and misplaced ones.
+    """Takes the words of each request; drops and counts late, repeated and misplaced ones.
 
     Of a request on an older frame, or one that has been replaced, only a ``stop`` counts. Frames
     are ordered by their stamps, which no offset of the camera's clock changes. A stamp in the
@@ -53,7 +52,6 @@ class AnswerAssembler:
     """
 
     def __init__(self) -> None:
-        self.dialect: Dialect = CLAUSES
         self.counts: Counter[str] = Counter(stale=0, repeated=0, out_of_order=0)
         self._answers: dict[str, _Answer] = {}
         self._newest, self._taken = "", float("-inf")
@@ -88,18 +86,14 @@ class AnswerAssembler:
         answer.verified &= words.verified
         if answer.settled:
             return None
-        answer.text += words.text
-        try:
-            action = self.dialect.read(answer.text, words.finish_reason == ENDED)
-        except NotAnAction as problem:
-            return _settle(answer, None, str(problem))
-        if action is not None:
-            return _settle(answer, action, "")
-        if words.finished or len(answer.text) > MAX_CHARACTERS:
-            why = _FAILED.get(words.finish_reason, f"no decision ({words.finish_reason})")
-            if not answer.text and words.finish_reason not in ("", "end", "length"):
+        reading, text = words.reading, words.answer
+        if reading.settled:
+            return _settle(answer, reading.action, reading.problem)
+        if words.finished or len(text) > MAX_CHARACTERS:
+            why = _WHY_NONE.get(words.finish_reason, f"no decision ({words.finish_reason})")
+            if not text and words.finish_reason not in ("", *COMPLETE):
                 return _settle(answer, None, why, failed=True)
-            return _settle(answer, None, f"{answer.text[:80]!r} ends without an action")
+            return _settle(answer, None, f"{text[:80]!r} ends without an action")
         return None
 
 

@@ -8,23 +8,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .answer import Action
+from .answer import NOTHING_READ, Action, Reading
 from .motion import Goal
 from .pose import Pose, Velocity
 from .status import GoalStatus, NavigatorStatus
 
-ENDED = "end"  # finish reason of an answer that the model ended
-
 
 @dataclass(frozen=True)
 class Words:
-    """A piece of an answer, as a verdict added it.
+    """A piece of an answer, as a verdict added it, and the action in the answer so far.
 
     ``position`` of its ``tokens`` counts from the prompt's end; ``stamp`` is the camera frame's, in
     nanoseconds of ROS time, and ``age`` the seconds since then at arrival. ``goal_id`` names the
     instruction that the answer is for, and ``stops`` is the navigator's count of stops that the
     drafter had received before the frame came. ``camera_offset``: how far the camera's stamps are
     ahead of this computer's clock, s, measured where its frames arrive (``camera_clock``).
+    ``reading``: what ``answer``, all text so far, says; the texts themselves are for people.
     """
 
     request: str
@@ -39,8 +38,9 @@ class Words:
     instruction: str = ""  # of that goal, for people
     stops: int = 0
     camera_offset: float = 0.0
-    finish_reason: str = ""  # of the last words: end, length, aborted, or a fault's code
-    answer: str = ""  # all text so far
+    finish_reason: str = ""  # of the last words: a code of wire.messages, or a fault's
+    answer: str = ""
+    reading: Reading = NOTHING_READ
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..instruction import normalized
 from ..options import Bounded, bounded
-from .answer import Action
+from .answer import SEARCH, Action
 from .motion import Steps
 from .status import (
     DONE,
@@ -26,8 +26,6 @@ from .status import (
     NavCode,
     NavigatorStatus,
 )
-
-SEARCH = str(Action("search"))
 
 
 def frames_all_around(search: float) -> int:
@@ -84,7 +82,7 @@ class Mission:
     @property
     def why(self) -> str:
         """Why its decisions move nothing; empty if they do."""
-        refused = f"the navigator refused it: {self._detail}" if self._refused > 1 else ""
+        refused = f"the navigator {self._detail}" if self._refused > 1 else ""
         return self.trouble or refused
 
     def begin(self, request: str) -> None:
@@ -127,7 +125,7 @@ class Mission:
             if before is not None and before.request != status.request:
                 # A replaced motion has neither arrived nor failed.
                 self._unsettled.discard(before.request)
-                self._decisions += before.detail != status.detail  # but counts as carried out
+                self._decisions += before.action != status.action  # but counts as carried out
         elif status.state == "stopped":
             self._searched = self._blocked = 0  # after a stop the robot may have been carried away
         elif status.code is NavCode.DONE or (before and before.request == status.request):
@@ -135,7 +133,7 @@ class Mission:
         elif status.code is NavCode.REFUSED and status.request in self._unsettled:
             self._unsettled.remove(status.request)
             self._refused += 1
-            self._detail = status.why
+            self._detail = status.detail
 
     def _settle(self, status: NavigatorStatus) -> None:
         """Count a motion that is over."""
@@ -145,10 +143,10 @@ class Mission:
         if status.code is NavCode.STOP:  # no motion; the decision itself ends the mission
             return
         self._decisions += 1
-        self._detail = status.why
+        self._detail = status.detail
         if status.code is NavCode.DONE:
             self._blocked = 0
-            self._searched = self._searched + 1 if status.why == SEARCH else 0
+            self._searched = self._searched + 1 if status.action == SEARCH else 0
         elif status.code is NavCode.BLOCKED:
             self._blocked += 1  # else the motion was given up, as without odometry
 
@@ -169,7 +167,7 @@ class Mission:
         return end
 
     def _end(self, settings: MissionSettings, now: float, trouble: str) -> GoalStatus | None:
-        after = "; the last: "
+        last = "; the last"
         if self._found:
             return self.status(DONE)
         if self._searched >= settings.search_frames:
@@ -177,17 +175,17 @@ class Mission:
             return self.status("not_found", why)
         blocked_for = now - self._free_at
         if self._blocked >= settings.blocked_after and blocked_for >= settings.blocked_seconds:
-            why = f"{self._blocked} motions in a row did not arrive{after}{self._detail}"
+            why = f"{self._blocked} motions in a row did not arrive{last} was {self._detail}"
             return self.status("blocked", why)
         if self._failed >= settings.failed_after:
-            why = f"{self._failed} decisions in a row failed{after}{self.trouble}"
+            why = f"{self._failed} decisions in a row failed{last}: {self.trouble}"
         elif self._refused >= settings.failed_after:
-            why = f"the navigator refused {self._refused} decisions in a row{after}{self._detail}"
+            why = f"{self._refused} decisions in a row moved nothing{last} was {self._detail}"
         elif self._decisions >= settings.max_decisions:
             why = f"not reached after {self._decisions} decisions"
         elif now - self._begun_at >= settings.max_seconds:
             why = f"not reached after {now - self._begun_at:.0f} s"
-            why += after + trouble if trouble else ""
+            why += f"{last}: {trouble}" if trouble else ""
         else:
             return None
         return self.status("given_up", why)

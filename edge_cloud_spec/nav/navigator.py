@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UserError
 from ..instruction import check_instruction, is_stop, normalized
-from .answer import Action, Dialect
+from .answer import Action
 from .answer_assembler import FUTURE, AnswerAssembler, Settled
 from .clock_offset import FARTHEST_CLOCK, camera_clock, clock_problem
 from .events import (
@@ -49,6 +49,7 @@ from .pose import STILL, Pose, wrap
 from .settings import CONTINUOUS, NavigatorSettings
 from .status import (
     E_STOP,
+    E_STOP_ON,
     FOLLOWING,
     IMPLAUSIBLE,
     INSTRUCTION,
@@ -74,6 +75,7 @@ SHARE = 0.75
 RESTS = (0.06, 0.1)  # m/s, rad/s; a slower body neither blurs nor tilts pictures
 REST_S = 0.5  # s that a decision made standing waits for rest, at most
 DRIFTS = (0.1, math.radians(6))  # more than so many m or rad
+RELEASED = NavigatorStatus("idle", detail="released", code=NavCode.RELEASED)
 AGREE = "look at the signs, axes and units of both, then press and release e_stop to try again"
 
 
@@ -117,6 +119,10 @@ class RunningMotion:
     expiry: float
     closed_loop: bool
     look_at: float
+
+    def status(self, state: str) -> NavigatorStatus:
+        """What is published while it runs."""
+        return NavigatorStatus(state, detail=str(self.action), action=self.action)
 
 
 class Navigator:
@@ -162,7 +168,8 @@ class Navigator:
         # Of the last decisions, s from the frame to the verified action.
         self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._given = Drive(STILL, 0.0)  # the latest command
-        self._resting = ("", -math.inf)  # the detail to publish once the base rests, and since when
+        # What to publish once the base rests, and since when.
+        self._resting = (RELEASED, -math.inf)
         self._drifts = False  # whether it was reported that the base moves by itself
         self._set_off = -math.inf  # when the robot last started from standing
         self._here = Pose()  # the pose at the last tick
@@ -189,10 +196,6 @@ class Navigator:
         """Whether a motion runs."""
         return self._run is not None
 
-    def read_in(self, dialect: Dialect) -> None:
-        """Parse answers in this dialect from now on."""
-        self._assembler.dialect = dialect
-
     def configure(self, settings: NavigatorSettings, now: float) -> list[Effect]:
         """Use other settings; a motion or decision that began under the old ones ends."""
         if settings == self.settings:
@@ -202,7 +205,7 @@ class Navigator:
         self._plausibility.forget()
         self.stop_latch.release(IMPLAUSIBLE, now)
         if self._run is None:
-            return self._show(self.status.state, self.status.detail)
+            return self._show(self.status)
         ended = self._end(f"gave up {self._run.action}: the parameters were changed")
         return self._noted(ended, now)
 
@@ -228,7 +231,7 @@ class Navigator:
             case Words():
                 return self._hear(event, now)
             case EStop(on):
-                return self._latch(E_STOP, NavCode.E_STOP.value if on else "", now)
+                return self._latch(E_STOP, E_STOP_ON if on else "", now)
             case Hold(why, cause):
                 return self._latch(cause, why, now)
             case Instruction(text):
@@ -253,32 +256,32 @@ class Navigator:
         self._completed = None
         effects: list[Effect] = []
         if self._run is not None and not followed:
-            effects = self._end("", "another instruction came")
+            effects = self._end("", _idle("another instruction came"))
         try:
             check_instruction(text)
         except UserError:
             # The drafter reports why it does not follow it, so the waiting continues.
             return effects
-        released = "idle", "released"
-        same = self.status.state, self.status.detail
-        return effects + self._show(
-            *(released if self.stop_latch.instruct(now, followed) else same)
-        )
+        released = self.stop_latch.instruct(now, followed)
+        return effects + self._show(RELEASED if released else self.status)
 
     def _latch(self, cause: str, why: str, now: float) -> list[Effect]:
         if why:
             self._run = None
             self.stop_latch.stop(cause, why, now)
-            return [Halt(), *self._show("stopped")]
+            return [Halt(), *self._show(self.status)]
         if self.stop_latch.release(cause, now):
             self.stop_latch.release(IMPLAUSIBLE, now)  # somebody has seen to it
-            return self._show("idle", "released")
+            return self._show(RELEASED)
         return []
 
-    def _show(self, state: str, detail: str = "") -> list[Effect]:
+    def _show(self, status: NavigatorStatus) -> list[Effect]:
+        """Publish this status, or why nothing may move, if it is news."""
         if self.stop_latch.why:
-            state, detail = "stopped", self.stop_latch.why
-        status = NavigatorStatus(state, self._latest, detail, self.stops)
+            status = NavigatorStatus(
+                "stopped", detail=self.stop_latch.why, code=self.stop_latch.code
+            )
+        status = replace(status, request=self._latest, stops=self.stops)
         if status == self.status:
             return []
         self.status = status
@@ -305,20 +308,27 @@ class Navigator:
             return self._refuse(settled, problem)
         if settled.action.verb == "stop":
             return self._stop(settled, now)
+        turned = BEND if settled.action.verb == "move" else FAR
+        if self.odometer.moved_away(self._frame_time(settled).at, turned):
+            return self._give_way(settled)
         return self._start(settled, settled.action, now)
 
     def _refuse(self, settled: Settled, problem: str) -> list[Effect]:
-        """Refuse an action. A current motion continues, unless the next action would be out of
-        reach: then the robot stops, and decides again standing."""
+        """Refuse an action; a current motion continues."""
         self._refused["refused"] += 1
         why = f"request {settled.words.request} moves nothing: {problem}"
         report: list[Effect] = [] if settled.failed else [Report(why)]  # the drafter says it then
-        if self._run is not None and problem != MOVED_AWAY:
-            return [*report, *self._show(self.status.state, str(self._run.action))]
+        if self._run is not None:
+            return [*report, *self._show(self._run.status(self.status.state))]
+        if settled.failed:
+            return self._show(_idle(problem))
+        return [*report, *self._show(_idle(f"refused: {problem}", NavCode.REFUSED))]
+
+    def _give_way(self, settled: Settled) -> list[Effect]:
+        """Refuse an action that is out of reach: the robot stops, and decides again standing."""
         halt: list[Effect] = [] if self._run is None else [Halt()]
         self._run = None
-        detail = problem if settled.failed else NavCode.REFUSED.of(problem)
-        return [*halt, *report, *self._show("idle", detail)]
+        return [*halt, *self._refuse(settled, MOVED_AWAY)]
 
     def _stop(self, settled: Settled, now: float) -> list[Effect]:
         """Carry out the action ``stop``: the motion ends, and the instruction is done if the frame
@@ -327,11 +337,8 @@ class Navigator:
         if self._is_followed(goal_id) and settled.words.stops == self.stops:
             self._completed = goal_id
         self._run = None
-        return [
-            Halt(),
-            self._announce(settled, Goal(), 0.0),
-            *self._show("idle", NavCode.STOP.value),
-        ]
+        stop = _idle("stop", NavCode.STOP)
+        return [Halt(), self._announce(settled, Goal(), 0.0), *self._show(stop)]
 
     def _is_followed(self, goal_id: str) -> bool:
         """Whether this goal belongs to the latest instruction; true if there was none. The drafter
@@ -366,13 +373,12 @@ class Navigator:
             return (
                 "its frame is from before the robot was stopped, released, instructed or set anew"
             )
-        moves = settled.action is not None and settled.action.verb == "move"
         path, _, turn = self._used_since(frame, now)
         on_the_move = self._run is not None or path > LEFT[0] or turn > LEFT[1]
         driven = self._commanded.driven_since(frame.taken, now)
         if on_the_move and driven > YOUNG:
             return f"its frame is from {driven:.1f} s of driving ago"
-        return self.odometer.lost_since(frame.at, now, BEND if moves else FAR, on_the_move)
+        return self.odometer.lost_since(frame.at, now, on_the_move)
 
     def _start(self, settled: Settled, action: Action, now: float) -> list[Effect]:
         settings, limits = self.settings, self.settings.limits
@@ -388,7 +394,7 @@ class Navigator:
         anchor = self.odometer.track.at(frame.at) if closed_loop else None
         motion = Motion(goal, limits, now, pose, anchor, self._commanded.driven, used)
         if not motion.in_reach:
-            return self._refuse(settled, MOVED_AWAY)
+            return self._give_way(settled)
         # Its own deadline is earlier, unless it must wait for overdue odometry.
         expiry = now + settings.command_lifetime
         look_at = math.inf
@@ -402,7 +408,7 @@ class Navigator:
         if before is None or before.action != action:
             self._made, self._here = 0.0, pose or Pose()
         announce = self._announce(settled, goal, expiry - now)
-        effects = [announce, *self._show("moving", str(action))]
+        effects = [announce, *self._show(self._run.status("moving"))]
         if action not in (asked, *self._shortened):
             self._shortened.add(action)
             largest = f"the largest step (parameter steps.{action.verb}_large)"
@@ -464,10 +470,10 @@ class Navigator:
         """While nothing is commanded, check whether the base rests, which a decision made standing
         waits for; report a base that moves by itself."""
         effects: list[Effect] = []
-        detail, ended = self._resting
+        rests, ended = self._resting
         waits = self.status.state not in ("idle", "stopped")
         if waits and (now - ended >= REST_S or self.odometer.rests(RESTS)):
-            effects = self._show("idle", detail)
+            effects = self._show(rests)
         effects += self._say_what_is_unseen(now)
         stands = now - self._commanded.changed >= 2 * STANDS_S and self.odometer.locates(now)
         made = self.odometer.track.made_within(STANDS_S) if stands else NOTHING[:2]
@@ -489,8 +495,8 @@ class Navigator:
             return []
         unseen, missing = self.status.state == "stopped", self.obstacles.missing(now)
         if missing:  # the text from when it went missing stays
-            return [] if unseen else self._show("stopped", missing)
-        return self._show("idle", "what is in the way is seen again") if unseen else []
+            return [] if unseen else self._show(NavigatorStatus("stopped", detail=missing))
+        return self._show(_idle("what is in the way is seen again")) if unseen else []
 
     def _go_on(self, run: RunningMotion, now: float) -> list[Effect]:
         if run.closed_loop and not self.odometer.locates(now):
@@ -517,7 +523,7 @@ class Navigator:
             return self._finish(run, BLOCKED, now)
         effects = [drive, *self._count_steps(run)]
         if now >= run.look_at - PERIOD / 2:
-            effects += self._show("ready", str(run.action))
+            effects += self._show(run.status("ready"))
         return effects
 
     def _is_blocked(self, now: float) -> bool:
@@ -536,15 +542,16 @@ class Navigator:
         """End a motion: it has arrived, or there is a ``problem``, of which an obstacle may be the
         reason if it is ``short`` of its goal. The next decision made standing starts once the base
         rests."""
-        detail = NavCode.DONE.of(run.action)
+        ended = _idle(f"done: {run.action}", NavCode.DONE, run.action)
         if problem:
             self._refused["not_arrived"] += 1
             held = short and self._in_way
             problem = f"{run.action}: {self._in_way}" if held else f"{run.action} {problem}"
-            detail = NavCode.BLOCKED.of(problem) if short else problem
+            blocked = _idle(f"blocked: {problem}", NavCode.BLOCKED, run.action)
+            ended = blocked if short else _idle(problem)
         if not run.closed_loop or self.settings.drive == CONTINUOUS:
-            return self._end(problem, detail)
-        self._run, self._resting = None, (detail, now)
+            return self._end(problem, ended)
+        self._run, self._resting = None, (ended, now)
         return [Halt(), Report(problem)] if problem else [Halt()]
 
     def _count_steps(self, run: RunningMotion) -> list[Effect]:
@@ -556,13 +563,17 @@ class Navigator:
         size = abs(goal.angle or goal.distance)
         if not abs(self._made) >= size > 0.0:
             return []
-        self._made, state = math.fmod(self._made, size), self.status.state
-        return [
-            *self._show(state, NavCode.DONE.of(run.action)),
-            *self._show(state, str(run.action)),
-        ]
+        self._made, now = math.fmod(self._made, size), run.status(self.status.state)
+        done = replace(now, detail=f"done: {run.action}", code=NavCode.DONE)
+        return [*self._show(done), *self._show(now)]
 
-    def _end(self, problem: str, detail: str = "") -> list[Effect]:
+    def _end(self, problem: str, ended: NavigatorStatus | None = None) -> list[Effect]:
         self._run = None
         reports: list[Effect] = [Report(problem)] if problem else []
-        return [Halt(), *reports, *self._show("idle", detail or problem)]
+        return [Halt(), *reports, *self._show(ended or _idle(problem))]
+
+
+def _idle(
+    detail: str, code: NavCode = NavCode.NONE, action: Action | None = None
+) -> NavigatorStatus:
+    return NavigatorStatus("idle", detail=detail, code=code, action=action)

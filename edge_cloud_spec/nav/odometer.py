@@ -85,11 +85,11 @@ class Odometer:
             return ""
         return f"odometry comes {1.0 / period:.1f} times a second; {SLOWEST:g} are needed"
 
-    def lost_since(self, time: int, now: float, turned: float, on_the_move: bool) -> str:
-        """Why a step cannot start from the base's pose at ``time``; empty if it can.
+    def lost_since(self, time: int, now: float, on_the_move: bool) -> str:
+        """Why it is not known where the base was at ``time`` (ns); empty if it is.
 
-        ``turned``: rad that the base may have turned since. ``on_the_move``: it may have been
-        moving, so that the same step from another pose would lead elsewhere.
+        ``on_the_move``: it may have been moving, so that the same step from another pose would lead
+        elsewhere.
         """
         if problem := self.problem(now):
             return problem
@@ -98,10 +98,13 @@ class Odometer:
             return problem
         if on_the_move and not (located and self.track.at(time)):
             return "its frame was taken on the move, and it is not known where"
-        metres, radians = self.track.moved_since(time)
-        if metres > AWAY or radians > turned:
-            return MOVED_AWAY
         return ""
+
+    def moved_away(self, time: int, turned: float) -> bool:
+        """Whether a step of the frame of ``time`` (ns) is out of reach from here; ``turned``: rad
+        that the base may have turned since."""
+        metres, radians = self.track.moved_since(time)
+        return metres > AWAY or radians > turned
 
 
 KEPT = 400  # poses, for locating frames

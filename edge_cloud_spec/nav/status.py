@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any
+
+from .answer import NO_ACTION, Action
 
 STATES = ("idle", "ready", "moving", "stopped")  # numbered in NavStatus.msg from 1
 NOBODY = "-"
@@ -18,20 +20,25 @@ def is_request(name: str) -> bool:
     return one_word and name != NOBODY
 
 
-class NavCode(Enum):
-    """What programs go by in a NavStatus: its ``detail`` is this, or begins with it and a colon."""
+class NavCode(IntEnum):
+    """Why the navigator is in its state, for programs; numbered as in NavStatus.msg.
 
-    # A motion that arrived, or not (something may be in the way); a decision that is none.
-    DONE, BLOCKED, REFUSED, STOP = "done", "blocked", "refused", "stop"
-    # It was stopped, and a newer instruction ends that; or ``e_stop`` holds it.
-    RELEASED, TOLD_TO_STOP, E_STOP = "released", "told to stop", "e_stop is on"
+    ``DONE``: the action arrived; ``BLOCKED``: it did not, and something may be in the way.
+    ``REFUSED``: the decision moves nothing; ``STOP``: it was to stop. ``RELEASED``: what held the
+    robot is over; ``TOLD_TO_STOP``: an instruction stopped it (both with the state ``stopped``: a
+    newer instruction ends it). ``E_STOP``: ``e_stop`` holds it. ``REPLAY``: a recording is played,
+    whose pictures do not follow the motion.
+    """
 
-    def of(self, text: object) -> str:
-        """The detail with this code."""
-        return f"{self.value}: {text}"
-
-
-_CODES = {code.value: code for code in NavCode}
+    NONE = 0
+    DONE = 1
+    BLOCKED = 2
+    REFUSED = 3
+    STOP = 4
+    RELEASED = 5
+    TOLD_TO_STOP = 6
+    E_STOP = 7
+    REPLAY = 8
 
 
 @dataclass(frozen=True)
@@ -40,16 +47,19 @@ class NavigatorStatus:
 
     ``idle``: standing still, the next decision may start. ``ready``: still moving, but the next
     decision may start. ``moving``: carrying out an action. ``stopped``: no action is taken until
-    the cause in ``detail`` is removed. ``request`` is the last one that moved the robot or was
-    refused; ``-`` before the first. ``stops`` counts the stops, releases, instructions and changes
-    of settings, from a start that differs for each navigator (``StopLatch``). Raises ValueError for
-    an unknown state, or a request that is not one word.
+    the cause in ``detail``, which is for people, is removed. ``request`` is the last one that moved
+    the robot or was refused; ``-`` before the first. ``stops`` counts the stops, releases,
+    instructions and changes of settings, from a start that differs for each navigator
+    (``StopLatch``). ``code`` says why, for programs; ``action`` is the one that is carried out, or
+    that just ended. Raises ValueError for an unknown state, or a request that is not one word.
     """
 
     state: str
     request: str = NOBODY
     detail: str = ""
     stops: int = 0
+    code: NavCode = NavCode.NONE
+    action: Action | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
@@ -66,16 +76,6 @@ class NavigatorStatus:
         return f"{self.state} {self.detail}".rstrip()
 
     @property
-    def code(self) -> NavCode | None:
-        """What programs go by; None: the detail is for people only."""
-        return _CODES.get(self.detail.partition(": ")[0])
-
-    @property
-    def why(self) -> str:
-        """The detail without its code."""
-        return self.detail if self.code is None else self.detail.partition(": ")[2]
-
-    @property
     def welcomes_decision(self) -> bool:
         """Whether the next decision may start."""
         return self.state in ("idle", "ready")
@@ -90,7 +90,9 @@ class NavigatorStatus:
         """The fields of a NavStatus message, without the header."""
         return {
             "state": 1 + STATES.index(self.state),
+            "code": int(self.code),
             "request_id": self.request,
+            "action": self.action or NO_ACTION,
             "stops": self.stops,
             "detail": self.detail,
         }
@@ -100,7 +102,16 @@ class NavigatorStatus:
         """Read a NavStatus message. Raises ValueError for an invalid one."""
         if not 1 <= message.state <= len(STATES):
             raise ValueError(f"{message.state} is no state of NavStatus")
-        return cls(STATES[message.state - 1], message.request_id, message.detail, message.stops)
+        if message.code not in [*NavCode]:
+            raise ValueError(f"{message.code} is no code of NavStatus")
+        return cls(
+            STATES[message.state - 1],
+            message.request_id,
+            message.detail,
+            message.stops,
+            NavCode(message.code),
+            Action.read(message.action),
+        )
 
 
 FOLLOWING, DONE, FAILED = "following", "done", "failed"
@@ -150,8 +161,8 @@ class GoalStatus:
 
 
 E_STOP, INSTRUCTION, START, IMPLAUSIBLE = "e_stop", "instruction", "start", "implausible"
-AWAITS_INSTRUCTION = "released: publish an instruction to go on"  # NavCode.RELEASED
-TOLD_TO_STOP = NavCode.TOLD_TO_STOP.value
+AWAITS_INSTRUCTION = "released: publish an instruction to go on"
+TOLD_TO_STOP, E_STOP_ON = "told to stop", "e_stop is on"
 
 
 class StopLatch:
@@ -178,8 +189,17 @@ class StopLatch:
         whys = whys or self._causes  # what else holds it says more
         others = "; ".join(why for cause, why in whys.items() if cause != E_STOP)
         if E_STOP in whys:
-            return NavCode.E_STOP.of(others) if others else NavCode.E_STOP.value
+            return f"{E_STOP_ON}: {others}" if others else E_STOP_ON
         return others or (AWAITS_INSTRUCTION if self._awaits else "")
+
+    @property
+    def code(self) -> NavCode:
+        """Why, for programs: only these holds end by a person's release or instruction."""
+        if E_STOP in self._causes:
+            return NavCode.E_STOP
+        if set(self._causes) - {START} == {INSTRUCTION}:
+            return NavCode.TOLD_TO_STOP
+        return NavCode.RELEASED if self._awaits and not self._causes else NavCode.NONE
 
     @property
     def refusal(self) -> str:

@@ -22,8 +22,6 @@ from ..wire.messages import (
     WireError,
 )
 
-MOVED = b"\1"  # the payload of LINK_UP at another verifier, where the robot opens its decode again
-
 _KINDS = {
     Open: DecodeRequest.OPEN,
     Resume: DecodeRequest.RESUME,
@@ -65,8 +63,7 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
     if isinstance(item, LinkLost):
         message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)
     elif isinstance(item, LinkUp):
-        text, payload = ("at another verifier", MOVED) if item.moved else ("", b"")
-        message = Verdict(kind=Verdict.LINK_UP, text=text, payload=payload)
+        message = Verdict(kind=Verdict.LINK_MOVED if item.moved else Verdict.LINK_UP)
     else:
         message = _server_message(item)
         message.payload = item
@@ -77,11 +74,13 @@ def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> V
 
 def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
     """The inverse of ``to_topic``."""
+    if isinstance(message, Verdict):
+        match message.kind:
+            case Verdict.LINK_LOST:
+                return LinkLost(message.text)
+            case Verdict.LINK_UP | Verdict.LINK_MOVED:
+                return LinkUp(moved=message.kind == Verdict.LINK_MOVED)
     payload: bytes = message.payload.tobytes()
-    if isinstance(message, Verdict) and message.kind == Verdict.LINK_LOST:
-        return LinkLost(message.text)
-    if isinstance(message, Verdict) and message.kind == Verdict.LINK_UP:
-        return LinkUp(moved=payload == MOVED)
     return payload
 
 

@@ -41,7 +41,7 @@ class BridgeSettings(ClientSettings):
     """The client's settings, and when the link counts as slow or lost."""
 
     startup: float = bounded(0.0, 0.0, 600.0, "the cloud has so long to appear, s", fixed=True)
-    reply_deadline: float = bounded(2.0, 0.05, 60.0, "s in which an answer is in time", fixed=True)
+    late_after: float = bounded(2.0, 0.05, 60.0, "an answer is late after this long, s", fixed=True)
 
 
 class CloudBridge(ManagedNode):
@@ -67,8 +67,8 @@ class CloudBridge(ManagedNode):
         """Connect, and start to relay."""
         config = self._config.value
         self._client = self.started.enter_context(closing(VerifierClient(config)))
-        first_s = max(config.startup, config.reply_deadline)
-        self._monitor = LinkMonitor(config.reply_deadline, first_s)
+        first_s = max(config.startup, config.late_after)
+        self._monitor = LinkMonitor(config.late_after, first_s)
         self._round_trip_s = 0.0
         self._published: tuple[LinkReport, float] | None = None
         self._found = False

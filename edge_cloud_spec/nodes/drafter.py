@@ -26,6 +26,7 @@ from ..instruction import known_instructions
 from ..models.load_drafter import load_drafter
 from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
+from ..pilot.decision_loop import SAME_PICTURE
 from ..pilot.pilot import Decided, Output, Pilot
 from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
@@ -58,6 +59,7 @@ class DrafterNode(ManagedNode):
         self._pilot.number = self._settings.value.first_decision
         self._run_info = RunInfo(self)
         self._reports = Reports(self.get_logger().error)
+        self._camera_reports = Reports(self.get_logger().error)  # its health has them, too
         self._last_decision: dict[str, object] = {}
         self.hear_e_stop(self._on_e_stop)
 
@@ -161,7 +163,7 @@ class DrafterNode(ManagedNode):
                 jpeg = encode_frame(message)
         except UserError as error:
             problem = str(error)
-            self._reports.add(problem, time.monotonic())
+            self._camera_reports.add(problem, time.monotonic())
         self._see(stamp, jpeg, problem)
 
     def _see(self, stamp: TimeMsg, jpeg: bytes | None, problem: str = "") -> None:
@@ -208,11 +210,12 @@ class DrafterNode(ManagedNode):
         now = time.monotonic()
         topics = topics_of(self, look=self._camera.missing(now))
         clock = self._pilot.camera_clock
-        same = self._pilot.sees_the_same
-        camera = self._camera.health(topics, same, now, clock.offset)
+        camera = self._camera.health(topics, now, clock.offset)
         blind = "" if camera.level in (Level.OK, Level.WARN) else str(camera)
         link = "" if self._pilot.decides_alone else self._topics.link_problem
         self._pilot.tick(blind, self.clock_problem or link)
+        if not blind and self._pilot.sees_the_same:
+            camera = replace(camera, level=Level.ERROR, message=SAME_PICTURE, advice="")
         return drafter_health(
             self._pilot.instruction,
             camera,
@@ -241,7 +244,7 @@ def drafter_health(
     if not alive:
         advice = "see the drafter's log and restart it"
         found.append(Health(Level.ERROR, "the model's thread has ended", advice, check="model"))
-    if problem and problem != camera.message:
+    if problem:
         found.append(Health(Level.ERROR, problem, values={"last problem": problem}))
     return worst_of(found)
 

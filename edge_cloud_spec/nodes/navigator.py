@@ -25,17 +25,12 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
 
-from ..dialects import load_dialect
 from ..health import Health, Level, worst_of
 from ..instruction import is_stop
-from ..nav.answer import CLAUSES_FORM
 from ..nav.events import (
     Announce,
-    Drive,
-    Effect,
     EStop,
     Event,
-    Halt,
     Hold,
     Instruction,
     Odometry,
@@ -46,7 +41,8 @@ from ..nav.events import (
 )
 from ..nav.motion import PERIOD, Goal
 from ..nav.navigator import Navigator
-from ..nav.pose import pose_of
+from ..nav.performer import Performer
+from ..nav.pose import Velocity, pose_of
 from ..nav.settings import NavigatorSettings
 from ..nav.status import E_STOP, IMPLAUSIBLE, START, GoalStatus, NavigatorStatus
 from ..nav.watchdog import REPEATS, Watchdog
@@ -56,6 +52,7 @@ from .base_output import SPORT_TOPIC, Output, OutputSettings, make_output
 from .endpoints import BASE, GUARD, base_and_guard, endpoints_of
 from .health import OUTPUT
 from .lidar import LIDARS, scan_of
+from .nav_messages import reading_of, to_action, to_status
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, EACH_STATE, EVERY_SENDER, LATCHED, RELIABLE, SENSOR_DATA, STEADY
 from .runtime.run import spin
@@ -64,12 +61,6 @@ from .runtime.subscription_thread import SubscriptionThread
 INACTIVE = "the navigator is not active"
 FOUND_S = 5.0  # that base and guard have to be found, before it is said that one is not
 ACTIVE = "active"  # cause of the hold of a navigator that is not
-ACTIONS = {
-    "stop": NavCommand.STOP,
-    "move": NavCommand.MOVE,
-    "turn": NavCommand.TURN,
-    "search": NavCommand.SEARCH,
-}
 TURN_ARROW = 0.5  # m
 
 
@@ -79,7 +70,6 @@ class NodeSettings(NavigatorSettings):
 
     output: OutputSettings = field(default_factory=OutputSettings)
     watchdog: float = bounded(0.5, 0.1, 0.5, "stop this long after a command expired, s", True)
-    dialect: str = described(CLAUSES_FORM, "of the answers, as the drafter's", True)
     base_frame: str = described("base_link", "frame of the base, for stamps and markers", True)
     guarded: bool = described(
         False, "move nothing before a stop guard hears the pulse and can stop the base", True
@@ -114,7 +104,6 @@ class NavigatorNode(ManagedNode):
         """Create the publishers of commands and reports, and the watchdog; raises UserError."""
         settings = self._config.value
         is_stop("")  # reads the stop words: a node that has none does not start
-        dialect = load_dialect(settings.dialect)
         self._base_frame = settings.base_frame
         self._commands = self.create_publisher(NavCommand, "nav_command", RELIABLE)
         self._status = self.create_publisher(NavStatus, "nav_status", LATCHED)
@@ -124,9 +113,9 @@ class NavigatorNode(ManagedNode):
         self._watchdog = Watchdog(output.stop, settings.watchdog)
         with self._lock:
             self._output = output
+            self._performer = Performer(self._command, self._stand, self._tell, self._watchdog)
             self._navigator.configure(settings, time.monotonic())
-            self._navigator.read_in(dialect)
-            self._carry_out(Show(self._navigator.status))
+            self._tell(Show(self._navigator.status))
         self._watchdog.start()
 
     def begin(self) -> None:
@@ -187,6 +176,11 @@ class NavigatorNode(ManagedNode):
 
     def _on_words(self, message: VerifiedTokens) -> None:
         stamp = Time.from_msg(message.header.stamp).nanoseconds
+        try:
+            reading = reading_of(message)
+        except ValueError as error:
+            self._reports.add(f"words were dropped: {error}", time.monotonic())
+            return
         with self._lock:  # before they are made, since their age counts from that moment
             words = Words(
                 request=message.request_id,
@@ -202,6 +196,8 @@ class NavigatorNode(ManagedNode):
                 stops=message.stops,
                 camera_offset=message.camera_clock_offset,
                 finish_reason=message.finish_reason,
+                answer=message.answer,
+                reading=reading,
             )
             self._run(words)
 
@@ -267,8 +263,8 @@ class NavigatorNode(ManagedNode):
         with self._lock:
             if self._output is None:
                 return  # read when it is configured
-            for effect in self._navigator.configure(self._config.value, time.monotonic()):
-                self._carry_out(effect)
+            now = time.monotonic()
+            self._performer.carry_out(self._navigator.configure(self._config.value, now))
             self._run(Hold(f"parameter {why}" if why else ""))
 
     # Effects
@@ -278,41 +274,42 @@ class NavigatorNode(ManagedNode):
             self._run(event)
 
     def _run(self, event: Event) -> None:
-        for effect in self._navigator.on(event, time.monotonic()):
-            self._carry_out(effect)
+        effects = self._navigator.on(event, time.monotonic())
+        if self._output is not None:
+            self._performer.carry_out(effects)
 
-    def _carry_out(self, effect: Effect) -> None:
-        if self._output is None:
-            return
-        match effect:
-            case Drive(velocity):
-                self._repeat = REPEATS
-                self._watchdog.feed(effect.until, effect.stop_by)
-                self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
-                self._output.command(velocity)
-            case Halt():
-                self._output.stop(0)
-                self._pulse.publish(Bool(data=False))
-                self._watchdog.calm()
-                self._repeat = 1
+    def _command(self, velocity: Velocity) -> None:
+        assert self._output is not None
+        self._repeat = REPEATS
+        self._pulse.publish(Bool(data=True))  # first, so that no command goes out unguarded
+        self._output.command(velocity)
+
+    def _stand(self) -> None:
+        assert self._output is not None
+        self._output.stop(0)
+        self._pulse.publish(Bool(data=False))
+        self._repeat = 1
+
+    def _tell(self, told: Show | Report | Announce) -> None:
+        match told:
             case Report(problem):
                 self._reports.add(problem, time.monotonic())
             case Show(status):
-                message = NavStatus(**status.fields)
+                message = to_status(status)
                 message.header.stamp = self.get_clock().now().to_msg()
                 self._status.publish(message)
                 if status.state in ("idle", "stopped"):  # the last action's are removed
                     gone = Marker(ns="action", action=Marker.DELETEALL)
                     self._markers.publish(MarkerArray(markers=[gone]))
             case Announce():
-                self._announce(effect)
+                self._announce(told)
 
     def _announce(self, announce: Announce) -> None:
         goal, now = announce.goal, self.get_clock().now()
         message = NavCommand(
             request_id=announce.request,
             goal_id=announce.goal_id,
-            action=ACTIONS[announce.action.verb],
+            action=to_action(announce.action),
             magnitude=goal.angle or goal.distance,
             expiry=(now + Duration(seconds=announce.lasts)).to_msg(),
             verified=announce.verified,

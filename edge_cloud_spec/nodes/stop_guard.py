@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from std_msgs.msg import Bool
 from ..health import Health, Level
 from ..nav.watchdog import PERIOD, REPEATS
 from ..options import Bounded, bounded, described
-from ..throttle import REPORT_S
+from ..throttle import Reports
 from .base_output import OutputSettings, make_output
 from .health import OUTPUT
 from .runtime.diagnostics import Diagnostics
@@ -27,6 +26,7 @@ from .runtime.parameters import Parameters
 from .runtime.qos import RELIABLE, STEADY
 from .runtime.run import spin
 
+ADVICE = "see the navigator's log, and the machine's load"
 LOOK, LOOK_S = -1, 0.002  # s from the end of the silence to the stop
 
 
@@ -51,14 +51,14 @@ class StopGuardNode(Node):
         """``options``: rclpy's options of a node. Raises UserError."""
         super().__init__("stop_guard", **options)
         settings = Parameters(self, GuardSettings()).start_value()
-        self._settings, self._fired = settings, 0
-        self._fired_at = -math.inf
+        self._settings, self._reports = settings, Reports(self.get_logger().warning)
         self._output = make_output(self, settings.output, settings.base_frame)
         self._repeat = 0  # next of the stop; LOOK before it is said
         self._timer = self.create_timer(settings.silence, self._on_silence, clock=STEADY)
         self._timer.cancel()
         self.create_subscription(Bool, "pulse", self._on_pulse, RELIABLE)
-        Diagnostics(self).report(self._diagnose)
+        self._diagnostics = Diagnostics(self)
+        self._diagnostics.report(self._diagnose)
 
     def _on_pulse(self, moving: Bool) -> None:
         self._timer.cancel()
@@ -76,23 +76,22 @@ class StopGuardNode(Node):
         else:
             self._output.stop(self._repeat)
             self._ring_in(PERIOD)
-        if self._repeat == 0:
-            self._fired += 1
-            self._fired_at = time.monotonic()
+        if self._repeat == 0:  # it is said at once, and after the zeros
+            self._reports.add(
+                "the robot moved and the navigator was silent for "
+                f"{self._settings.silence:g} s: the guard commanded zeros; {ADVICE}",
+                time.monotonic(),
+            )
+            self._diagnostics.show(self._diagnose())
         self._repeat += 1
         if self._repeat == REPEATS:
             self._timer.cancel()
 
     def _diagnose(self) -> Health:
         settings = self._settings
-        values = {"fired": self._fired, OUTPUT: settings.output.text(settings.base_frame)}
-        if time.monotonic() - self._fired_at < REPORT_S:
-            said = (
-                f"the robot moved and the navigator was silent for {settings.silence:g} s: the "
-                "guard commanded zeros"
-            )
-            advice = "see the navigator's log, and the machine's load"
-            return Health(Level.WARN, said, advice, values, check="pulse")
+        values = {"fired": self._reports.count, OUTPUT: settings.output.text(settings.base_frame)}
+        if said := self._reports.recent(time.monotonic()):
+            return Health(Level.WARN, said, values=values)  # without a check: it is logged already
         return Health(Level.OK, "it listens to the navigator's pulse", values=values)
 
     def close(self) -> None:

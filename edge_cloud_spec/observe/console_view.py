@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from ..edge.events import ANSWERED, CUT
+from ..edge.events import ANSWERED
+from ..wire.messages import CUT
 from .decision import (
     ActionStarted,
     Decision,

@@ -183,7 +183,7 @@ class RunLog:
         assert self.nav_status is not None
         self.statuses.append((now, self.nav_status))
         if self.nav_status.code is NavCode.REFUSED:
-            yield ProblemReported(f"the navigator refused: {self.nav_status.why}")
+            yield ProblemReported(f"the navigator {self.nav_status.detail}")
 
     def _on_outcome(self, message: Any, now: float) -> None:
         self.outcomes.append((now, json.loads(message.data)))

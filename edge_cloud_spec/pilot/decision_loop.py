@@ -14,10 +14,11 @@ from itertools import count
 
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
-from ..nav.answer import CLAUSES, Dialect
+from ..nav.answer import Action
 from ..nav.events import EStop, Instruction, Report, Tick
 from ..nav.mission import Mission, MissionSettings
 from ..nav.status import (
+    E_STOP_ON,
     FAILED,
     FOLLOWING,
     INACTIVE,
@@ -37,7 +38,7 @@ SAME_PICTURE = (
 )
 RELEASE_S = 0.5  # s by which an instruction may arrive before the release that preceded it
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
-E_STOP_IS_ON = f"{NavCode.E_STOP.value}; publish the instruction again after its release"
+E_STOP_IS_ON = f"{E_STOP_ON}; publish the instruction again after its release"
 
 FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
 EXPLAIN = (FULL, UNTIL_NEXT, NONE)
@@ -59,7 +60,6 @@ class LoopSettings:
     retry: float = 1.0
     lag: float = 0.0
     mission: MissionSettings = field(default_factory=MissionSettings)
-    dialect: Dialect = CLAUSES
 
 
 # Events, besides Instruction, EStop, NavigatorStatus and Tick (once a second)
@@ -80,26 +80,24 @@ class Frame:
 
 @dataclass(frozen=True)
 class Answered:
-    """The verified words of the current decision so far."""
+    """There are more verified words of the current decision, and maybe its ``action`` in them."""
 
-    words: str
+    action: Action | None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The current decision is over; ``words``: its whole answer.
+    """The current decision is over; ``action``: of its whole answer, None if it has none.
 
     ``problem``: why it broke off; empty if it did not. ``by_link``: the cloud was unreachable.
     ``retry_after``: the pause that the cloud asks for, s. ``abandoned``: it was aborted on request.
-    ``whole``: the model ended the answer.
     """
 
-    words: str = ""
+    action: Action | None = None
     problem: str = ""
     by_link: bool = False
     retry_after: float = 0.0
     abandoned: bool = False
-    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,8 @@ class DecisionLoop:
     nothing is decided; both are only said. No decision begins or goes on while the pictures stay
     the same though the robot was told to move for ``MOVED_S``: a new picture ends that, or the
     release of an e_stop. A motion that ends as blocked does not count: a simulated robot that
-    stands sees the same. A frame without bytes, whose picture is made later, counts as new.
+    stands sees the same; nor does one while a recording is played (``NavCode.REPLAY``). A frame
+    without bytes, whose picture is made later, counts as new.
     """
 
     def __init__(
@@ -174,7 +173,6 @@ class DecisionLoop:
         self.blind = self.trouble = ""
         self._pictures: deque[int] = deque(maxlen=REMEMBERED)  # hashes of the newest ones
         self._moved_s, self._watched_at = 0.0, -math.inf  # told to move without a new picture
-        self._seen_stamp = 0
         self.sees_the_same = False  # pictures came, and none was new in MOVED_S of being told so
         self.deciding = False  # whether a decision is under way
         self._mission = Mission()
@@ -224,9 +222,8 @@ class DecisionLoop:
         match event:
             case Frame():
                 return self._see(event, now)
-            case Answered(words):
-                dialect = self.settings.dialect
-                self._acted = self._acted or dialect.action_of(words) is not None
+            case Answered(action):
+                self._acted = action is not None
                 return self._cut_short(now)
             case Ended():
                 return self._end(event, now)
@@ -249,9 +246,6 @@ class DecisionLoop:
             self._frame = frame, self._stops
         blind, picture = self.why_blind, hash(frame.jpeg)
         self._watch_motion(now)
-        if frame.stamp < self._seen_stamp:  # another recording is played, or another camera
-            self._pictures.clear()
-        self._seen_stamp = frame.stamp
         if not frame.jpeg or picture not in self._pictures:  # a driver may repeat several
             self._pictures.append(picture)
             self._sees_anew()
@@ -265,7 +259,9 @@ class DecisionLoop:
 
     def _watch_motion(self, now: float) -> None:
         """Count for how long the robot has been told to move since the picture last changed."""
-        if self._status is not None and self._status.state in ("moving", "ready"):
+        status = self._status
+        follows = status is not None and status.code is not NavCode.REPLAY
+        if status is not None and follows and status.state in ("moving", "ready"):
             self._moved_s += now - self._watched_at
         self._watched_at = now
 
@@ -343,7 +339,7 @@ class DecisionLoop:
         counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
         welcome = status.welcomes_decision and status.request == self._request
-        same = before and (before.state, before.detail) == (status.state, status.detail)
+        same = before and (before.state, before.code) == (status.state, status.code)
         stopped = counted and not same  # stopped, released, or instructed anew
         if counted:
             self._frame = None  # a newer frame has the newer count
@@ -364,10 +360,9 @@ class DecisionLoop:
         self._decided_at, self.deciding = now, False
         if ended.abandoned:
             return []
-        action = self.settings.dialect.action_of(ended.words, ended.whole)
-        if ended.problem or action is None:
+        if ended.problem or ended.action is None:
             self._not_before = now + max(self.settings.retry, ended.retry_after)
-        self._mission.conclude(self._request, action, ended.problem, ended.by_link)
+        self._mission.conclude(self._request, ended.action, ended.problem, ended.by_link)
         return self._judge(now)
 
     def _cut_short(self, now: float) -> list[Effect]:

@@ -24,12 +24,10 @@ from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
-from ..nav.answer import Action, Dialect
+from ..nav.answer import CLAUSES, Action, Dialect
 from ..nav.clock_offset import SourceClock
 from ..nav.events import (
-    ENDED,
-    Drive,
-    Halt,
+    Announce,
     Instruction,
     Odometry,
     Report,
@@ -40,13 +38,16 @@ from ..nav.events import (
 from ..nav.events import Event as NavEvent
 from ..nav.motion import PERIOD
 from ..nav.navigator import Navigator
+from ..nav.performer import Performer
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
 from ..throttle import Reports
+from ..wire.messages import ABORTED, END, FAILED
 from .decision_loop import (
     FULL,
+    SAME_PICTURE,
     UNTIL_NEXT,
     Abandon,
     Answered,
@@ -74,13 +75,14 @@ class PilotSettings:
 
     ``decode``: its policy's seed is the base from which each decision's seed is derived. ``alone``:
     the preset while the link is lost; None: decisions wait for the link. ``order``: what an answer
-    begins with.
+    begins with; ``dialect``: how it is read.
     """
 
     decode: DecodeSettings
     loop: LoopSettings = field(default_factory=LoopSettings)
     order: str = ORDERS[0]
     alone: Preset | None = None
+    dialect: Dialect = CLAUSES
 
     def decode_settings(self, number: int, *, alone: bool = False) -> DecodeSettings:
         """The decode settings of the ``number``-th decision; ``alone``: without the cloud."""
@@ -94,12 +96,13 @@ class PilotSettings:
 class Decided:
     """A finished decision: its answer and statistics; ``outcome`` is None if it failed.
 
-    ``alone``: it was made without the cloud. ``seed``: of its sampling.
+    ``answer``: all its verified words. ``alone``: it was made without the cloud. ``seed``: of its
+    sampling.
     """
 
     decide: Decide
     ended: Ended
-    action: Action | None = None
+    answer: str = ""
     outcome: Outcome | None = None
     alone: bool = False
     seed: int = 0
@@ -148,13 +151,17 @@ class OwnBase:
         drive: OnVelocity,
         on_status: Callable[[Event], object],
         settings: NavigatorSettings | None,
-        dialect: Dialect,
         reports: Reports | None = None,
     ) -> None:
         self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
         self._reports = reports or Reports(_log.warning)
-        self._navigator.read_in(dialect)
         self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
+        self._performer = Performer(
+            lambda velocity: drive(velocity.vx, velocity.vy, velocity.wz),
+            lambda: drive(0.0, 0.0, 0.0),
+            self._publish,
+            self._watchdog,
+        )
 
     def __enter__(self) -> OwnBase:
         self._watchdog.start()
@@ -167,19 +174,15 @@ class OwnBase:
             self._watchdog.close()
 
     def hear(self, event: NavEvent) -> None:
-        """Pass an event to the navigator and perform its effects."""
-        for effect in self._navigator.on(event, time.monotonic()):
-            match effect:
-                case Drive(velocity):
-                    self._watchdog.feed(effect.until, effect.stop_by)
-                    self._drive(velocity.vx, velocity.vy, velocity.wz)
-                case Halt():
-                    self._drive(0.0, 0.0, 0.0)
-                    self._watchdog.calm()
-                case Show(status):
-                    self._on_status(status)
-                case Report(problem):
-                    self._reports.add(problem, time.monotonic())
+        """Pass an event to the navigator and carry out its effects."""
+        self._performer.carry_out(self._navigator.on(event, time.monotonic()))
+
+    def _publish(self, told: Show | Report | Announce) -> None:
+        match told:
+            case Show(status):
+                self._on_status(status)
+            case Report(problem):
+                self._reports.add(problem, time.monotonic())
 
 
 class Pilot:
@@ -226,8 +229,8 @@ class Pilot:
 
         camera_lag: how much older a picture is than its delivery by the camera, s.
         """
-        loop = LoopSettings(UNTIL_NEXT, lag=camera_lag, dialect=decoder.dialect)
-        settings = PilotSettings(decoder.settings, loop, decoder.order)
+        loop = LoopSettings(UNTIL_NEXT, lag=camera_lag)
+        settings = PilotSettings(decoder.settings, loop, decoder.order, dialect=decoder.dialect)
         pilot = cls(settings, lambda _, on_receive: decoder.client.connect(on_receive))
         pilot.use(decoder.runner, decoder.known)
         return pilot
@@ -276,11 +279,6 @@ class Pilot:
         if jpeg is not None:
             taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
             self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
-
-    @property
-    def why_blind(self) -> str:
-        """Why no picture shows where the robot is now; empty if one does."""
-        return self._loop.why_blind
 
     @property
     def sees_the_same(self) -> bool:
@@ -385,7 +383,7 @@ class Pilot:
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
-            with OwnBase(drive, self.hear, settings, self.settings.loop.dialect, reports) as base:
+            with OwnBase(drive, self.hear, settings, reports) as base:
                 base.hear(Instruction(instruction))
                 self.hear(Instruction(instruction))
                 while True:
@@ -406,8 +404,8 @@ class Pilot:
                                 base.hear(output)
                     base.hear(Tick())
                     self.tick()
-                    if self.why_blind:
-                        reports.add(self.why_blind, time.monotonic())
+                    if self.sees_the_same:
+                        reports.add(SAME_PICTURE, time.monotonic())
                     time.sleep(PERIOD)
         finally:
             self.pause("navigate has ended")
@@ -421,17 +419,20 @@ class Pilot:
 
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
-        settings, runner = self.settings, self.runner
+        settings, runner, dialect = self.settings, self.runner, self.settings.dialect
         stream, said = TextStream(runner.draft_model.tokenizer), _first_words(decide)
 
         def say(tokens: tuple[int, ...], verified: bool, finish_reason: str = "") -> None:
             nonlocal said
+            ended = finish_reason == END
+            text, reading = stream.add(tokens, ended=ended), said.reading
             said = replace(
                 said,
                 position=said.position + len(said.tokens),
                 tokens=tokens,
-                text=stream.add(tokens, ended=finish_reason == ENDED),
+                text=text,
                 answer=stream.text,
+                reading=reading if reading.settled else dialect.read(stream.text, ended),
                 verified=verified,
                 finished=bool(finish_reason),
                 finish_reason=finish_reason,
@@ -440,9 +441,9 @@ class Pilot:
 
         def on_emit(emit: Emit) -> None:
             say(emit.tokens, emit.verified)
-            self.hear(Answered(said.answer))
+            self.hear(Answered(said.reading.action))
 
-        reason = "failed"
+        reason = FAILED
         try:
             self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
             alone = self.decides_alone
@@ -458,13 +459,12 @@ class Pilot:
         finally:
             self._inbox, self._in_cloud = None, False
             say((), said.verified, reason)
-        ended = _ended(decide, outcome, said.answer)
-        action = settings.loop.dialect.action_of(ended.words, ended.whole)
-        if action is not None and said.verified and not alone:
+        ended = _ended(decide, outcome, said.reading.action)
+        if ended.action is not None and said.verified and not alone:
             whole = settings.loop.explain == FULL
-            words = ended.words if whole else settings.loop.dialect.decided(ended.words)
+            words = said.answer if whole else said.answer[: said.reading.end]
             self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
-        return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
+        return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)
 
 
 def _attempting(tell: Callable[[Any], object]) -> Callable[[Any], None]:
@@ -497,10 +497,10 @@ def _first_words(decide: Decide) -> Words:
     )
 
 
-def _ended(decide: Decide, outcome: Outcome, answer: str) -> Ended:
-    if outcome.reason == "aborted":
+def _ended(decide: Decide, outcome: Outcome, action: Action | None) -> Ended:
+    if outcome.reason == ABORTED:
         return Ended(abandoned=True)
-    problem, whole = "", outcome.reason == ENDED
+    problem = ""
     if not outcome.completed:
         problem = f"no decision on {decide.instruction!r}: {outcome.text or outcome.reason}"
-    return Ended(answer, problem, outcome.out_of_reach, outcome.retry_after_s, whole=whole)
+    return Ended(action, problem, outcome.out_of_reach, outcome.retry_after_s)

@@ -95,9 +95,8 @@ class DrafterSettings(DecodeOptions):
                 self.reply_timeout,
                 self.planner,
             ),
-            LoopSettings(
-                self.explain, self.retry, self.camera_lag, self.mission, self.loaded_dialect
-            ),
+            LoopSettings(self.explain, self.retry, self.camera_lag, self.mission),
             self.order,
             load_preset(WITHOUT_CLOUD) if self.when_lost == CREEP else None,
+            self.loaded_dialect,
         )

@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from ..edge.events import CUT
 from ..history import MOST_TURNS
 from ..models.prompt import PromptSpec
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
+from ..wire.messages import CUT
 from .recording import ReplayTask, opening_of, spec_of
 
 

@@ -17,8 +17,18 @@ from edge_cloud_spec.msg import NavStatus
 from ..bringup.graph import Value
 from ..errors import UserError
 from ..instruction import normalized
-from ..nav.status import FAILED, FOLLOWING, NOBODY, STOPPED, UNKNOWN, GoalStatus, NavigatorStatus
+from ..nav.status import (
+    FAILED,
+    FOLLOWING,
+    NOBODY,
+    STOPPED,
+    UNKNOWN,
+    GoalStatus,
+    NavCode,
+    NavigatorStatus,
+)
 from ..nodes.drafting.camera import COMPRESSED
+from ..nodes.nav_messages import to_status
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
@@ -187,7 +197,8 @@ class Player:
         return self._observer.read(lambda run_log: next(reversed(run_log.decisions.values())))
 
     def _publish_status(self, state: str) -> None:
-        self._status.publish(NavStatus(**NavigatorStatus(state, self._request, "replay").fields))
+        status = NavigatorStatus(state, self._request, "replay", code=NavCode.REPLAY)
+        self._status.publish(to_status(status))
 
     def _wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
         end = time.monotonic() + timeout

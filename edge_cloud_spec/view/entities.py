@@ -84,7 +84,7 @@ STEP, POINTS = 0.1, 2000  # m between two points of the path, and how many of th
 BODY = ((0.35, 0.0), (0.2, 0.15), (-0.35, 0.15), (-0.35, -0.15), (0.2, -0.15), (0.35, 0.0))  # m
 TURN_ARROW, LEAST = 0.6, 0.01  # m; m and rad that are shown
 IDLE, STOPPED = 1, 4  # states of NavStatus
-MOVE = 1  # an action of NavCommand
+MOVE = "move"  # the verb of a NavAction
 CUBE, LINE_STRIP = 1, 4  # types of Marker
 LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of OK, WARN, ERROR, STALE in /diagnostics
 LINK_LEVELS = {
@@ -306,7 +306,7 @@ class Entities:
         yield from self._state(MOTION, text, now)
         colour = COLOURS["accepted" if message.verified else "unverified"]
         yield Entity(GOAL, self._pose, now)
-        far, moves = message.magnitude, message.action == MOVE
+        far, moves = message.magnitude, message.action.verb == MOVE
         ahead, turn = (far, 0.0) if moves else (0.0, far)
         yield Entity(GOAL, _arrow(ahead, 0.0, turn, colour, text), now)
 

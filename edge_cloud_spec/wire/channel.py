@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
 
@@ -59,6 +60,29 @@ def check_address(address: str) -> None:
 def host_of(address: str) -> str:
     """The host of a ``host:port``, without brackets."""
     return address.rpartition(":")[0].strip("[]")
+
+
+def check_free(address: str) -> None:
+    """Raise UserError if this ``host:port`` is in use (a ``unix:`` path never is).
+
+    For who needs long until it listens, or starts who does.
+    """
+    if address.startswith("unix:"):
+        return
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError:
+        raise cannot_listen(address) from None
+
+
+def cannot_listen(address: str) -> UserError:
+    """Why a verifier cannot listen there, and what to do."""
+    return UserError(
+        f"cannot listen on {address}: the port is taken or the host unknown; give another "
+        "--address, or use the verifier that listens there (ros2 launch: cloud:=HOST:PORT)"
+    )
 
 
 def is_loopback(address: str) -> bool:

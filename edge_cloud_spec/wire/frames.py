@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from struct import Struct
 
 from ..decoding.digest import PrefixDigest
-from .messages import WireError
+from .messages import COMPLETE, WireError
 
 CLIENT_KINDS = ("", "open", "draft", "generate", "resume", "close", "row_request")
 SERVER_KINDS = ("", "opened", "verdict", "fault", "row", "prediction")
-FINISHES = ("", "end", "length")
+FINISHES = ("", *COMPLETE)
 EARLIER = range(10, 51, 8)  # first bytes of frames before protocol 4, which were plain protobuf
 NOWHERE = PrefixDigest(0, 0)  # the base of messages without one
 # A larger message takes long to send in one direction, which would look like a clock offset.

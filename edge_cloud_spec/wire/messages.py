@@ -152,7 +152,11 @@ class Opened:
 
 Residual = TokenDistribution | SparseResidual
 
-COMPLETE = ("end", "length")  # finish reasons of complete answers: end token, or length limit
+# Why a decode ends, as a code, which may also be a fault's. There is an answer that ended, is at
+# its limit, or was cut by a robot that has enough of it; with the others there is none.
+END, LENGTH, CUT = "end", "length", "cut"
+ABORTED, TIMEOUT, FAILED = "aborted", "timeout", "failed"
+COMPLETE = (END, LENGTH)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from helpers.cloud.grpc_cloud import until
 from helpers.graph.ros_domain import ros_domain
 from helpers.processes import processes_with
+
+from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS
+from edge_cloud_spec.wire.channel import host_of
 
 LAUNCH = ["ros2", "launch", "edge_cloud_spec", "go2_nav.launch.py"]
 REPLY_TIMEOUT = 120.0  # s; only a hung launch takes that long
@@ -69,6 +73,13 @@ def test_what_cannot_be_started_is_said_before_anything_starts(
     status, lines = launched(*arguments)
     assert status != 0 and why in lines[-1] and not left(domain)
     assert not any("process started" in line for line in lines)
+
+
+def test_a_taken_port_is_said_in_one_sentence_and_nothing_starts(domain: int) -> None:
+    with socket.create_server((host_of(LOCAL_ADDRESS), int(LOCAL_ADDRESS.rpartition(":")[2]))):
+        status, lines = launched()
+    assert status != 0 and f"cannot listen on {LOCAL_ADDRESS}: the port is taken" in lines[-1]
+    assert not left(domain) and not any("process started" in line for line in lines)
 
 
 def test_a_needed_node_that_cannot_be_configured_ends_the_launch_with_its_sentence_last(

@@ -89,11 +89,6 @@ def test_what_is_given_goes_before_the_file(own: str) -> None:
         ("/**/cloud_bridge: {ros__parameters: {cloud: 'c:99999'}}", "HOST:PORT"),
         ("\udcff", "cannot be read"),
         ("/**/drafter: {ros__parameters: {dialect: klingon}}", "no dialect 'klingon'"),
-        (
-            "/**: {drafter: {ros__parameters: {dialect: navila}}, "
-            "navigator: {ros__parameters: {dialect: uni_navid}}}",
-            "the drafter's dialect is navila, the navigator's uni_navid; give both the same",
-        ),
         ("/**/navigator: {ros__parameters: {drive: off}}", "must be continuous or stop_and_go"),
         ("/**/drafter: {ros__parameters: {when_lost: creep}}", "allow_unverified is true; set"),
     ],
@@ -108,14 +103,12 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("node", ["drafter", "navigator", ""])
-def test_one_dialect_is_for_all_that_ask_or_read(node: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{}, {"dialect": "uni_navid"}])
+def test_one_dialect_is_for_all_that_ask_or_read(given: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    path.write_text(f"/**/{node or 'drafter'}: {{ros__parameters: {{dialect: navila}}}}")
-    given = {} if node else {"dialect": "uni_navid"}
+    path.write_text("/**/drafter: {ros__parameters: {dialect: navila}}")
     specs = specs_of(GraphSettings(parameters=str(path), **given))
-    for reader in ("drafter", "navigator"):
-        assert dict(specs[reader].parameters)["dialect"] == given.get("dialect", "navila")
+    assert dict(specs["drafter"].parameters)["dialect"] == given.get("dialect", "navila")
     arguments = specs["cloud_verifier"].arguments
     assert arguments[arguments.index("--dialect") + 1] == given.get("dialect", "navila")
     assert "--dialect" not in specs_of(GraphSettings())["cloud_verifier"].arguments

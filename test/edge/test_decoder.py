@@ -53,7 +53,7 @@ from edge_cloud_spec.edge.events import (
     TimePassed,
     Unusable,
 )
-from edge_cloud_spec.edge.reply_deadline import JITTER, ReplyDeadline
+from edge_cloud_spec.edge.reply_timeout import JITTER, ReplyTimeout
 from edge_cloud_spec.edge.rounds import MAX_EARLY, Mode
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
@@ -223,15 +223,15 @@ def full(after_s: float) -> Received:
 def test_a_wait_is_never_shorter_than_what_was_said_and_little_longer(
     wait: float, nonce: int
 ) -> None:
-    until = ReplyDeadline(10.0, nonce).refused(wait, 5.0)
+    until = ReplyTimeout(10.0, nonce).refused(wait, 5.0)
     assert 5.0 + wait <= until <= 5.0 + wait * (1 + JITTER)
 
 
 def test_robots_that_were_refused_together_do_not_come_back_together() -> None:
     """Each by its decode's nonce; the same decode waits otherwise the next time."""
-    untils = {ReplyDeadline(10.0, nonce).refused(4.0, 0.0) for nonce in range(50)}
+    untils = {ReplyTimeout(10.0, nonce).refused(4.0, 0.0) for nonce in range(50)}
     assert len(untils) == 50 and max(untils) - min(untils) > 0.5
-    wait = ReplyDeadline(10.0, 1)
+    wait = ReplyTimeout(10.0, 1)
     assert wait.refused(4.0, 0.0) != wait.refused(4.0, 0.0)
 
 

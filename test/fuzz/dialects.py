@@ -14,6 +14,7 @@ from collections.abc import Callable
 from random import Random
 
 from fuzz import Broken
+from helpers.drill import read_as
 
 from edge_cloud_spec.dialects import dialect_names, load_dialect
 from edge_cloud_spec.nav.answer import Dialect
@@ -170,21 +171,18 @@ def mutated(text: str, random: Random) -> str:
 
 
 def hear(dialect: Dialect, text: str, finish: str, random: Random) -> tuple[Goal | str, bool]:
-    """What a navigator did on this answer, and whether all of it had come."""
+    """What a navigator did on this answer of a drafter, and whether all of it had come."""
     navigator, now, request = Navigator(), 100.0, "r1"
-    navigator.read_in(dialect)
     cuts = sorted(random.choices(range(len(text) + 1), k=random.randint(0, 4)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     missing = random.randrange(len(pieces)) if random.random() < 0.1 else -1
     done: Goal | str = ""
-    for place, piece in enumerate([*pieces, ""]):
+    said = [Words(request, at, (0,), piece, True, False, 0, 0.1) for at, piece in enumerate(pieces)]
+    last = Words(request, len(pieces), (0,), "", True, True, 0, 0.1, finish_reason=finish)
+    for place, words in enumerate(read_as(dialect, *said, last)):
         if place == missing:
             continue
-        last = place == len(pieces)
-        said = Words(
-            request, place, (0,), piece, True, last, 0, 0.1, finish_reason=finish if last else ""
-        )
-        for effect in navigator.on(said, now):
+        for effect in navigator.on(words, now):
             if isinstance(effect, Announce):
                 if done:
                     raise Broken(f"{text!r} moved the robot twice")

@@ -31,10 +31,11 @@ from random import Random
 
 import numpy as np
 from fuzz import Broken, rarely
+from helpers.drill import read_as
 from helpers.lagging_base import GRACE, MORE, RATIO, Place, moved, seen_from
 from helpers.lidar import hidden, scan_of
 
-from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.nav.answer import CLAUSES, SEARCH, STOP, Action, Reading
 from edge_cloud_spec.nav.clock_offset import SAME_CLOCK
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -57,13 +58,26 @@ from edge_cloud_spec.nav.motion import BEND, PATH, REACTION, Axis, Goal, Limits
 from edge_cloud_spec.nav.navigator import YOUNG, Navigator
 from edge_cloud_spec.nav.pose import STILL, Pose, Velocity
 from edge_cloud_spec.nav.settings import CONTINUOUS, DRIVES, NavigatorSettings, Unverified
-from edge_cloud_spec.nav.status import AWAITS_INSTRUCTION, FOLLOWING, GoalStatus
+from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavCode
 
 EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
 ODD = ("", "  ", "\x00", "x" * 501)
 ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
 TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
+ODD_READINGS = (  # of a drafter that lies
+    *(
+        Reading(Action("move", way, amount=far), 1)
+        for way, far in (("forward", 1e308), ("backward", 9.9))
+    ),
+    *(Reading(Action("turn", "left", amount=far), 1) for far in (1e308, 5e-324, 720.0)),
+    *(
+        Reading(SEARCH, 10**9, "it is none"),
+        Reading(STOP, 0, "it is none"),
+        Reading(SEARCH),
+        Reading(),
+    ),
+)
 SOURCES = "camera", "base", "lidar"  # each with a clock of its own
 FAULTY = (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.9, 1.9)
 SURELY = 0.3  # m/s that move every base
@@ -302,6 +316,9 @@ class Scene:
             stops=rarely(random, 0.03, (0, stops + 1, stops - 1, 2**63), stops),
             camera_offset=told[1],
         )
+        (words,) = read_as(CLAUSES, words)
+        odd = rarely(Random(words.stamp), 0.02, ODD_READINGS, words.reading)
+        words = replace(words, reading=odd)
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
@@ -314,6 +331,7 @@ class Scene:
         first = replace(words, text=words.text[:cut], finished=False)
         verified = rarely(random, 0.1, [not words.verified], words.verified)
         second = replace(words, text=words.text[cut:], position=4, verified=verified)
+        first, second = read_as(CLAUSES, first, second)
         faults = [first], [second, first], [first, first, second], [first, second, second]
         self._pieces = list(rarely(random, 0.25, faults, [first, second]))
         return self._pieces.pop(0)
@@ -550,6 +568,11 @@ class Checker:
         decision = self._decisions[effect.request]
         if effect.action.verb == "stop":
             return
+        size, steps = effect.goal, self.settings.steps
+        small = abs(size.distance) <= steps.move_large + SLACK
+        turn = max(steps.turn_large, abs(steps.search))
+        small &= abs(math.degrees(size.angle)) <= turn + SLACK
+        self._require(small, f"{size}, which is more than the largest step")
         before, used = self._step, (0.0, 0.0)
         if before is not None:
             both = before.verified and effect.verified and self.settings.drive == CONTINUOUS
@@ -704,6 +727,7 @@ def episode(seed: str, events: int) -> Counter[str]:
             checker.set(event, navigator.configure(event, scene.now), scene.now)
         else:
             checker.saw(event, navigator.on(event, scene.now), scene.now)
-        waiting = navigator.status.detail == AWAITS_INSTRUCTION
+        status = navigator.status
+        waiting = (status.state, status.code) == ("stopped", NavCode.RELEASED)
         scene.heard(navigator.stops, waiting, navigator.moving, checker.velocity)
     return checker.counts

@@ -95,6 +95,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
     [
         (StopLatch, "refusal", "", "while the robot is held|without a newer instruction"),
         (StopLatch, "stop", _forgets_to_wait, "without a newer instruction"),
+        (navigating, "shortened", lambda _, action, steps: action, "more than the largest step"),
         (Navigator, "_objection", _moves_on_old_frames, "from before the release"),
         (Unverified, "limits", lambda _, self, limits: limits, "beyond the limit"),
         (Unverified, "goal", lambda _, self, goal: goal, "a long move on unverified words"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import Drive, Effect, Event, Instruction, Report, Tick, Words
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus
+from edge_cloud_spec.wire.messages import END
 
 FORWARD = "action: move forward large;"
 
@@ -18,10 +22,23 @@ def goal_of(instruction: str) -> GoalStatus:
 
 
 def words(text: str, request: str = "r1", position: int = 0, **changes: object) -> Words:
-    """``instruction``: for whose goal they are (``goal_of``)."""
+    """The beginning of an answer, and what it says. ``instruction``: for whose goal they are
+    (``goal_of``)."""
     given = {"verified": True, "finished": False, "stamp": 0, "age": 0.2, "tokens": (0,) * 4}
     given["goal_id"] = str(changes.get("instruction", "")).strip()
-    return Words(request=request, position=position, text=text, **(given | changes))  # type: ignore[arg-type]
+    said = Words(request=request, position=position, text=text, **(given | changes))  # type: ignore[arg-type]
+    return read_as(CLAUSES, said)[0]
+
+
+def read_as(dialect: Dialect, *pieces: Words) -> list[Words]:
+    """The pieces of one answer as a drafter of this dialect tells them: with what the answer up to
+    each says."""
+    answer, told = "", []
+    for piece in pieces:
+        answer += piece.text
+        reading = dialect.read(answer, piece.finish_reason == END)
+        told.append(replace(piece, answer=answer, reading=reading))
+    return told
 
 
 class Drill:

@@ -10,7 +10,9 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from std_msgs.msg import Bool, Empty, String
 
 from edge_cloud_spec.msg import InstructionStatus, NavCommand, NavStatus, VerifiedTokens
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.status import FOLLOWING, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nodes.nav_messages import to_reading
 
 
 class Bench(Peer):
@@ -55,6 +57,7 @@ class Bench(Peer):
         ahead: float = 0.0,
         measured: float = 0.0,
         finish: str = "",
+        dialect: Dialect = CLAUSES,
     ) -> None:
         """``instruction``: whose goal they are for (``publish``). ``stops``: None for the count
         that was heard; ``ahead``: s of the camera's clock.
@@ -73,6 +76,7 @@ class Bench(Peer):
             camera_clock_offset=measured,
             finished=True,
             finish_reason=finish,
+            **to_reading(dialect.read(text, finish == "end")),
         )
         message.header.stamp = stamp.to_msg()
         self.words.publish(message)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from helpers.drill import words
 from helpers.lagging_base import Base, seen_from
 
-from edge_cloud_spec.nav.answer import Action
+from edge_cloud_spec.nav.answer import SEARCH, Action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
@@ -28,7 +28,7 @@ from edge_cloud_spec.nav.motion import PERIOD, Goal, goal_of
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import GoalStatus
+from edge_cloud_spec.nav.status import GoalStatus, NavCode
 from edge_cloud_spec.pilot.decision_loop import (
     Abandon,
     Decide,
@@ -151,7 +151,7 @@ class Rover:
 
     def _shown(self, effect: Show) -> None:
         self.loop.on(effect.status, self.now)
-        arrived = effect.status.detail.startswith("done: ")
+        arrived = effect.status.code is NavCode.DONE
         self.done += arrived
         if arrived and effect.status.state == "idle":
             self.steps[list(self.steps)[-1]].end = self.base.pose
@@ -196,7 +196,7 @@ class Rover:
     def _decide(self) -> list[Effect]:
         if self.deciding is not None and self.now >= self.deciding[0]:
             (_, decide), self.deciding = self.deciding, None
-            self.loop.on(Ended("action: search;"), self.now)
+            self.loop.on(Ended(SEARCH), self.now)
             return self.say(decide)
         request = f"r{len(self.requests)}"
         decide = self.loop.take(request, self.now) if self.deciding is None else None

@@ -65,14 +65,15 @@ def run() -> list[Said]:
         (1.2, "prediction", message(base_length=0, confidence=0.83)),
         (1.5, "verdict", verdict(0, 0, 1)),
         (1.5, "verified_tokens", settled(0, "turn left small", [1, 2, 3])),
-        (1.6, "nav_command", message(action=2, magnitude=0.3, verified=True,
+        (1.6, "nav_command", message(action={"verb": "turn"}, magnitude=0.3, verified=True,
                                      text="turn left small")),
         (1.7, "cmd_vel", {"angular": {"z": 0.5}}),
         (2.0, "odom", odometry(0.5, 0.3)),
         (2.1, "verified_tokens", settled(3, "", [], finished=True, finish_reason="end",
                                          answer="turn left small")),
         (2.1, "decode_stats", message(up_bytes=1234, down_bytes=567, rounds=1)),
-        (2.2, "nav_status", {"state": 1, "request_id": "r", "stops": 4, "detail": "done"}),
+        (2.2, "nav_status", {"state": 1, "request_id": "r", "stops": 4, "code": 1,
+                            "detail": "done"}),
         (2.5, "instruction_status", {"state": 6, "instruction": INSTRUCTION}),
     ]  # fmt: skip
 

@@ -6,8 +6,10 @@ import math
 import re
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
+from helpers.drill import read_as
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.nav import answer
 from edge_cloud_spec.nav.answer import (
     CLAUSES,
+    Action,
     Dialect,
     every_action,
     parse_action,
@@ -50,6 +53,27 @@ def test_no_text_but_the_exact_actions_is_an_action(text: str) -> None:
     assert (parse_action(text) is not None) == (text in EXACT)
 
 
+FIELDS = st.sampled_from(["", "move", "turn", "stop", "left", "forward", "small", "large", "fly"])
+AMOUNTS = st.one_of(st.floats(), st.sampled_from([0.0, 0.25, 30.0]))
+
+
+@given(FIELDS, FIELDS, FIELDS, AMOUNTS)
+def test_a_message_holds_an_action_or_none_or_is_refused(
+    verb: str, direction: str, size: str, amount: float
+) -> None:
+    fields = {"verb": verb, "direction": direction, "size": size, "amount": amount}
+    said = Action(**fields)
+    measured = replace(said, amount=0.0, size="small") in every_action() and not size
+    try:
+        read = Action.read(SimpleNamespace(**fields))
+    except ValueError as error:
+        assert "is no action" in str(error)
+        assert said not in every_action() and not (measured and 0.0 < amount < math.inf)
+        return
+    assert read == (None if said == Action("") else said)
+    assert read is None or read in every_action() or (measured and 0.0 < amount < math.inf)
+
+
 DIALECTS = (CLAUSES, replace(CLAUSES, thinks_until="</think>"), load_dialect("uni_navid"))
 PARTS = (
     "action: ",
@@ -69,7 +93,7 @@ def test_what_is_decided_is_the_shortest_beginning_with_the_action(
 ) -> None:
     ends = range(len(text) + 1)
     end = next((end for end in ends if dialect.action_of(text[:end]) is not None), len(text))
-    assert dialect.decided(text) == text[:end]
+    assert dialect.read(text).end == end
 
 
 @given(st.sampled_from(DIALECTS), st.integers(1, 60), st.booleans())
@@ -88,7 +112,7 @@ def test_what_is_decided_is_found_in_one_pass_over_the_answer(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answer, "_CLAUSE", Counting())
-        dialect.decided(text)
+        dialect.read(text)
     assert sum(map(len, matched)) <= len(text)
     assert matched or dialect == DIALECTS[2], "the count is one of what is read"
 
@@ -100,16 +124,17 @@ LONG = "reason: " + "x" * (MAX_CHARACTERS - 8)
 
 def words(request: str = "r", **changes: object) -> Words:
     plain = Words(request, 0, (0,), "", True, False, 7, 0.25, "goal-1", "find it", 3)
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    (told,) = read_as(CLAUSES, replace(plain, **changes))  # type: ignore[arg-type]
+    return told
 
 
-def pieces(request: str, texts: tuple[str, ...] = ANSWER, **changes: object) -> list[Words]:
+def pieces(request: str, texts: tuple[str, ...] = ANSWER) -> list[Words]:
     """An answer, a token a message."""
     last = len(texts) - 1
-    return [
-        words(request, position=n, text=text, finished=n == last, **changes)
-        for n, text in enumerate(texts)
-    ]
+    said = (
+        words(request, position=n, text=text, finished=n == last) for n, text in enumerate(texts)
+    )
+    return read_as(CLAUSES, *said)
 
 
 def test_an_answer_is_settled_once_at_its_delimiter_with_what_its_words_say() -> None:
@@ -174,15 +199,16 @@ def test_words_of_an_older_frame_or_of_a_request_that_was_replaced_are_stale() -
 @pytest.mark.parametrize("age", [1.0, math.nan])
 def test_a_stop_is_heard_from_an_older_request_too_and_once(age: float) -> None:
     listener = AnswerAssembler()
-    assert listener.hear(words("a", text="action: st"), 100.0) is None
-    assert listener.hear(words("b", text="action: tu"), 100.5) is None
-    end = words("a", position=1, text="op;")
+    begun, end = pieces("a", ("action: st", "op;"))
+    assert listener.hear(begun, 100.0) is None
+    begun, other = pieces("b", ("action: tu", "rn left small;"))
+    assert listener.hear(begun, 100.5) is None
     stop = listener.hear(end, 101.0)
     assert stop is not None and stop.action == parse_action("stop")
     assert listener.hear(end, 101.0) is None and listener.counts["stale"] == 1
     older = listener.hear(words("c", text="action: stop;", age=age), 100.5)
     assert older is not None and older.action == parse_action("stop")
-    one = listener.hear(words("b", position=1, text="rn left small;"), 101.0)
+    one = listener.hear(other, 101.0)
     assert one is not None and str(one.action) == "turn left small", "the newest goes on"
 
 

@@ -14,11 +14,11 @@ import pytest
 from fuzz import dialects as fuzz
 from fuzz import spoil
 from helpers.dialects import THINKING, made
-from helpers.drill import Drill, reports
+from helpers.drill import Drill, read_as, reports
 
 from edge_cloud_spec.dialects import _mistakes, dialect_names, load_dialect
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, NotAnAction, parse_action
+from edge_cloud_spec.nav.answer import CLAUSES, NUMBER, Action, Dialect, parse_action
 from edge_cloud_spec.nav.events import Announce
 
 SHIPPED = ("clauses", "internvla_n1", "navila", "uni_navid")
@@ -266,12 +266,11 @@ def test_a_thought_is_never_an_action(text: str, tmp_path: Path) -> None:
     dialect = made(tmp_path, text)
     own = "I halt.!" if text == THINKING else "action: stop;"
     assert dialect.action_of(own, ended=True) is None, "it has not thought to the end"
-    assert dialect.read(f"I say: {own}", ended=True) is None
+    assert not dialect.read(f"I say: {own}", ended=True).settled
     for gap in ("", "\n\n", " "):
         said = f"maybe {own} or\n not</think>{gap}{own}"
         assert dialect.action_of(said, ended=True) == Action("stop")
-    with pytest.raises(NotAnAction):
-        dialect.read(f"x</think>y</think>{own};", ended=True)
+    assert dialect.read(f"x</think>y</think>{own};", ended=True).problem
     assert not dialect.answers, "no draft begins with a thought"
 
 
@@ -287,12 +286,12 @@ def test_every_answer_of_the_table_is_one_that_an_answer_begins_with() -> None:
 
 
 def test_an_amount_is_carried_out_and_one_above_the_largest_step_is_shortened_and_told() -> None:
-    drill = Drill()
-    drill.navigator.read_in(load_dialect("navila"))
+    drill, dialect = Drill(), load_dialect("navila")
 
     def said(what: str, request: str) -> str:
         text = f"The next action is {what}."
-        effects = drill.on(drill.current(text, request, finished=True, finish_reason="end"))
+        words = drill.current(text, request, finished=True, finish_reason="end")
+        effects = drill.on(*read_as(dialect, words))
         (begun,) = [effect for effect in effects if isinstance(effect, Announce)]
         drill.run(4.0)
         goal = f"{begun.goal.distance:g} {math.degrees(begun.goal.angle):g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,19 @@ from edge_cloud_spec.nav.mission import (
     frames_all_around,
 )
 from edge_cloud_spec.nav.motion import BLIND, BLOCKED, IN_THE_WAY, SHORT, Steps
-from edge_cloud_spec.nav.obstacles import UNSEEN
 from edge_cloud_spec.nav.pose import Pose
 from edge_cloud_spec.nav.status import ENDS, STATES, GoalStatus, NavCode, NavigatorStatus
 
 BALL, LOST = "find the yellow ball", "the link is lost"
 SEARCH, FORWARD, NOTHING = "search", "move forward large", "fly"
 SEEN = frames_all_around(Steps().search)
+NONE, DONE, REFUSED = NavCode.NONE, NavCode.DONE, NavCode.REFUSED
+TWICE = (NavCode.BLOCKED,) * 2
+
+
+def ended(request: str, code: NavCode, answer: str = "", why: str = "so") -> NavigatorStatus:
+    """What the navigator says at a motion's end, or of what it refuses."""
+    return NavigatorStatus("idle", request, why, code=code, action=parse_action(answer))
 
 
 class Story:
@@ -50,16 +57,22 @@ class Story:
             self.mission.on_status(status)
             self.end()
 
-    def decide(self, answer: str, *details: str, problem: str = "", by_link: bool = False) -> str:
-        """A decision with this action, whose motion ended with these details."""
-        request = f"r{next(self._requests)}"
+    def decide(
+        self,
+        answer: str,
+        *codes: NavCode,
+        why: str = "so",
+        problem: str = "",
+        by_link: bool = False,
+    ) -> str:
+        """A decision with this action, whose motion ended with these codes."""
+        request, action = f"r{next(self._requests)}", parse_action(answer)
         self.mission.begin(request)
-        self.mission.conclude(request, parse_action(answer), problem, by_link)
+        self.mission.conclude(request, action, problem, by_link)
         self.end()
-        for detail in details:
-            self.tell(
-                NavigatorStatus("moving", request, answer), NavigatorStatus("idle", request, detail)
-            )
+        for code in codes:
+            moving = NavigatorStatus("moving", request, answer, action=action)
+            self.tell(moving, ended(request, code, answer, why))
         return request
 
     def fail(self, why: str = "garbage", by_link: bool = False) -> None:
@@ -99,46 +112,38 @@ def test_what_did_not_look_around_does_not_count_as_looked() -> None:
     """Failed or refused decisions, repeated statuses, turns that did not arrive, other motions."""
     story = Story(MissionSettings(blocked_after=1000, failed_after=1000))
     for _ in range(SEEN - 1):
-        request = story.decide(SEARCH, "done: search")
-    story.tell(*[NavigatorStatus("idle", request, "done: search")] * 5)
+        request = story.decide(SEARCH, DONE)
+    story.tell(*[ended(request, DONE, SEARCH)] * 5)
     for _ in range(5):
         story.fail("the link is lost", by_link=True)
         story.fail()
         story.decide(NOTHING)
-        story.tell(
-            NavigatorStatus("idle", story.decide(SEARCH), "refused: its frame is 12.0 s old")
-        )
-        story.decide(SEARCH, "search did not get where it should; is the way blocked?")
-        story.tell(NavigatorStatus("idle", "another", "done: search"))
+        story.tell(ended(story.decide(SEARCH), REFUSED))
+        story.decide(SEARCH, NONE)
+        story.tell(ended("another", DONE, SEARCH))
     assert not story.ends
-    story.decide(FORWARD, f"done: {FORWARD}")
+    story.decide(FORWARD, DONE)
     for _ in range(SEEN - 1):
-        story.decide(SEARCH, "done: search")
+        story.decide(SEARCH, DONE)
     assert not story.ends, "it looked from another place"
     story.tell(NavigatorStatus("stopped", "-", "e_stop is on"))
     for _ in range(SEEN):
         assert not story.ends, "somebody stopped it, and may have turned it"
-        story.decide(SEARCH, "done: search")
+        story.decide(SEARCH, DONE)
     assert story.ends == [f"not_found {BALL}: not seen on {SEEN} frames all around"]
 
 
 def test_motions_in_a_row_that_do_not_arrive_end_as_blocked() -> None:
-    details = (f"blocked: {FORWARD} {BLOCKED}", f"blocked: {FORWARD} {SHORT}")
-    story = Story()
-    given_up = [f"{FORWARD}: gave up: odometry is missing", f"{FORWARD}: {UNSEEN}"]
-    for detail in (*details, *given_up, f"done: {FORWARD}", *details):
-        story.decide(FORWARD, detail)
-    story.tell(NavigatorStatus("stopped", "r", "e_stop is on"))
-    for detail in details:
-        story.decide(FORWARD, detail)
+    story, given_up = Story(), (NONE, NONE)
+    for code in (*TWICE, *given_up, DONE, *TWICE):
+        story.decide(FORWARD, code)
+    story.tell(NavigatorStatus("stopped", "r", "so", code=NavCode.E_STOP))
+    for code in TWICE:
+        story.decide(FORWARD, code)
     assert not story.ends, "a robot that was stopped may stand elsewhere"
-    story.decide(FORWARD, f"blocked: {FORWARD} {BLOCKED}")
-    other = Story()
-    for _ in range(3):
-        other.decide(FORWARD, f"blocked: {FORWARD}: {BLIND}: scan sees too little ahead")
-    assert other.ends, "where it does not see the way, it does not get on either"
+    story.decide(FORWARD, NavCode.BLOCKED, why="blocked: by a wall")
     assert story.ends == [
-        f"blocked {BALL}: 3 motions in a row did not arrive; the last: {FORWARD} {BLOCKED}"
+        f"blocked {BALL}: 3 motions in a row did not arrive; the last was blocked: by a wall"
     ]
 
 
@@ -157,14 +162,14 @@ def test_decisions_in_a_row_that_come_to_nothing_are_given_up(why: str) -> None:
     for number in range(59):
         assert not story.ends
         if number == 29:
-            story.decide(FORWARD, f"done: {FORWARD}")
+            story.decide(FORWARD, DONE)
         if why == "failed":
             story.fail("the prompts differ")
         elif why == "no action":
             story.decide(NOTHING)
         else:
             request = story.decide(FORWARD)
-            story.tell(NavigatorStatus("idle", request, "refused: its words are not verified"))
+            story.tell(ended(request, REFUSED))
     [end] = story.ends
     assert end.startswith("given_up") and "30 decisions" in end
 
@@ -173,9 +178,8 @@ def drive_on(story: Story, *actions: str) -> str:
     """Motions, each of which is replaced by the next; the request of the last."""
     for action in actions:
         request = story.decide(action)
-        story.tell(
-            NavigatorStatus("moving", request, action), NavigatorStatus("ready", request, action)
-        )
+        moving = NavigatorStatus("moving", request, action=parse_action(action))
+        story.tell(moving, replace(moving, state="ready"))
     return request
 
 
@@ -184,10 +188,8 @@ def test_a_motion_that_is_replaced_has_neither_arrived_nor_failed_and_is_counted
     drive_on(story, *["turn left small"] * 20, *[SEARCH] * 20, *[FORWARD] * 20)
     assert story.ends == [], "three motions, the last of which goes on"
     refused = story.decide("turn right small")  # on the move: the one before goes on
-    story.tell(
-        NavigatorStatus("ready", refused, FORWARD),
-        NavigatorStatus("idle", refused, f"done: {FORWARD}"),
-    )
+    goes_on = NavigatorStatus("ready", refused, action=parse_action(FORWARD))
+    story.tell(goes_on, ended(refused, DONE, FORWARD))
     assert story.ends == []
     drive_on(story, "turn left small", FORWARD)
     assert story.ends == [f"given_up {BALL}: not reached after 4 decisions"]
@@ -198,21 +200,19 @@ def test_searches_that_replace_each_other_count_as_often_as_one_is_done() -> Non
     for _ in range(SEEN):
         assert not story.ends
         request = drive_on(story, *[SEARCH] * 3)
-        story.tell(
-            NavigatorStatus("ready", request, f"done: {SEARCH}"),
-            NavigatorStatus("ready", request, SEARCH),
-        )
+        done = ended(request, DONE, SEARCH)
+        story.tell(*(replace(done, state="ready", code=code) for code in (DONE, NONE)))
     assert story.ends[0].startswith("not_found")
 
 
 def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
     story = Story()
     for _ in range(SEEN - 1):
-        story.decide(SEARCH, "done: search")
+        story.decide(SEARCH, DONE)
     story.mission.begin("old")
     story.mission.follow("find the red box", story.now)
     story.mission.conclude("old", Action("stop"))
-    story.tell(NavigatorStatus("idle", "old", "done: search"))
+    story.tell(ended("old", DONE, SEARCH))
     story.end(after=100.0)
     assert not story.ends and story.mission.instruction == "find the red box"
     story.mission.begin("a")
@@ -223,9 +223,14 @@ def test_a_new_instruction_begins_anew_and_nothing_older_counts() -> None:
 
 
 REQUESTS = st.sampled_from(["a", "b", "c"])
-DETAILS = ["done: search", f"done: {FORWARD}", "refused: old", "blocked: x", "gave up", "", "stop"]
 ANSWERS = st.sampled_from([None, *every_action()])
-STATUSES = st.builds(NavigatorStatus, st.sampled_from(STATES), REQUESTS, st.sampled_from(DETAILS))
+STATUSES = st.builds(
+    NavigatorStatus,
+    st.sampled_from(STATES),
+    REQUESTS,
+    code=st.sampled_from(NavCode),
+    action=ANSWERS,
+)
 SEQUENCE = st.lists(
     st.one_of(
         st.tuples(st.just(Mission.begin), REQUESTS),
@@ -259,20 +264,20 @@ def test_whatever_happens_an_instruction_ends_once_and_within_its_limits(
 
 
 PROSE = st.one_of(
-    st.text(), st.sampled_from([IN_THE_WAY, BLIND, BLOCKED, SHORT, "done", "done: x", "refused: x"])
+    st.text(), st.sampled_from([IN_THE_WAY, BLIND, BLOCKED, SHORT, "done: search", "refused: x"])
 )
 
 
-@given(st.sampled_from([*NavCode, None]), PROSE, PROSE)
+@given(st.sampled_from(NavCode), st.sampled_from([SEARCH, FORWARD]), PROSE, PROSE)
 def test_a_mission_goes_by_codes_and_by_no_words_beside_them(
-    code: NavCode | None, one: str, other: str
+    code: NavCode, answer: str, one: str, other: str
 ) -> None:
     """Whatever stands beside a code, five motions that end so lead to the same end."""
 
     def states(words: str) -> list[str]:
         story = Story(MissionSettings(2, 3, 0.0, 3, 4))
         for _ in range(5):
-            story.decide(FORWARD, f"it says {words}" if code is None else code.of(f"it {words}"))
+            story.decide(answer, code, why=words)
         return [end.partition(" ")[0] for end in story.ends]
 
     assert states(one) == states(other)
@@ -284,7 +289,7 @@ def test_each_code_that_a_mission_goes_by_has_an_end_of_its_own() -> None:
     def end(code: NavCode) -> str:
         story = Story(MissionSettings(2, 3, 0.0, 3, 4))
         for _ in range(5):
-            story.decide(SEARCH, code.of("search"))
+            story.decide(SEARCH, code)
         return story.ends[0].partition(" ")[0] if story.ends else ""
 
     ends = {code: end(code) for code in NavCode}
@@ -296,32 +301,23 @@ def test_each_code_that_a_mission_goes_by_has_an_end_of_its_own() -> None:
     assert ends[NavCode.STOP] == ""
 
 
-@given(st.sampled_from(STATES), st.sampled_from([*NavCode, None]), st.text())
-def test_a_code_is_read_back_from_a_status_and_its_words_are_the_rest(
-    state: str, code: NavCode | None, words: str
+@given(st.sampled_from(STATES), st.sampled_from(NavCode), st.text(), ANSWERS)
+def test_code_and_action_are_read_back_from_a_status_whatever_its_words(
+    state: str, code: NavCode, words: str, action: Action | None
 ) -> None:
-    status = NavigatorStatus(state, "r", f"it {words}" if code is None else code.of(words))
-    read = NavigatorStatus.read(SimpleNamespace(**status.fields))
-    assert read == status and (read.code, read.why) == (
-        code,
-        f"it {words}" if code is None else words,
-    )
+    status = NavigatorStatus(state, "r", words, 3, code, action)
+    assert NavigatorStatus.read(SimpleNamespace(**status.fields)) == status
 
 
 def test_somebody_who_walks_through_the_way_does_not_block_it() -> None:
-    story, held = (
-        Story(MissionSettings(max_decisions=1000), 0.03),
-        f"blocked: {FORWARD}: {IN_THE_WAY} 0.31 m ahead",
-    )
-    for answer in (held, f"done: {FORWARD}", held):
+    story, held = Story(MissionSettings(max_decisions=1000), 0.03), "blocked: by somebody"
+    for code in (NavCode.BLOCKED, DONE, NavCode.BLOCKED):
         for _ in range(40):  # what cannot begin ends at once, and is decided on again
-            story.decide(FORWARD, answer)
+            story.decide(FORWARD, code)
     assert story.ends == []
     for _ in range(20):
-        story.decide(FORWARD, held)
-    assert story.ends[0].startswith(f"blocked {BALL}: 5") and story.ends[0].endswith(
-        held[len("blocked: ") :]
-    )
+        story.decide(FORWARD, NavCode.BLOCKED, why=held)
+    assert story.ends[0].startswith(f"blocked {BALL}: 5") and story.ends[0].endswith(held)
 
 
 @pytest.mark.parametrize(("held", "state"), [(False, "not_found"), (True, "blocked")])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from helpers.drill import FORWARD, Drill, drives, reports, words
+from helpers.drill import FORWARD, Drill, drives, read_as, reports, words
 
-from edge_cloud_spec.nav.answer import every_action
+from edge_cloud_spec.nav.answer import CLAUSES, SEARCH, Action, every_action
 from edge_cloud_spec.nav.events import (
     Announce,
     Drive,
     Halt,
+    Report,
+    Show,
 )
 from edge_cloud_spec.nav.motion import Limits, goal_of
+from edge_cloud_spec.nav.performer import Performer
+from edge_cloud_spec.nav.pose import Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
-from edge_cloud_spec.nav.status import NavigatorStatus
+from edge_cloud_spec.nav.status import NavCode, NavigatorStatus
 from edge_cloud_spec.nav.watchdog import REPEATS, Watchdog
 
 
@@ -31,12 +37,15 @@ def moving() -> Drill:
 
 
 def test_an_action_starts_at_its_delimiter_and_the_reason_follows() -> None:
-    drill = Drill()
-    assert drill.on(words("action: move forward")) == []
-    effects = drill.on(words(" large;", position=4))
+    drill, texts = Drill(), ("action: move forward", " large;", " reason: it is far;")
+    begun, action, reason = read_as(
+        CLAUSES, *(words(t, position=4 * n) for n, t in enumerate(texts))
+    )
+    assert drill.on(begun) == []
+    effects = drill.on(action)
     assert any(isinstance(effect, Announce) and effect.goal.distance == 0.9 for effect in effects)
     assert drill.status == "moving r1 0 move forward large" and drives(effects)
-    assert drill.on(words(" reason: it is far;", position=8, finished=True)) == []
+    assert drill.on(replace(reason, finished=True)) == []
     effects = drill.run(2.5)
     assert drill.status == "idle r1 0 done: move forward large"
     assert max(v.vx for v in drives(effects)) == pytest.approx(0.6)
@@ -72,11 +81,33 @@ def test_a_command_expires() -> None:
 
 
 def test_a_status_is_read_back_from_its_message() -> None:
-    stopped = NavigatorStatus("stopped", "r1", "e_stop is on", 2**32)
+    stopped = NavigatorStatus("stopped", "r1", "so", 2**32, NavCode.E_STOP, SEARCH)
     assert NavigatorStatus.read(SimpleNamespace(**stopped.fields)) == stopped
-    for wrong in ({"state": 0}, {"state": 5}, {"request_id": ""}, {"request_id": "two words"}):
+    fly, none = Action("fly"), Action("move", "forward", amount=math.nan)
+    for wrong in (
+        *({"state": 0}, {"state": 5}, {"request_id": ""}, {"request_id": "two words"}),
+        *({"code": 200}, {"action": fly}, {"action": none}),
+    ):
         with pytest.raises(ValueError, match="is no"):
             NavigatorStatus.read(SimpleNamespace(**{**stopped.fields, **wrong}))
+
+
+def test_whoever_has_the_base_commands_are_watched_and_what_is_told_comes_in_its_order() -> None:
+    """The watchdog hears of a command before the base, whose driver may hang."""
+    now, done = 0.0, list[object]()
+    watchdog = Watchdog(lambda repeat: None, 0.5, lambda: now)
+    watched = lambda: watchdog.due(1.5)  # noqa: E731
+
+    def command(velocity: Velocity) -> None:
+        assert watched() and not watchdog.due(1.4)
+        done.append(velocity)
+
+    performer = Performer(command, lambda: done.append("stands"), done.append, watchdog)
+    told, ahead = Report("it is slow"), Velocity(0.3)
+    performer.carry_out([told, Drive(ahead, 1.0), Show(NavigatorStatus("moving"))])
+    assert watched() and done == [told, ahead, Show(NavigatorStatus("moving"))]
+    performer.carry_out([Halt()])
+    assert not watched() and done[3:] == ["stands"]
 
 
 ACTIONS = [str(action) for action in every_action() if action.verb != "stop"]
@@ -114,9 +145,11 @@ def test_a_stop_that_does_not_count_ends_no_motion(moving: Drill) -> None:
 
 
 def test_a_stop_counts_whoever_has_spoken_since(moving: Drill) -> None:
-    assert moving.on(words("action: st", "r2", age=0.1)) == []
+    begun, end = words("action: st", "r2", age=0.1), words("op;", "r2", position=4, age=0.15)
+    begun, end = read_as(CLAUSES, begun, end)
+    assert moving.on(begun) == []
     moving.on(words("action: turn", "r3", age=0.05))
-    assert isinstance(moving.on(words("op;", "r2", position=4, age=0.15))[0], Halt)
+    assert isinstance(moving.on(end)[0], Halt)
     assert isinstance(moving.on(words("action: stop;", "r0", age=3.0))[0], Halt)
     assert not drives(moving.run(0.5)) and moving.status == "idle r0 0 stop"
 

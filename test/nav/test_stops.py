@@ -11,6 +11,7 @@ from helpers.drill import FORWARD, Drill, drives, reports, words
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec.nav.events import (
     Effect,
     EStop,
@@ -395,7 +396,7 @@ def test_a_robot_that_is_told_the_same_each_second_decides_and_moves() -> None:
             graph.now += 0.375
             graph.deliver((channel, "" if channel == "status" else "operator"))
         assert graph.loop.deciding
-        graph.hear(Ended(FORWARD))
+        graph.hear(Ended(action_of(FORWARD)))
         said = words(FORWARD, decide.request, stops=decide.stops, goal_id=decide.goal_id)
         if number == 0:
             graph.navigator.on(graph.goals[-1], graph.now)

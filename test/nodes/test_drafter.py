@@ -24,9 +24,10 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.msg import InstructionStatus, LinkState, NavStatus
 from edge_cloud_spec.nav.events import Report, Tick
-from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import STARTED, DrafterNode
 from edge_cloud_spec.nodes.drafting.topics import to_decode_stats
+from edge_cloud_spec.nodes.nav_messages import to_status
 from edge_cloud_spec.nodes.runtime.qos import EVERY_PUBLISHER, LATCHED, RELIABLE, SENSOR_DATA
 from edge_cloud_spec.pilot.decision_loop import Decide, Ended, Frame
 from edge_cloud_spec.pilot.pilot import Decided
@@ -89,12 +90,12 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
             heard.append(event)
 
     monkeypatch.setattr(node._pilot, "hear", hear)
-    said = [NavigatorStatus("ready", "r1", detail, 7) for detail in ("done: search", "search")]
+    said = [NavigatorStatus("ready", "r1", "so", 7, code) for code in (NavCode.DONE, NavCode.NONE)]
     with Peer() as navigator:
         publisher = navigator.create_publisher(NavStatus, "nav_status", LATCHED)
         navigator.until(publisher.get_subscription_count)
         for status in said:
-            publisher.publish(NavStatus(**status.fields))
+            publisher.publish(to_status(status))
         navigator.until(
             lambda: heard[-1:] == said[-1:],
             meanwhile=lambda: rclpy.spin_once(node, timeout_sec=0.01),
@@ -243,9 +244,9 @@ def test_every_fault_of_the_camera_is_said_and_passes(robot: Watcher) -> None:
     robot.until(lambda: robot.told().startswith("stopped"))
 
     navigator = robot.create_publisher(NavStatus, "nav_status", LATCHED)
-    navigator.publish(NavStatus(**NavigatorStatus("moving", "r1", "move forward small").fields))
+    navigator.publish(to_status(NavigatorStatus("moving", "r1")))
     robot.until(lambda: robot.says(DRAFTER, ERROR, "stay the same though the robot is told to"))
-    navigator.publish(NavStatus(**NavigatorStatus("idle", "r1", "done: move forward small").fields))
+    navigator.publish(to_status(NavigatorStatus("idle", "r1", code=NavCode.DONE)))
     robot.picture = b"no picture at all"
     robot.until(lambda: robot.says(DRAFTER, ERROR, "cannot be read"))
     robot.picture = frame()
@@ -284,11 +285,11 @@ def test_an_instruction_during_e_stop_is_refused_in_words_and_forgotten() -> Non
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")
         navigator = operator.create_publisher(NavStatus, "nav_status", LATCHED)
-        navigator.publish(NavStatus(**NavigatorStatus("stopped", detail="e_stop is on").fields))
+        navigator.publish(to_status(NavigatorStatus("stopped", code=NavCode.E_STOP)))
         hear("stopped e_stop")  # which its publisher did not tell the drafter itself
         instruction.publish(String(data="find the red box"))
         hear("failed e_stop is on; publish the instruction again")
-        navigator.publish(NavStatus(**NavigatorStatus("idle", detail="released").fields))
+        navigator.publish(to_status(NavigatorStatus("idle", code=NavCode.RELEASED)))
         operator.spin(0.5)
         instruction.publish(String(data="find the red box"))
         hear("following find the red box")

@@ -97,8 +97,8 @@ def test_a_camera_that_was_never_there_is_missing_and_its_neighbour_is_named(
 ) -> None:
     topics = CameraTopics(TOPICS.subscribed, publishers, types, others)
     watch = CameraWatch(started=0.0)
-    assert watch.health(topics, False, 1.0).level == Level.OK, "it may be about to start"
-    health = watch.health(topics, False, 4.0)
+    assert watch.health(topics, 1.0).level == Level.OK, "it may be about to start"
+    health = watch.health(topics, 4.0)
     assert health.level == Level.ERROR and f"no picture on {TOPIC}" in health.message
     assert all(word in str(health) for word in words)
 
@@ -109,39 +109,37 @@ STILL: Frames = [(t * 0.5, 7000, frame(t)) for t in range(6)]
 
 
 @pytest.mark.parametrize(
-    ("frames", "same", "level", "words"),
+    ("frames", "level", "words"),
     [
-        (SAME, False, Level.OK, "come"),  # as a simulated robot sees that stands
-        (SAME[:5], True, Level.ERROR, "if it stands, see the base's driver"),
-        (STILL, False, Level.ERROR, "their stamps do not go on"),
-        ([*STILL, (3.0, 0, frame()), (3.5, 500, frame())], False, Level.OK, "come"),
+        (SAME, Level.OK, "come"),  # as a simulated robot sees that stands
+        (STILL, Level.ERROR, "their stamps do not go on"),
+        ([*STILL, (3.0, 0, frame()), (3.5, 500, frame())], Level.OK, "come"),
         (
             [(1.0, 1, encode_jpeg(np.zeros((48, 64, 3), np.uint8)))],
-            False,
             Level.WARN,
             "black: take the cover off the lens",
         ),
-        ([(1.0, 1, frame()[:200])], False, Level.ERROR, "cannot be read"),
-        ([(1.0, 1, b"forward")], False, Level.ERROR, "cannot be read"),
-        ([(1.0, 1, b"")], False, Level.OK, "come"),  # a raw one that nobody needed encoded
+        ([(1.0, 1, frame()[:200])], Level.ERROR, "cannot be read"),
+        ([(1.0, 1, b"forward")], Level.ERROR, "cannot be read"),
+        ([(1.0, 1, b"")], Level.OK, "come"),  # a raw one that nobody needed encoded
     ],
 )
 def test_what_is_wrong_with_pictures_is_said_and_passes(
-    frames: Frames, same: bool, level: Level, words: str
+    frames: Frames, level: Level, words: str
 ) -> None:
     watch, health = CameraWatch(started=0.0), Health(Level.OK, "")
     for at, stamp, data in frames:
         watch.on_frame(stamp * 10**6, data, at)
-        health = watch.health(TOPICS, same, at)
+        health = watch.health(TOPICS, at)
     assert health.level == level and words in str(health)
     watch.on_frame(10**9, data, at + 0.1, "their encoding is odd")
-    assert watch.health(TOPICS, same, at + 0.1).message == "their encoding is odd"
+    assert watch.health(TOPICS, at + 0.1).message == "their encoding is odd"
     watch.on_frame(0, data, at + 0.2)
-    assert "have no time: their header.stamp is 0" in str(watch.health(TOPICS, same, at + 0.2))
-    gone = watch.health(TOPICS, same, at + 4.2)
+    assert "have no time: their header.stamp is 0" in str(watch.health(TOPICS, at + 0.2))
+    gone = watch.health(TOPICS, at + 4.2)
     assert gone.level == Level.ERROR and gone.values["camera_silent_s"] == 4.0
     watch.on_frame(10**12, frame(99), at + 5.0)
-    assert watch.health(TOPICS, False, at + 5.0).level == Level.OK
+    assert watch.health(TOPICS, at + 5.0).level == Level.OK
 
 
 def test_a_raw_picture_that_is_refused_is_said_until_one_that_is_needed_is_taken() -> None:
@@ -150,7 +148,7 @@ def test_a_raw_picture_that_is_refused_is_said_until_one_that_is_needed_is_taken
         [(b"", why), (b"", ""), (frame(), ""), (b"", ""), (b"", why)]
     ):
         watch.on_frame((second + 1) * 10**9, data, float(second), problem)
-        health = watch.health(TOPICS, False, float(second))
+        health = watch.health(TOPICS, float(second))
         assert (health.level, str(health)) == (
             (Level.OK, "pictures come") if second in (2, 3) else (Level.ERROR, why)
         ), second

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import Twist, TwistStamped, Vector3
 from helpers.graph.managed import Manager
+from helpers.graph.nodes_here import node_here
 from helpers.graph.peer import Peer
 from helpers.navigator_bench import Bench
 from rclpy.qos import QoSProfile
@@ -20,7 +23,8 @@ from std_msgs.msg import Bool
 
 from edge_cloud_spec.nav.watchdog import REPEATS
 from edge_cloud_spec.nodes.base_output import OutputSettings
-from edge_cloud_spec.nodes.stop_guard import GuardSettings
+from edge_cloud_spec.nodes.runtime import diagnostics
+from edge_cloud_spec.nodes.stop_guard import GuardSettings, StopGuardNode
 
 GUARD = ["-m", "edge_cloud_spec.nodes.stop_guard"]
 STRANGER = 0.25  # m/s upward, by which a stranger's Twists are known
@@ -115,6 +119,27 @@ def test_a_silent_pulse_is_a_stop_and_then_silence_and_so_is_the_next(guarded: P
         assert len(guarded.stops) == REPEATS  # and the base's own timeout acts as well
         assert guarded.stops[::2] == [0.0] * (REPEATS // 2 + 1)
         assert all(0 < speed < 0.005 for speed in guarded.stops[1::2])
+
+
+def test_the_guard_says_that_it_stopped_a_robot_at_once_and_once(
+    domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not with its next heartbeat, which is put off here, nor when a warning has lasted."""
+    monkeypatch.setattr(diagnostics, "PERIOD_S", 3600.0)
+    with node_here(StopGuardNode) as guard, Pulses() as pulses:
+
+        def spin() -> None:
+            rclpy.spin_once(guard, timeout_sec=0.0)
+
+        pulses.until(lambda: pulses.pulse.get_subscription_count(), meanwhile=spin)
+        pulses.until(lambda: guard.count_subscribers("/diagnostics"), meanwhile=spin)
+        pulses.pulse.publish(Bool(data=True))
+        pulses.until(
+            lambda: pulses.says("/stop_guard", DiagnosticStatus.WARN, "commanded zeros"),
+            meanwhile=spin,
+        )
+        pulses.until(lambda: len(pulses.stops) == REPEATS, meanwhile=spin)
+    assert capfd.readouterr().err.count("the guard commanded zeros; see the navigator's log") == 1
 
 
 @pytest.mark.parametrize("moves", [True, False])

@@ -101,14 +101,14 @@ def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() ->
     assert flight.pilot.take() is None, "one at a time"
     flight.runner.go_on.set()
     decided = flight.pilot.make(decide)
-    assert decided.ended.words == SEARCH and decided.ended.whole
-    assert str(decided.action) == "search"
+    assert decided.answer == SEARCH and str(decided.ended.action) == "search"
     first, last = flight.of(Words)
     assert (first.text, first.position, first.verified) == (SEARCH, 0, True)
     assert (last.finished, last.finish_reason, last.position) == (True, "end", len(first.tokens))
     for words in (first, last):
         assert (words.request, words.instruction, words.stops) == (decide.request, IT, 7)
-        assert words.stamp == decide.frame.stamp and words.answer == decided.ended.words
+        assert words.stamp == decide.frame.stamp and words.answer == decided.answer
+        assert (str(words.reading.action), words.reading.end) == ("search", len(SEARCH))
     assert flight.said.index(decided) > flight.said.index(last)
     assert not flight.of(Report)
 
@@ -143,7 +143,7 @@ def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset(
 def test_a_drafter_that_failed_in_a_decision_is_reported_and_its_answer_counts() -> None:
     flight = Flight()
     flight.runner.failure = "the draft model ran out of memory"
-    assert str(flight.decided().action) == "search"
+    assert str(flight.decided().ended.action) == "search"
     problem = "the cloud went on alone: the draft model ran out of memory"
     assert [report.problem for report in flight.of(Report)] == [problem]
 
@@ -155,7 +155,7 @@ def test_bytes_that_never_became_a_letter_are_told_at_the_end(reason: str, rest:
     flight.runner.tokens, flight.runner.by_itself = flight.runner.tokens[:-1], reason
     decided = flight.decided()
     assert [words.text for words in flight.of(Words)] == ["stop", rest]
-    assert decided.ended.words == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
+    assert decided.answer == f"stop{rest}" and flight.of(Words)[-1].finish_reason == reason
 
 
 # What a mission remembers
@@ -341,7 +341,7 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
 @pytest.mark.parametrize(("reason", "follows"), [("end", ""), ("length", IT)])
 def test_a_bare_word_is_an_action_once_its_answer_has_ended(reason: str, follows: str) -> None:
     dialect = load_dialect("uni_navid")
-    settings = replace(STOPS, loop=LoopSettings(NONE, dialect=dialect))
+    settings = replace(STOPS, loop=LoopSettings(NONE), dialect=dialect)
     with Flying(settings, text="stop") as flying:
         flying.runner.by_itself = reason
         assert flying.pilot.instruction == IT and not flying.runner.ends, "it may go on"
@@ -403,8 +403,8 @@ class Robot:
     """A base and a camera of one's own; ``way``: m ahead, of velocities that last a tick."""
 
     def __init__(self, runner: ScriptedRunner, dialect: Dialect = CLAUSES) -> None:
-        loop = LoopSettings(retry=0.0, dialect=dialect)
-        settings = PilotSettings(DecodeSettings(load_preset("dsd")), loop)
+        loop = LoopSettings(retry=0.0)
+        settings = PilotSettings(DecodeSettings(load_preset("dsd")), loop, dialect=dialect)
         self.pilot = Pilot(settings, lambda decide, on_receive: pytest.fail("no transport"))
         self.pilot.use(runner)  # type: ignore[arg-type]
         self.commands: list[tuple[float, float, float]] = []

@@ -21,7 +21,7 @@ def test_settings_have_the_grammar_and_the_reader_of_their_dialect(name: str, or
     settings = DrafterSettings(dialect=name, grammar="action", order=order)
     dialect = load_dialect(name)
     assert settings.pilot.decode_settings(0).policy.grammar == dialect.grammar("action", order)
-    assert settings.pilot.loop.dialect == dialect
+    assert settings.pilot.dialect == dialect
     assert (dialect == CLAUSES) == (name == "clauses")
 
 

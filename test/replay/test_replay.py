@@ -28,6 +28,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.msg import NavStatus, VerifiedTokens
+from edge_cloud_spec.nav.status import STOPPED
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.observer import Observer
@@ -257,8 +258,8 @@ def test_a_replay_where_something_could_move_says_nothing_and_ends(
     assert mover in said
 
 
-def _says(run_log: RunLog) -> str:
-    return str(run_log.instruction_status)
+def _state(run_log: RunLog) -> str:
+    return run_log.instruction_status.state if run_log.instruction_status else ""
 
 
 def _interrupt(node: Node) -> None:
@@ -295,7 +296,7 @@ def test_a_replay_takes_its_instruction_back_however_it_ends_and_no_robot_hears_
         status, rows = replay(bag, *options)
         assert (status, len(rows)) == (ends_with, decisions) and began
         assert not rows or re.match("action: .*blue box", rows[0]["replayed"])
-        until(lambda: heard[-1:] == ["stop"] and observer.read(_says) == "stopped told to stop")
+        until(lambda: heard[-1:] == ["stop"] and observer.read(_state) == STOPPED)
     robot.close()
     assert heard[0] == "find the blue box" and not said
 

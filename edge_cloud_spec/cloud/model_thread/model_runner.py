@@ -104,7 +104,7 @@ class ModelRunner(ABC):
     def answers(self, tokens: Sequence[int]) -> set[str]:
         """The texts by which a robot may remember this answer: the whole, or up to its action."""
         whole = self.speaker.tokenizer.decode(tokens, skip_special_tokens=True)
-        return {whole, self._dialect.decided(whole)}
+        return {whole, whole[: self._dialect.read(whole).end]}
 
     def actions(self) -> list[tuple[int, ...]]:
         """The tokens of each action in the dialect, as an answer begins with them.

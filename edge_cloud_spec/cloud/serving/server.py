@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import logging
 import signal
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +18,15 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio
 
-from ...errors import UserError, check_installed
+from ...errors import check_installed
 from ...options import bounded, chosen, described
-from ...wire.channel import EARLIER_SERVICE, METHOD_NAME, SERVER_OPTIONS, SERVICE, host_of
+from ...wire.channel import (
+    EARLIER_SERVICE,
+    METHOD_NAME,
+    SERVER_OPTIONS,
+    SERVICE,
+    cannot_listen,
+)
 from ...wire.messages import PROTOCOL
 from ..model_thread.worker import Worker
 from .access import AccessSettings, raise_file_limit, server_credentials
@@ -35,21 +40,6 @@ WATCH_S = 0.5  # between two checks of the model's thread
 TRIMMED_BYTES = 32 * 2**20  # received, after which freed memory is given back
 
 
-def check_free(address: str) -> None:
-    """Raise UserError if this ``host:port`` is in use (a ``unix:`` path never is).
-
-    For a process that loads a model before it listens.
-    """
-    if address.startswith("unix:"):
-        return
-    host, port = host_of(address), int(address.rpartition(":")[2])
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError:
-        raise _refusal(address) from None
-
-
 def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
     """Bind a server; returns its address with the port in use. Raises UserError."""
     address, credentials = access.address, server_credentials(access)
@@ -59,19 +49,12 @@ def listen(server: grpc.aio.Server, access: AccessSettings) -> str:
         else:
             port = server.add_insecure_port(address)
     except RuntimeError:
-        raise _refusal(address) from None
+        raise cannot_listen(address) from None
     if address.startswith("unix:"):
         return address
     if not port:
-        raise _refusal(address)
+        raise cannot_listen(address)
     return f"{address.rpartition(':')[0]}:{port}"
-
-
-def _refusal(address: str) -> UserError:
-    return UserError(
-        f"cannot listen on {address}: the port is taken or the host unknown; give another "
-        "--address, or use the verifier that listens there (ros2 launch: cloud:=HOST:PORT)"
-    )
 
 
 class HealthService(aio.HealthServicer):  # type: ignore[misc] # untyped

@@ -72,15 +72,15 @@ MAX_HOLD_S = 16.0  # largest hold
 class LinkState:
     """The link's quality, and why. ``now`` is monotonic time in s."""
 
-    def __init__(self, deadline_s: float, first_s: float, now: float) -> None:
+    def __init__(self, late_after_s: float, first_s: float, now: float) -> None:
         """Initially degraded; lost if nothing answers.
 
-        The first answer may take ``first_s``; later ones are in time within ``deadline_s``.
+        The first answer may take ``first_s``; later ones are in time within ``late_after_s``.
         """
         self.quality = LinkQuality.DEGRADED
         self._reason, self._advice, self._cause = "the cloud has not answered yet", "", ""
         self.missed_answers = 0
-        self._deadline_s = deadline_s
+        self._late_after_s = late_after_s
         self._in_time: deque[bool] = deque(maxlen=OF)  # whether the last answers were in time
         self._in_a_row = 0  # consecutive answers in time
         self._needed = 1  # how many of them a better state needs
@@ -106,7 +106,7 @@ class LinkState:
         decisions."""
         self._silent_since, self._broken, self._refuses = None, False, bool(refusal)
         self._advice = self._cause = ""
-        late = f"answers take {after_s:.1f} s" if after_s > self._deadline_s else ""
+        late = f"answers take {after_s:.1f} s" if after_s > self._late_after_s else ""
         if late or (refusal and self.quality != LinkQuality.LOST):
             self._in_a_row = 0
         else:
@@ -121,11 +121,11 @@ class LinkState:
             self._reason = refusal or late
 
     def missed(self, now: float) -> None:
-        """Record that no answer came within the deadline; ``now`` is monotonic, s."""
+        """Record that no answer came in time; ``now`` is monotonic, s."""
         self.missed_answers += 1
         self._in_time.append(False)
         self._in_a_row = 0
-        known = self._reason if self._broken else f"no answer within {self._deadline_s:g} s"
+        known = self._reason if self._broken else f"no answer within {self._late_after_s:g} s"
         self._fall_silent(known, now)
 
     def lost(self, reason: str, now: float, advice: str = "", cause: str = "") -> None:
@@ -181,8 +181,8 @@ class ReplyWatch:
     """When each request is overdue: after its first message since the last answer. Monotonic times,
     s."""
 
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self, late_after_s: float) -> None:
+        self._late_after_s = late_after_s
         # When each was asked for, and when its next miss counts.
         self._asked: dict[str, tuple[float, float]] = {}
 
@@ -193,7 +193,7 @@ class ReplyWatch:
 
     def sent(self, request: str, now: float) -> None:
         """Record that the robot sent a message of this request."""
-        self._asked.setdefault(request, (now, now + self._deadline_s))
+        self._asked.setdefault(request, (now, now + self._late_after_s))
 
     def answered(self, request: str, now: float) -> float | None:
         """Record an answer, or a request's end; returns the reply time, s, None if no reply was
@@ -206,7 +206,7 @@ class ReplyWatch:
         again."""
         late = {request: at for request, (at, due) in self._asked.items() if now >= due}
         for request, at in late.items():
-            self._asked[request] = (at, now + self._deadline_s)
+            self._asked[request] = (at, now + self._late_after_s)
         return len(late)
 
 
@@ -214,13 +214,13 @@ class LinkMonitor:
     """Feeds a ``LinkState`` with messages sent, received, and probes. Times in s."""
 
     def __init__(
-        self, deadline_s: float, first_s: float, clock: Callable[[], float] = time.monotonic
+        self, late_after_s: float, first_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """deadline_s, first_s: see ``LinkState``. clock: monotonic time."""
+        """late_after_s, first_s: see ``LinkState``. clock: monotonic time."""
         self._clock = clock
         self._lock = threading.Lock()
-        self.state = LinkState(deadline_s, first_s, clock())
-        self._watch = ReplyWatch(deadline_s)
+        self.state = LinkState(late_after_s, first_s, clock())
+        self._watch = ReplyWatch(late_after_s)
         self._probing = False
         self._next_probe = clock()
         self._refusal = ""  # why the last decode was refused; cleared by a verdict

@@ -18,7 +18,7 @@ from ...wire.codec import encode_server, fault_of
 from ...wire.frames import Head, kind_of, server_head
 from ...wire.messages import MOVED, PROTOCOL, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
-from ..reply_deadline import spread
+from ..reply_timeout import spread
 from .cloud_clock import ClockOffset
 from .probe import SILENT, TLS, diagnosis
 from .route import UNREACHABLE_S, ClientSettings, Place, Route

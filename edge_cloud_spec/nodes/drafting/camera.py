@@ -17,7 +17,6 @@ from ...errors import UserError
 from ...health import Health, Level
 from ...models.image import MAX_SIDE, check_size, decode_image, is_black
 from ...nav.clock_offset import clock_sentence
-from ...pilot.decision_loop import SAME_PICTURE
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -156,14 +155,9 @@ class CameraWatch:
         """Whether a frame is long overdue."""
         return now - (self.started if self._came is None else self._came) > SILENT_S
 
-    def health(
-        self, topics: CameraTopics, same: bool, now: float, clock_offset: float | None = None
-    ) -> Health:
-        """The camera's state. ``same``: the robot was told to move, and no picture was new.
-
-        ``clock_offset``: how far the camera's stamps are ahead, s; None: unknown.
-        """
-        health, ahead, values = self._health(topics, same, now), clock_offset, dict[str, object]()
+    def health(self, topics: CameraTopics, now: float, clock_offset: float | None = None) -> Health:
+        """The camera's state. ``clock_offset``: how far its stamps are ahead, s; None: unknown."""
+        health, ahead, values = self._health(topics, now), clock_offset, dict[str, object]()
         if self._came is not None:
             values["camera_silent_s"] = round(now - self._came, 1)
         values["camera_clock_offset_s"] = "unknown" if ahead is None else round(ahead, 3)
@@ -172,7 +166,7 @@ class CameraWatch:
             health = Health(Level.WARN, clock_sentence("the camera's", ahead), advice)
         return replace(health, values=values)
 
-    def _health(self, topics: CameraTopics, same: bool, now: float) -> Health:
+    def _health(self, topics: CameraTopics, now: float) -> Health:
         name = topics.subscribed[0]
         if self.missing(now):
             return no_picture(topics)
@@ -185,8 +179,6 @@ class CameraWatch:
             return Health(Level.ERROR, frozen, "restart the camera driver")
         if self._problem:
             return Health(Level.ERROR, self._problem)
-        if same:
-            return Health(Level.ERROR, SAME_PICTURE)
         return self._content(name) if self._jpeg else Health(Level.OK, COME)
 
     def _content(self, name: str) -> Health:

@@ -33,8 +33,9 @@ from ...nav.status import GoalStatus
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
-from ...wire.messages import ClientMessage, DraftMessage
+from ...wire.messages import FAILED, ClientMessage, DraftMessage
 from ..bridge_messages import from_topic, to_draft, to_request
+from ..nav_messages import to_reading
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
 from ..runtime.subscription_thread import SubscriptionThread
 
@@ -123,6 +124,7 @@ class DrafterTopics:
             finished=words.finished,
             finish_reason=words.finish_reason,
             camera_clock_offset=words.camera_offset,
+            **to_reading(words.reading),
         )
         message.header.stamp = Time(nanoseconds=words.stamp).to_msg()
         self._verified_tokens.publish(message)
@@ -175,7 +177,7 @@ def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
     """A decision's statistics for the topic ``decode_stats``."""
     decide, outcome = decided.decide, decided.outcome
     if outcome is None:
-        return DecodeStats(request_id=decide.request, finish_reason="failed")
+        return DecodeStats(request_id=decide.request, finish_reason=FAILED)
     stats, rounds = outcome.stats, outcome.stats.rounds
     message = DecodeStats(
         request_id=decide.request,

@@ -17,6 +17,7 @@ from itertools import pairwise, zip_longest
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.instruction import is_stop, normalized
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 
@@ -79,11 +80,13 @@ class Instructed:
 
 @dataclass(frozen=True)
 class Reported:
-    """A sentence for people: its topic (or a node's name on /diagnostics), and the text."""
+    """A sentence for people: its topic (or a node's name on /diagnostics), and the text; of
+    nav_status also the ``status`` itself."""
 
     at: float
     topic: str
     text: str
+    status: NavigatorStatus | None = None
 
 
 Event = Asked | OnWire | Command | BaseCommand | BaseMotion | Instructed | Reported
@@ -330,10 +333,10 @@ def _end(command: Command, events: Sequence[Event]) -> float:
             break
         if isinstance(event, Command) or (isinstance(event, Instructed) and is_stop(event.text)):
             return event.at
-        if isinstance(event, Reported) and event.topic == "nav_status":
-            state, request = (*event.text.split(" ", 2), "", "")[:2]
-            if state in ("idle", "stopped") and request == command.request:
-                return event.at
+        status = event.status if isinstance(event, Reported) else None
+        ended = status is not None and status.state in ("idle", "stopped")
+        if status is not None and ended and status.request == command.request:
+            return event.at
     return end
 
 

@@ -31,8 +31,10 @@ from edge_cloud_spec.bringup.running_graph import free_address, free_domain, is_
 from edge_cloud_spec.edge.link.state import LinkReport
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavCommand, VerifiedTokens
+from edge_cloud_spec.msg import DecodeRequest, DecodeStats, NavAction, VerifiedTokens
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.status import UNKNOWN, GoalStatus, NavigatorStatus
+from edge_cloud_spec.nodes.nav_messages import to_reading
 from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.qos import DECODE, RELIABLE
 from edge_cloud_spec.nodes.topics import TOPICS
@@ -240,7 +242,8 @@ class Watch:
     def answer(self, request: str, text: str) -> VerifiedTokens:
         """A forged message: a complete verified answer to the last instruction, on a current
         frame."""
-        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1])
+        said = to_reading(CLAUSES.read(text))
+        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1], **said)
         message.verified = message.finished = True
         message.goal_id = self.instruction_status.goal_id
         message.instruction = self.instruction
@@ -250,7 +253,7 @@ class Watch:
 
     def _on_nav_status(self, at: float, message: Any) -> None:
         self.nav_status = NavigatorStatus.read(message)
-        self._line(at, "nav_status", str(self.nav_status))
+        self._line(at, "nav_status", str(self.nav_status), self.nav_status)
 
     def _on_instruction_status(self, at: float, message: Any) -> None:
         self.instruction_status = GoalStatus.read(message)
@@ -259,9 +262,11 @@ class Watch:
     def _on_link_state(self, at: float, message: Any) -> None:
         self._line(at, "link_state", str(LinkReport.read(message)))
 
-    def _line(self, at: float, topic: str, text: str) -> None:
+    def _line(
+        self, at: float, topic: str, text: str, status: NavigatorStatus | None = None
+    ) -> None:
         self.lines[topic] = text
-        self.note(Reported(at, topic, text))
+        self.note(Reported(at, topic, text, status))
 
     # Messages
 
@@ -287,7 +292,7 @@ class Watch:
             stamp_of(message),
             Time.from_msg(message.expiry).nanoseconds / 1e9,
             message.verified,
-            message.action != NavCommand.STOP,
+            message.action.verb != NavAction.STOP,
         )
         self.note(self.last_command)
 

@@ -25,6 +25,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nav.status import FAILED, IDLE, STOPPED, UNKNOWN, GoalStatus
 from edge_cloud_spec.nodes.runtime.qos import DECODE
+from edge_cloud_spec.wire.messages import ABORTED
 
 from ..harness.random_checkpoint import TINY, make_pair
 from . import bare
@@ -127,13 +128,13 @@ class _EStop:
 
     def trial(self, trial: int, pause: float) -> tuple[float, float]:
         """Seconds of the stop, and of the bare message. Raises UserError."""
-        wait_for, watch, lines = self._rig.wait_for, self._watch, self._watch.lines
+        wait_for, watch = self._rig.wait_for, self._watch
         for attempt in range(TRIES):
             self._ours.press(False)
-            wait_for(lambda: "e_stop is on" not in lines["nav_status"], "the stop is released")
+            wait_for(lambda: not watch.nav_status.e_stopped, "the stop is released")
             watch.instruction_status, before = GoalStatus(UNKNOWN), len(watch.begun)
             watch.instruct(INSTRUCTION)
-            wait_for(lambda: not lines["nav_status"].startswith("stopped"), "the robot may move")
+            wait_for(lambda: watch.nav_status.state != "stopped", "the robot may move")
             wait_for(
                 lambda: (
                     len(watch.begun) > before  # noqa: B023 (it is called before the next attempt)
@@ -149,13 +150,10 @@ class _EStop:
             echoed = self._bare.measure()
             moving, request = watch.stands_since == math.inf, list(watch.begun)[-1]
             took = self._ours.measure()
-            wait_for(
-                lambda: lines["nav_status"].startswith("stopped"),
-                "the navigator reports the stop",
-            )
+            wait_for(lambda: watch.nav_status.state == "stopped", "the navigator reports the stop")
             wait_for(lambda: request in watch.stats, "the decode's end")  # noqa: B023
             stats = watch.stats[request]
-            if moving and stats.finish_reason == "aborted" and stats.rounds:
+            if moving and stats.finish_reason == ABORTED and stats.rounds:
                 return took, echoed
         raise UserError("no decode was under way when the stop came; is the machine too busy?")
 
@@ -166,7 +164,7 @@ class _EStop:
         self._rig.wait_for(
             lambda: (
                 (watch.last_motion > published and watch.stands_since == math.inf)
-                or watch.lines["nav_status"].startswith(f"idle {request} ")
+                or (watch.nav_status.state, watch.nav_status.request) == ("idle", request)
             ),
             "the robot moves, or the answer is refused",
         )

@@ -10,6 +10,7 @@ from typing import Any
 from edge_cloud_spec.instruction import normalized
 from edge_cloud_spec.nav.status import DONE, FAILED, UNKNOWN, GoalStatus
 from edge_cloud_spec.observe.run_log import RunLog
+from edge_cloud_spec.wire.messages import TIMEOUT
 
 PERMANENT_FAILURES = {
     *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
@@ -95,7 +96,7 @@ def _permanent_failure(run_log: RunLog) -> str:
     if permanent:
         return run_log.problem or f"the drafter gives up with {permanent}; its log says why"
     reached = run_log.opened or not run_log.problem
-    return run_log.problem if "timeout" in finishes and not reached else ""
+    return run_log.problem if TIMEOUT in finishes and not reached else ""
 
 
 def _last_answer_at(run_log: RunLog) -> float:

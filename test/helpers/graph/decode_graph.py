@@ -16,7 +16,7 @@ from edge_cloud_spec.msg import (
     Verdict,
     VerifiedTokens,
 )
-from edge_cloud_spec.nav.status import GoalStatus
+from edge_cloud_spec.nav.status import STOPPED, UNKNOWN, GoalStatus
 from edge_cloud_spec_lab.sim.camera import encode_jpeg
 
 CAMERA = "camera/image_raw/compressed"
@@ -73,7 +73,7 @@ class Watcher(Peer):
         self.until(lambda: len(self.heard["decode_stats"]) >= count)
         self.ask("stop")
         self.heard["instruction_status"].clear()
-        self.until(lambda: self.said("stopped told to stop"))
+        self.until(lambda: self.state == STOPPED)
         return self.heard["decode_stats"][:count]
 
     def finished(self) -> list[VerifiedTokens]:
@@ -82,6 +82,12 @@ class Watcher(Peer):
     def said(self, start: str) -> bool:
         heard = self.heard["instruction_status"]
         return any(str(GoalStatus.read(message)).startswith(start) for message in heard)
+
+    @property
+    def state(self) -> str:
+        """The newest state of ``instruction_status``."""
+        heard = self.heard["instruction_status"]
+        return GoalStatus.read(heard[-1]).state if heard else UNKNOWN
 
     def told(self) -> str:
         """The newest line of ``instruction_status``."""

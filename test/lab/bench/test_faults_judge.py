@@ -10,6 +10,7 @@ import pytest
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
+from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 from edge_cloud_spec_lab.bench.judge import (
     BASE_TIMEOUT,
@@ -59,7 +60,7 @@ def run(**changes: Any) -> list[Event]:
         *moving,
         BaseMotion(100.2, True),
         BaseCommand(100.5, False),
-        Reported(100.51, "nav_status", "idle r 3 done"),
+        Reported(100.51, "nav_status", "the action is done", NavigatorStatus("idle", "r")),
         BaseMotion(100.6, True),
         BaseMotion(100.8, False),
     ]

@@ -191,7 +191,7 @@ def _press(rig: Rig) -> None:
 
 def _release(rig: Rig) -> None:
     rig.e_stop.publish(Bool(data=False))
-    rig.wait_for(lambda: "e_stop" not in rig.watch.lines["nav_status"], "e_stop is released")
+    rig.wait_for(lambda: not rig.watch.nav_status.e_stopped, "e_stop is released")
 
 
 NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (

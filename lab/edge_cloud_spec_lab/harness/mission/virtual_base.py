@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-from edge_cloud_spec.nav.events import (
-    Announce,
-    Drive,
-    Effect,
-    Event,
-    Halt,
-    Odometry,
-    Scan,
-    Show,
-    Tick,
-)
+from edge_cloud_spec.nav.events import Announce, Event, Odometry, Report, Scan, Show, Tick
 from edge_cloud_spec.nav.navigator import Navigator
-from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.performer import Performer
+from edge_cloud_spec.nav.pose import Pose, Velocity
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import NavigatorStatus
 
@@ -48,6 +40,8 @@ class VirtualBase:
         self.moves: list[tuple[float, float]] = []
         self.contacts = 0
         self._timeline, self._on_status, self._on_cycle = timeline, on_status, on_cycle
+        stand = partial(world.command, 0.0, 0.0, 0.0)
+        self._performer = Performer(self._command, stand, self._publish)
         self._moving_since: float | None = None
         self._beat = 0  # of the cycle under way; those of others are over
         self._stepped = self._now()
@@ -70,7 +64,7 @@ class VirtualBase:
         if any(isinstance(effect, Announce) for effect in effects):
             self._step(now)
             self._begin_cycle(now)
-        self._carry_out(effects, now)
+        self._performer.carry_out(effects)
 
     def _now(self) -> float:
         return math.ceil(self._timeline.now / MOMENT) * MOMENT
@@ -88,7 +82,7 @@ class VirtualBase:
             self._schedule(beat, begin, number + 1)
             self._step(time)
             self._hear_odometry(time)
-            self._carry_out(self.navigator.on(Tick(), time), time)
+            self._performer.carry_out(self.navigator.on(Tick(), time))
             self._on_cycle()
 
         self._timeline.at(time, cycle)
@@ -113,17 +107,14 @@ class VirtualBase:
         if self.navigator.settings.obstacles.scan:
             self.navigator.on(Scan("scan", stamp_of(now), rays=scanned_rays(self.world)), now)
 
-    def _carry_out(self, effects: list[Effect], now: float) -> None:
-        for effect in effects:
-            match effect:
-                case Drive(velocity):
-                    self.world.command(velocity.vx, velocity.vy, velocity.wz)
-                    if not self.world.resting and self._moving_since is None:
-                        self._moving_since = now
-                case Halt():
-                    self.world.command(0.0, 0.0, 0.0)
-                case Show(status):
-                    self._on_status(status)
+    def _command(self, velocity: Velocity) -> None:
+        self.world.command(velocity.vx, velocity.vy, velocity.wz)
+        if not self.world.resting and self._moving_since is None:
+            self._moving_since = self._stepped
+
+    def _publish(self, told: Show | Report | Announce) -> None:
+        if isinstance(told, Show):
+            self._on_status(told.status)
 
 
 def stamp_of(seconds: float) -> int:

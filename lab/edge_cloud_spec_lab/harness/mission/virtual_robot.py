@@ -325,7 +325,7 @@ class VirtualRobot:
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
-        decision.action = str(decided.action or "")
+        decision.action = str(decided.ended.action or "")
 
     def _is_own(self, request: Request, tokens: Sequence[int]) -> bool:
         """Whether these tokens are what the target alone generates."""

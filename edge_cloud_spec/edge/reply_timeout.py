@@ -13,7 +13,7 @@ def spread(wait_s: float, random: Random) -> float:
     return wait_s * (1.0 + JITTER * random.random())
 
 
-class ReplyDeadline:
+class ReplyTimeout:
     """When the decode times out, and when to retry a verifier without room; both in s.
 
     ``deadline`` is None while no reply is due; only a reply moves it. ``retry_at`` is set by

@@ -1,0 +1,40 @@
+"""Carries out what the navigator decides: commands to a base, under a watchdog, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .events import Announce, Drive, Effect, Halt, Report, Show
+from .pose import Velocity
+from .watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class Performer:
+    """Carries out a navigator's effects in their order, whoever has the base.
+
+    ``command`` gives the base a velocity, ``stand`` has it stand; ``watchdog`` stops it where no
+    other command follows in time (None: time is simulated). ``publish`` takes what others are told:
+    a status, a problem, an action that begins.
+    """
+
+    command: Callable[[Velocity], object]
+    stand: Callable[[], object]
+    publish: Callable[[Show | Report | Announce], object]
+    watchdog: Watchdog | None = None
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Carry these effects out; what ``command`` or ``stand`` raises is passed on."""
+        for effect in effects:
+            match effect:
+                case Drive(velocity, until, stop_by):
+                    if self.watchdog is not None:  # first, so that a command that hangs is stopped
+                        self.watchdog.feed(until, stop_by)
+                    self.command(velocity)
+                case Halt():
+                    self.stand()
+                    if self.watchdog is not None:
+                        self.watchdog.calm()
+                case _:
+                    self.publish(effect)

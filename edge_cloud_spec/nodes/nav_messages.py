@@ -1,0 +1,32 @@
+"""What drafter and navigator tell each other, as ROS messages; ``nav`` reads them, without ROS."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from edge_cloud_spec.msg import NavAction, NavStatus, VerifiedTokens
+
+from ..nav.answer import NO_ACTION, Action, Reading
+from ..nav.status import NavigatorStatus
+
+
+def to_action(action: Action | None) -> NavAction:
+    """An action, or none, as a part of other messages."""
+    return NavAction(**asdict(action or NO_ACTION))
+
+
+def to_status(status: NavigatorStatus) -> NavStatus:
+    """For the topic ``nav_status``; the sender sets the header."""
+    return NavStatus(**{**status.fields, "action": to_action(status.action)})
+
+
+def to_reading(reading: Reading) -> dict[str, Any]:
+    """The fields of ``VerifiedTokens`` that say what the answer so far means."""
+    said = {"action_end": reading.end, "no_action": reading.problem}
+    return {**said, "action": to_action(reading.action)}
+
+
+def reading_of(message: VerifiedTokens) -> Reading:
+    """The inverse of ``to_reading``. Raises ValueError for what is no action."""
+    return Reading(Action.read(message.action), message.action_end, message.no_action)
