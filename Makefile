@@ -19,7 +19,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt transformers.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm installs figures figures-check diagrams parameters test fuzz lint format messages wire setup
+.PHONY: demo gif gguf vllm installs figures figures-check diagrams parameters test fuzz lint format messages wire oldest changelog setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -93,11 +93,26 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The code of wire/decode.proto, by the compiler of the oldest protobuf that we take (6.31.1).
+# The code of wire/decode.proto, by a protoc (25.1) whose code runs under protobuf 4.21, as in Debian 12 and Ubuntu 24.04, and
+# under later ones. PYTHON is 3.10 to 3.12.
 wire:
-	@$(PYTHON) -m venv build/protoc && build/protoc/bin/pip install --quiet grpcio-tools==1.75.1
+	@$(PYTHON) -m venv build/protoc
+	build/protoc/bin/pip install --quiet --only-binary :all: grpcio-tools==1.62.3 "setuptools<81"
 	build/protoc/bin/python -m grpc_tools.protoc -I edge_cloud_spec/wire \
 	  --python_out=edge_cloud_spec/wire --pyi_out=edge_cloud_spec/wire decode.proto
+
+# The link under gRPC and protobuf as old as Debian 12's and Ubuntu 24.04's. PYTHON is 3.10 or 3.11: later ones have no such wheels.
+OLDEST := build/oldest
+oldest: setup
+	$(INSTALL) --no-deps --only-binary :all: --upgrade --target $(OLDEST) \
+	  grpcio==1.51.3 grpcio-health-checking==1.51.3 protobuf==4.21.12
+	PYTHONPATH=$(OLDEST) $(BIN)/python -c \
+	  'import grpc, google.protobuf as p; assert (grpc.__version__, p.__version__) == ("1.51.3", "4.21.12")'
+	PYTHONPATH=$(OLDEST) $(BIN)/python -m pytest test/wire test/cloud/serving/test_grpc_decode.py test/package/test_doctor_cloud.py $(ARGS)
+
+# CHANGELOG.rst, which bloom reads: the releases of CHANGELOG.md.
+changelog: setup
+	PYTHONPATH=test $(BIN)/python -m helpers.changelog_rst CHANGELOG.md CHANGELOG.rst
 
 messages setup: $(VENV)/.package
 

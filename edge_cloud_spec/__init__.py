@@ -28,7 +28,7 @@ __version__ = "0.2.0"
 # what our own sentences say. Each reads its variable when it is first used; one that is set stays.
 QUIET = {
     "DO_NOT_TRACK": "1",
-    "GRPC_VERBOSITY": "ERROR",
+    "GRPC_VERBOSITY": "NONE",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "ORT_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..edge.link.state import LinkQuality
 from ..errors import UserError
 from ..observe.observer import Observer
-from ..wire.channel import NO_PROXY
+from ..wire.channel import HEALTH_METHOD, HEALTH_SERVING, NO_PROXY, health_request
 from .graph import GraphSettings, NodeSpec, Value, command, graph
 from .processes import Processes
 
@@ -125,12 +124,11 @@ def is_ready(name: str, observer: Observer, settings: GraphSettings) -> bool:
 def is_serving(address: str) -> bool:
     """Whether a verifier reports SERVING."""
     with grpc.insecure_channel(address, NO_PROXY) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
+            reply = channel.unary_unary(HEALTH_METHOD)(health_request(), timeout=1.0)
         except grpc.RpcError:
             return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+    return bool(reply == HEALTH_SERVING)
 
 
 def free_address() -> str:

@@ -19,6 +19,9 @@ LEASE = "lease-bin"  # metadata: the router's lease for a replica
 MAX_RETRY_S = 30.0  # a cloud cannot ask for a longer pause
 # Holds a camera frame or dense distributions; larger messages are refused.
 MESSAGE_BYTES = 16 * 2**20
+# gRPC's health check, in bytes: no distribution has a package of grpcio-health-checking.
+HEALTH_METHOD = "/grpc.health.v1.Health/Check"
+HEALTH_SERVING = b"\x08\x01"
 
 # Detects a dead link within seconds, even if nothing is sent.
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -48,6 +51,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.lookahead_bytes", 2**20),  # bytes of a message per round trip
     ("grpc.so_reuseport", 0),  # a second server on the port fails, instead of sharing connections
 )
+
+
+def health_request(service: str = "") -> bytes:
+    """Asks whether a service serves, or the server as a whole; its name has at most 127 bytes."""
+    name = service.encode()
+    return bytes((0x0A, len(name))) + name
 
 
 def check_address(address: str) -> None:

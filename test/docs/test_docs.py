@@ -27,7 +27,8 @@ from helpers.state_diagrams import with_diagrams
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CODE = (ROOT / "edge_cloud_spec", ROOT / "lab/edge_cloud_spec_lab")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")]
+PAGES.append(ROOT / "QUALITY_DECLARATION.md")
 PAGES += sorted(DOCS.rglob("*.md"))
 
 # Words of other packages, and names that only look like ours.
@@ -45,7 +46,7 @@ FOREIGN = OTHERS | {
     *("queue", "rclpy", "threading", "time", "torch", "torchao", "transformers", "yaml"),
 }
 DATA = re.compile(r"\.(csv|gif|html|jpg|json|mcap|mp4|org|pem|png|safetensors|txt)$")
-SOURCES = (".action", ".py", ".md", ".proto", ".msg", ".toml", ".yaml", ".rviz", ".xml")
+SOURCES = (".action", ".py", ".md", ".msg", ".proto", ".rst", ".rviz", ".toml", ".xml", ".yaml")
 
 
 @cache
@@ -155,9 +156,14 @@ def test_what_a_page_names_is_there(path: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_every_page_of_docs_is_linked_from_the_readme() -> None:
-    linked = {link.path for link in Page(PAGES[0].read_text()).links}
-    assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} <= linked
+def test_every_page_of_docs_is_once_in_the_index_that_the_readme_links() -> None:
+    index = DOCS / "README.md"
+    listed = [link.path for link in Page(index.read_text()).links if link.path[0] != "."]
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {index.name}
+    assert sorted(listed) == sorted(pages)
+    readme = Page(PAGES[0].read_text())
+    assert "docs/README.md" in {link.path for link in readme.links}
+    assert len(readme.text.split()) <= 800, "what is for few belongs into docs/"
 
 
 def test_the_page_of_parameters_is_what_the_code_declares() -> None:

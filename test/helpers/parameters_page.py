@@ -1,20 +1,23 @@
 """``make parameters``: docs/parameters.md, from the declarations in the code.
 
-The nodes' settings, the arguments of the launch file and the options of ``serve``, each with its
-default, what it takes and what it is for.
+All nodes of the graph; their settings, the arguments of the launch file and the options of
+``serve``, each with its default, what it takes and what it is for.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from edge_cloud_spec.bringup.graph import PACKAGE, GraphSettings, command, graph
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
+from edge_cloud_spec.nodes.health import OWNERS
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
 from edge_cloud_spec.nodes.monitor import MonitorSettings
 from edge_cloud_spec.nodes.navigator import NodeSettings
@@ -45,8 +48,21 @@ navigator have `autostart`. How a parameter file is given, and what happens to a
 
 def page() -> str:
     """The page's text."""
-    sections = ["\n".join(part) for part in (_nodes(), _launch(), _serve())]
+    sections = ["\n".join(part) for part in (_graph(), _nodes(), _launch(), _serve())]
     return "\n".join([INTRODUCTION, *sections]) + "\n"
+
+
+def _graph() -> Iterator[str]:
+    yield "\n## All nodes\n"
+    yield _line(["node", "what it does", "topics that it alone publishes"])
+    yield "|---|---|---|"
+    settings = GraphSettings(rviz=True, record="bags")
+    for spec in graph(settings):
+        if spec.package == PACKAGE and spec.is_node:
+            text = import_module(command(spec, settings)[2]).__doc__ or ""
+            _, _, what = " ".join(text.partition("\n\n")[0].split()).partition(" node: ")
+            topics = [f"`{topic}`" for topic, owners in OWNERS.items() if owners == (spec.name,)]
+            yield _line([f"`{spec.name}`", what.rstrip("."), ", ".join(topics)])
 
 
 def _nodes() -> Iterator[str]:

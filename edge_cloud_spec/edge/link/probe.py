@@ -16,10 +16,17 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ...health import Health, Level
-from ...wire.channel import METHOD, SERVICE, host_of, is_loopback
+from ...wire.channel import (
+    HEALTH_METHOD,
+    HEALTH_SERVING,
+    METHOD,
+    SERVICE,
+    health_request,
+    host_of,
+    is_loopback,
+)
 from ...wire.messages import PROTOCOL
 from ...wire.secret_files import date_problem
 from .route import ClientSettings
@@ -60,10 +67,9 @@ async def probe(
 
 async def _check_health(channel: grpc.aio.Channel, timeout: float, wait: bool) -> bool:
     """Whether the health service reports SERVING; ``wait``: wait for a connection."""
-    request = health_pb2.HealthCheckRequest(service=SERVICE)
-    stub = health_pb2_grpc.HealthStub(channel)
-    reply = await stub.Check(request, timeout=timeout, wait_for_ready=wait)
-    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+    check = channel.unary_unary(HEALTH_METHOD)
+    reply = await check(health_request(SERVICE), timeout=timeout, wait_for_ready=wait)
+    return bool(reply == HEALTH_SERVING)
 
 
 async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float) -> Health:
