@@ -84,7 +84,7 @@ class RunLog:
         if topic in LATEST:
             try:
                 setattr(self, topic, LATEST[topic](message))
-            except ValueError:
+            except (ValueError, AttributeError):  # of an earlier version's fields, in its bag
                 return []  # who acts on it reports it
         handler = self._handlers.get(topic)
         events = [] if handler is None else list(handler(message, now) or ())

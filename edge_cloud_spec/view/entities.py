@@ -304,6 +304,8 @@ class Entities:
         text = message.text if message.verified else f"{message.text} (not verified)"
         yield _line(f"{LOG}/navigator", text, now, "INFO" if message.verified else "WARN")
         yield from self._state(MOTION, text, now)
+        if not hasattr(message.action, "verb"):  # an earlier version's, in its bag
+            return
         colour = COLOURS["accepted" if message.verified else "unverified"]
         yield Entity(GOAL, self._pose, now)
         far, moves = message.magnitude, message.action.verb == MOVE

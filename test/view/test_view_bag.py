@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +21,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.observe.bag import types
-from edge_cloud_spec.view.entities import bag_messages
+from edge_cloud_spec.view.entities import GOAL, Entities, bag_messages
 from edge_cloud_spec.view.sink import Sink
 
 
@@ -151,6 +152,19 @@ def test_the_last_words_of_a_decision_do_not_end_the_next_that_overtook_them(
     rows = view(tmp_path, said)
     lane = states(rows["/timeline/1_decision"])
     assert lane == [(0.5, "decision 1"), (1.0, "decision 2"), (2.0, "")]
+
+
+def test_what_an_earlier_version_said_of_its_motion_is_shown_as_far_as_it_goes() -> None:
+    """Its bag has no codes and no action, but its own numbers."""
+    entities = Entities()
+    old = {"state": 4, "request_id": "r", "detail": "e_stop is on", "stops": 3}
+    told = [*entities.on_message("nav_status", SimpleNamespace(**old), 1.0)]
+    said = message(action=1, magnitude=0.3, verified=True, text="move forward small")
+    told += entities.on_message("nav_command", said, 2.0)
+    logged = [each for each in told if each.path.endswith("/navigator")]
+    assert [each.at for each in logged] == [1.0, 2.0] and not [e for e in told if e.path == GOAL][
+        1:
+    ]
 
 
 def test_camera_map_and_link_are_there(shown: dict[str, list[Row]]) -> None:
