@@ -32,12 +32,13 @@ def _body(text: str) -> str:
 
 def _span(found: re.Match[str]) -> str:
     literal, strong, label, target = found.groups()
+    glued = "\\ " if found.string[found.end() :][:1].isalnum() else ""  # `name`s
     if literal:
-        return f"``{literal}``"
+        return f"``{literal}``{glued}"
     if strong:  # which holds no literal in reStructuredText
         parts = [part.strip() for part in re.split(r"(`[^`]+`)", strong)]
-        return " ".join(f"`{p}`" if p[0] == "`" else f"**{p}**" for p in parts if p)
-    return f"`{label.replace('`', '')} <{target}>`__"
+        return " ".join(f"`{p}`" if p[0] == "`" else f"**{p}**" for p in parts if p) + glued
+    return f"`{label.replace('`', '')} <{target}>`__{glued}"
 
 
 if __name__ == "__main__":

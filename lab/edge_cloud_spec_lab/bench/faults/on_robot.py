@@ -332,12 +332,11 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "camera_repeats",
         "the same picture comes again and again, with new stamps",
-        "goes on: the target decides on the pictures that it gets",
+        "stops after 2 s of motion without a new picture",
         _camera(lambda: partial(_frozen, [], True)),
         SOUND_CAMERA,
         lasts=10.0,
-        stops=False,
-        reads="frozen",
+        reads="stay the same",
     ),
     InjectedFault(
         "camera_black",
