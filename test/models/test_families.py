@@ -55,7 +55,7 @@ COMPUTED = {
     **{kind: scaled(kind) for kind in ("linear", "yarn", "llama3")},
     "wide heads": {"head_dim": 12},
     "a key head for each": {"num_key_value_heads": TINY.heads},
-    "an unused window": {"sliding_window": 8, "use_sliding_window": False},
+    "no window": {"sliding_window": None},
     "biases": {"attention_bias": True, "mlp_bias": True},  # mlp_bias: Llama's alone
     "another norm and activation": {"rms_norm_eps": 1e-2, "hidden_act": "gelu"},
 }
@@ -90,6 +90,7 @@ def test_what_a_configuration_asks_for_is_computed_as_transformers_does(
             (family, {"use_sliding_window": True, "max_window_layers": 1}, "sliding_attention")
             for family in ("qwen2", "qwen3")
         ),
+        ("llama", {"sliding_window": 8}, "sliding_window, which is not"),  # as in Mistral's
         ("llama", scaled("linear", partial_rotary_factor=0.5), "positions of a part of each head"),
     ],
 )
@@ -99,6 +100,12 @@ def test_what_our_layers_lack_is_refused_for_a_drafter_too(
     make_checkpoint(tmp_path, family, text=fields)
     with pytest.raises(UserError, match=f"(?s){said}.*config.json"):
         load(tmp_path, check=False)
+
+
+def test_a_window_that_is_switched_off_is_none(tmp_path: Path) -> None:
+    fields = {"sliding_window": 8, "use_sliding_window": False}
+    for family in ("qwen2", "qwen3"):
+        load(make_checkpoint(tmp_path / family, family, text=fields))
 
 
 @pytest.mark.parametrize("kind", ["mistral", "mixtral", "qwen2_moe", "qwen3_moe", "phi3", "gemma2"])

@@ -342,6 +342,25 @@ def test_a_file_is_known_by_what_lies_beside_it(file: Path) -> None:
     assert check_model("drafter", str(file.with_name("y.gguf"))).level == Level.ERROR
 
 
+def test_a_file_of_text_alone_needs_no_vision_part(tmp_path: Path) -> None:
+    """Whether or not llama.cpp is there to find that it is no model."""
+    file = Path(shutil.copytree(checkpoint("llama"), tmp_path / "model")) / "x.gguf"
+    (file.parent / "model.safetensors").unlink()
+    file.write_bytes(b"GGUF")
+    assert check_model("drafter", str(file)).level == Level.OK
+    with pytest.raises(UserError, match=r"llama\.cpp cannot load .*x\.gguf"):
+        load_drafter(DraftModelSettings(path=str(file)))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_vl"])
+def test_a_directory_is_checked_for_the_files_of_its_family(family: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint(family), tmp_path / "model"))
+    assert check_model("target", str(folder)).level == Level.OK
+    (folder / "preprocessor_config.json").unlink(missing_ok=True)
+    found = check_model("target", str(folder))
+    assert (found.level == Level.OK) == (family == "llama"), found.message
+
+
 # The memory that a checkpoint needs, from its configuration alone
 
 

@@ -46,14 +46,18 @@ class Transformer:
     def __init__(self, language_model: Any, lm_head: nn.Module, quantize: str = "none") -> None:
         config = language_model.config
         first, rotary = language_model.layers[0].self_attn, language_model.rotary_emb
-        lacking = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+        lacking = {*(getattr(config, "layer_types", None) or ())}
+        if not lacking and getattr(config, "sliding_window", None):
+            lacking = {"sliding_window"}
+        lacking -= {"full_attention"}
         if 2 * len(rotary.inv_freq) != first.head_dim:
             lacking.add("rotary positions of a part of each head")
         if lacking := lacking | {"dynamic", "longrope"} & {rotary.rope_type}:
             raise UserError(
                 f"the model asks for {', '.join(lacking)}, which is not implemented: set "
-                "use_sliding_window to false in its config.json, or leave out the type of "
-                "rope_scaling, if your prompts are shorter than where they begin"
+                "use_sliding_window to false or sliding_window to null in its config.json, or "
+                "leave out the type of rope_scaling, if your prompts are shorter than where they "
+                "begin"
             )
         self.heads: int = config.num_attention_heads
         sizes = self.heads, config.num_key_value_heads, first.head_dim
