@@ -89,7 +89,7 @@ class Driver(Peer):
 
 @pytest.fixture
 def driver(launch: Start) -> Iterator[Driver]:
-    """It ends before ``launch`` kills, as ``bench`` of ``test/nodes`` does, and for the same reason."""
+    """It ends before ``launch`` kills, as ``bench`` in test/nodes does, for the same reason."""
     with Driver() as driver:
         yield driver
 
