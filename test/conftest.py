@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What starts graphs of ROS nodes, in two rows: each graph has processes enough for two cores, and
 # waits for much of its time.
-NODES = ("test/nodes/",)
+NODES = ("test/nodes/", "test/lab/simulator/")
 GRAPHS = (
     "test/examples/",
     "test/lab/demo/test_demo.py",

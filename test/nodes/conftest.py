@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers.graph.launching import launching
 from helpers.graph.ros_domain import ros_domain
 
 if TYPE_CHECKING:
@@ -24,21 +24,6 @@ def domain() -> Iterator[int]:
     """The ROS domain of a module's nodes, here and in the processes that it starts."""
     with ros_domain() as domain:
         yield domain
-
-
-def launching() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Python's ``program`` with ROS arguments; what still runs at the end is killed."""
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(program: list[str], *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, *program, "--ros-args", *arguments]
-        running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        return running[-1]
-
-    yield begin
-    for process in running:
-        process.kill()
-        process.communicate()
 
 
 launch = pytest.fixture(launching, name="launch")

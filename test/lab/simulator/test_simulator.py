@@ -89,7 +89,7 @@ class Driver(Peer):
 
 @pytest.fixture
 def driver(launch: Start) -> Iterator[Driver]:
-    """It ends before ``launch`` kills, as ``conftest.bench`` does, and for the same reason."""
+    """It ends before ``launch`` kills, as ``bench`` in test/nodes does, for the same reason."""
     with Driver() as driver:
         yield driver
 
@@ -137,7 +137,7 @@ def test_velocity_is_tracked_a_base_without_commands_stops_and_a_wall_is_felt(
 
 def test_in_the_first_flat_the_pair_does_what_the_readme_says_wherever_it_starts_exactly() -> None:
     """The flat of seed 0 was given up after three minutes."""
-    readme = Path(__file__).parents[2] / "README.md"
+    readme = Path(__file__).parents[3] / "README.md"
     assert '"{instruction: find the blue box}"' in readme.read_text("utf-8")
     flat, random = make_flat(FIRST["flat"]), Random(1)
     vlm = load(str(FLATS / "target"), threads=1)
