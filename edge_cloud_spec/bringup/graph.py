@@ -52,6 +52,7 @@ NODES = (  # those that a parameter file may name
     "robot_state_publisher",
 )
 
+CONTAINED = "instruction_server", "monitor"  # the nodes of ``nodes.container``
 READERS = ("drafter", "navigator")  # of answers
 
 Value = bool | int | float | str
@@ -290,7 +291,8 @@ class NodeSpec:
 
     ``parameters`` override those of the parameter file. ``arguments`` are plain command line
     arguments; ``folder`` of our package contains the module. ``is_node`` is false for a program
-    without ROS arguments. ``role``: what its end means for the others.
+    without ROS arguments. ``nodes``: of a process with several, which name themselves. ``role``:
+    what its end means for the others.
     """
 
     name: str
@@ -301,6 +303,7 @@ class NodeSpec:
     package: str = PACKAGE
     folder: str = "nodes"
     is_node: bool = True
+    nodes: tuple[str, ...] = ()
     role: Role = Role.RESPAWNED
 
 
@@ -339,8 +342,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         "model.name": settings.model,
     }
     specs.append(_node("drafter", settings, **_given(drafting), **taught, **reading))
-    specs.append(_node("instruction_server", settings))
-    specs.append(_node("monitor", settings))
+    specs.append(replace(_node("container", settings), nodes=CONTAINED))
     if settings.record:
         recorder = _node("recorder", settings, folder=settings.record)
         specs.append(replace(recorder, folder="observe", role=Role.OPTIONAL))
@@ -396,7 +398,9 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     argv = [sys.executable, "-m", f"{PACKAGE}.{spec.folder}.{spec.name}", *spec.arguments]
     if not spec.is_node:
         return argv
-    argv += ["--ros-args", "-r", f"__node:={spec.name}"]
+    argv += ["--ros-args"]
+    if not spec.nodes:
+        argv += ["-r", f"__node:={spec.name}"]
     if spec.namespace:
         argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
     for topic, other in spec.remappings:
