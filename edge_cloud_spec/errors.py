@@ -93,7 +93,9 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
     except (UserError, MemoryFull):
         raise
     except Exception as error:  # libraries raise whatever they like
-        if isinstance(error, ImportError) or "pip install" in str(error):
+        if isinstance(error, ImportError) and error.name:
+            remedy = how_to_install(error.name.partition(".")[0])
+        elif isinstance(error, ImportError) or "pip install" in str(error):
             remedy = "install the package that is missing"
         elif is_out_of_memory(error):
             remedy = "free memory, or choose a smaller model or dtype"

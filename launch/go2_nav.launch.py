@@ -92,7 +92,7 @@ class _Graph:
         node: dict[str, Any] = {}
         if spec.is_node:
             node = {
-                "name": spec.name,
+                "name": None if spec.nodes else spec.name,
                 "namespace": spec.namespace,
                 "parameters": [*self._settings.parameter_files, _parameters(spec)],
                 "remappings": list(spec.remappings),

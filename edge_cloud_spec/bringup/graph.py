@@ -52,6 +52,7 @@ NODES = (  # those that a parameter file may name
     "robot_state_publisher",
 )
 
+CONTAINED = "instruction_server", "monitor"  # the nodes of ``nodes.container``
 
 Value = bool | int | float | str
 
@@ -282,7 +283,8 @@ class NodeSpec:
 
     ``parameters`` override those of the parameter file. ``arguments`` are plain command line
     arguments; ``folder`` is the Python package of the module. ``is_node`` is false for a program
-    without ROS arguments. ``role``: what its end means for the others.
+    without ROS arguments. ``nodes``: of a process with several, which name themselves. ``role``:
+    what its end means for the others.
     """
 
     name: str
@@ -293,6 +295,7 @@ class NodeSpec:
     package: str = PACKAGE
     folder: str = f"{PACKAGE}.nodes"
     is_node: bool = True
+    nodes: tuple[str, ...] = ()
     role: Role = Role.RESPAWNED
 
 
@@ -331,8 +334,7 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         "dialect": settings.dialect_name,
     }
     specs.append(_node("drafter", settings, **_given(drafting), **taught))
-    specs.append(_node("instruction_server", settings))
-    specs.append(_node("monitor", settings))
+    specs.append(replace(_node("container", settings), nodes=CONTAINED))
     if settings.record:
         recorder = _node("recorder", settings, folder=settings.record)
         specs.append(replace(recorder, folder=f"{PACKAGE}.observe", role=Role.OPTIONAL))
@@ -388,7 +390,9 @@ def command(spec: NodeSpec, settings: GraphSettings) -> list[str]:
     argv = [sys.executable, "-m", f"{spec.folder}.{spec.name}", *spec.arguments]
     if not spec.is_node:
         return argv
-    argv += ["--ros-args", "-r", f"__node:={spec.name}"]
+    argv += ["--ros-args"]
+    if not spec.nodes:
+        argv += ["-r", f"__node:={spec.name}"]
     if spec.namespace:
         argv += ["-r", f"__ns:=/{spec.namespace.strip('/')}"]
     for topic, other in spec.remappings:

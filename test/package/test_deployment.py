@@ -106,7 +106,7 @@ def test_the_policy_names_each_topic_and_each_node_and_no_others() -> None:
         for spec in graph(GraphSettings(rviz=True, record="bags"))
         if spec.package == "edge_cloud_spec"
     ]
-    nodes = {spec.name for spec in ours if spec.is_node}
+    nodes = {name for spec in ours if spec.is_node for name in spec.nodes or (spec.name,)}
     assert set(POLICY.nodes) == {*nodes, "operator"}
 
 

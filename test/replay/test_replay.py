@@ -65,7 +65,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     settings = GraphSettings(
         sim="false", namespace=NAMESPACE, local_address=free_address(), history=2
     )
-    left_out = frozenset({"navigator", "instruction_server", "monitor", "stop_guard"})
+    left_out = frozenset({"navigator", "container", "stop_guard"})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
             patch.setenv(name, "0")  # restored afterwards; the graph sets its own

@@ -1,4 +1,4 @@
-"""Runs one node as a program: an executor in a thread, signals in the main thread."""
+"""Runs nodes as a program: an executor in a thread, signals in the main thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -32,8 +32,8 @@ EXIT_TIMEOUT = 3.0  # s for a node to close and its threads to end; our launch k
 FORCED = "error: a callback, or the making of the node, did not end; exiting without it"
 
 
-def spin(make: Callable[[], Node]) -> NoReturn:
-    """Make a node and serve it until SIGINT, SIGTERM or SIGHUP; ends the program.
+def spin(*makes: Callable[[], Node]) -> NoReturn:
+    """Make a node, or several, and serve them until SIGINT, SIGTERM or SIGHUP; ends the program.
 
     A managed node is configured and activated first, unless its parameter ``autostart`` is false.
     The node's ``close()``, if any, is called while ROS still works, so that it can publish last
@@ -55,27 +55,30 @@ def spin(make: Callable[[], Node]) -> NoReturn:
         try:
             with udp_alone():
                 _init()
-                node = make()
-            if _managed(node) is None:  # which does this when it is configured
-                refuse_unknown_parameters(node)
+                nodes = [make() for make in makes]
+            for node in nodes:
+                if _managed(node) is None:  # which does this when it is configured
+                    refuse_unknown_parameters(node)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             rclpy.try_shutdown()
             leave(CANNOT_START)
-        keep_tracebacks(node.get_name())
-        pulses = getattr(node, "pulses", [Pulse("executor")])
-        node.create_timer(CHECK_S, pulses[0].beat, clock=STEADY)
+        keep_tracebacks(nodes[0].get_name())
+        pulses = getattr(nodes[0], "pulses", [Pulse("executor")])
+        nodes[0].create_timer(CHECK_S, pulses[0].beat, clock=STEADY)
         watch(pulses, stop)
-        service = _Service(node, stop)
+        service = _Service(nodes, stop)
         service.start()
         try:
             while not stop.wait(1.0) and rclpy.ok():
                 pass
         finally:
             stop.set()
-            getattr(node, "close", lambda: None)()
+            for node in nodes:
+                getattr(node, "close", lambda: None)()
             service.close()
-            node.destroy_node()
+            for node in nodes:
+                node.destroy_node()
             rclpy.try_shutdown()
         leave(service.status)
 
@@ -91,14 +94,15 @@ def keep_tracebacks(name: str) -> None:
 
 
 class _Service(threading.Thread):
-    """A thread that brings up a managed node and serves a node's callbacks until ``stop``."""
+    """A thread that brings up a managed node and serves the nodes' callbacks until ``stop``."""
 
-    def __init__(self, node: Node, stop: SignalEvent) -> None:
+    def __init__(self, nodes: Sequence[Node], stop: SignalEvent) -> None:
         super().__init__(name="executor")
         self.status = 0
-        self._node, self._stop_event = node, stop
+        self._node, self._stop_event = nodes[0], stop  # a managed one has the program to itself
         self._executor = SingleThreadedExecutor()
-        self._executor.add_node(node)
+        for node in nodes:
+            self._executor.add_node(node)
 
     def run(self) -> None:
         node, stop = self._node, self._stop_event
