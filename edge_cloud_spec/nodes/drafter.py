@@ -69,9 +69,11 @@ class DrafterNode(ManagedNode):
         known = known_instructions(settings.model.source)
         model = load_drafter(settings.model)
         dialect = settings.loaded_dialect
-        local_spec = model.spec(
-            dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
-        )
+        if dialect.several_frames and not dialect.history.frames:
+            self.get_logger().warning(
+                f"{dialect.name} was trained on several pictures: it is shown one"
+            )
+        local_spec = model.spec(settings.max_tokens)
         if grammar := settings.pilot.decode.policy.grammar:  # the first decision should not wait
             model.grammar(grammar, local_spec)
         runner = DecodeRunner(
@@ -192,9 +194,7 @@ class DrafterNode(ManagedNode):
             return
         runner = self._pilot.runner
         assert runner is not None
-        self._run_info.update(
-            self._topics.settings, target=runner.target, history=runner.history.frames
-        )
+        self._run_info.update(self._topics.settings, target=runner.target)
         if decided.outcome.completed:  # no earlier problem counts any more
             self._reports.clear()
             self._last_decision = {

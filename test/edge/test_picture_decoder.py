@@ -22,11 +22,10 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.dialects import load_dialect, ours
 from edge_cloud_spec.edge.link.probe import proxy_variable
 from edge_cloud_spec.edge.runner import Outcome, opening_of
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.options import parsed
 
@@ -40,7 +39,7 @@ def link() -> Iterator[Proxy]:
     """The way to a verifier; a random target, of which hardly a draft is accepted."""
     target = load(checkpoint("qwen3_vl", 1), threads=1)
     with (
-        Cloud(Worker(target, target.spec("You guide a robot.", TOKENS))) as cloud,
+        Cloud(Worker(target, target.spec(TOKENS))) as cloud,
         Proxy(cloud.address) as proxy,
     ):
         yield proxy
@@ -73,7 +72,7 @@ def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(
     for asked in (1, 7, TOKENS, 10 * TOKENS):
         with PictureDecoder(link.address, path, preset="dsd", max_tokens=asked) as decoder:
             opening = opening_of(
-                Request(IT, jpeg(1)), decoder.settings, 1, decoder.runner.draft_model, b""
+                ours().request(IT, jpeg(1)), decoder.settings, 1, decoder.runner.draft_model, b""
             )
             assert opening.max_tokens == asked * (4 if drafter == "bytes" else 1)
             if drafter == "a model":
@@ -201,8 +200,8 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     said = capsys.readouterr().out
     told = json.loads(path.read_text())
     order = options[1] if "--order" in options else "action first"
-    spec = target.spec("You guide a robot.", TOKENS)
-    own = own_tokens(target, Request(IT, jpeg(1), order), spec, policy)
+    spec = target.spec(TOKENS)
+    own = own_tokens(target, ours().request(IT, jpeg(1), order), spec, policy)
     assert told["answer"] == TextStream(target.tokenizer).add(own)
     assert said.startswith(told["answer"] + "\n")
     for name, value in told.items():

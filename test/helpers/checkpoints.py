@@ -21,8 +21,10 @@ from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.request import Request
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order
@@ -68,7 +70,7 @@ def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
 
 
 def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
-    return model.prompt(Request(text, jpeg(seed)), model.spec("You guide a robot.", 64))
+    return model.prompt(CLAUSES.request(text, jpeg(seed)), model.spec(64))
 
 
 def full_logits(
@@ -82,6 +84,9 @@ def full_logits(
         "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
         "mm_token_type_ids": (ids == model.config.image_token_id).int(),
     }
+    if not prompt.images:
+        del pictures["image_grid_thw"]
+    shown = [torch.from_numpy(image.pixels()) for image in prompt.images]
     # Positions are given, as rope_deltas would be of the prompt before.
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
@@ -90,9 +95,7 @@ def full_logits(
             input_ids=ids,
             attention_mask=mask,
             position_ids=model.model.get_rope_index(ids, **pictures)[0],
-            pixel_values=torch.from_numpy(
-                np.concatenate([image.pixels() for image in prompt.images])
-            ),
+            pixel_values=torch.cat(shown) if shown else None,
             **pictures,
         )
     return out.logits[0, len(prompt.input_ids) - 1 :].numpy()

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.replay.difference import reasons
 from edge_cloud_spec.wire.codec import encode_client
 from edge_cloud_spec.wire.messages import Open
 
-GREEDY = Open(1, "find it", b"a picture", "free", SamplingPolicy(), "greedy", draft_identity="d")
+ASKED = CLAUSES.request("find it", b"a picture")
+GREEDY = Open(1, ASKED, SamplingPolicy(), "greedy", draft_identity="d")
 SAMPLED = replace(GREEDY, rule="coupled", policy=SamplingPolicy(1.0, seed=3))
 DRAWN = replace(SAMPLED, rule="rejection")
 
@@ -30,8 +32,8 @@ def run(opening: Open, preset: str = "dsd", **run_info: str) -> tuple[RunLog, De
     ("was", "changes", "why"),
     [
         (GREEDY, {"rule": "coupled"}, "the rule is coupled, and was greedy"),
-        (GREEDY, {"instruction": "stop it"}, "the instruction is stop it, and was find it"),
-        (GREEDY, {"jpeg": b"another"}, "the picture is "),
+        (GREEDY, {"request": CLAUSES.request("find it", b"another")}, "the picture is "),
+        (GREEDY, {"request": CLAUSES.request("stop it", b"a picture")}, "the messages are "),
         (GREEDY, {"max_tokens": 9}, "the max_tokens is 9, and was 0"),
         (SAMPLED, {"policy": SamplingPolicy(1.0, seed=4)}, "the seed is 4, and was 3"),
         (SAMPLED, {"policy": SamplingPolicy(2.0, seed=3)}, "the temperature is 2.0, and was 1.0"),
