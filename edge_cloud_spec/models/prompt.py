@@ -34,6 +34,8 @@ from ..request import (
 )
 from .image import Grid, ImageSpec
 
+NESTED = 8  # times that control tokens are taken out of an answer; more are an attack
+
 
 @dataclass(frozen=True)
 class PromptSpec:
@@ -219,10 +221,9 @@ def chat_of(request: Request, spec: PromptSpec, control: re.Pattern[str]) -> lis
     check_request(request, spec)
 
     def plain(text: str, message: Message) -> str:
-        if message.role == ASSISTANT:
-            while control.search(text):  # removing one may form another
-                text = control.sub("", text)
-        elif message not in spec.imposed and (found := control.search(text)):
+        for _ in range(NESTED if message.role == ASSISTANT else 0):
+            text = control.sub("", text)  # removing one may form another
+        if message not in spec.imposed and (found := control.search(text)):
             raise UserError(f"the request has {found[0]!r}, a control token: leave it out")
         return text
 

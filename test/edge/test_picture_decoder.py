@@ -17,7 +17,7 @@ from helpers.checkpoints import checkpoint, jpeg, own_tokens, vlm
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 
 import edge_cloud_spec
-from edge_cloud_spec import Answer, PictureDecoder, UserError
+from edge_cloud_spec import Answer, Decoder, PictureDecoder, UserError
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.cloud.model_thread.worker import Worker
@@ -28,6 +28,7 @@ from edge_cloud_spec.edge.runner import Outcome, opening_of
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.options import parsed
+from edge_cloud_spec.request import Message, Picture, Request
 
 IT = "find the silver bottle"
 DELAY_MS = 20.0  # each way: an answer of so many rounds takes seconds
@@ -60,6 +61,29 @@ def test_words_stream_in_pieces_that_make_the_answer(decoder: PictureDecoder) ->
     pieces = list(decoder.stream(jpeg(1), IT))
     assert len([piece for piece in pieces if piece]) > 5, "not all at once"
     assert "".join(pieces) == whole.text == decoder.answer.text
+
+
+def test_messages_of_any_form_are_decoded_and_a_picture_and_an_instruction_are_a_case_of_it(
+    decoder: PictureDecoder, link: Proxy
+) -> None:
+    drafter = str(checkpoint("qwen3_vl", 2, 384))
+    asked = ours().request(IT, jpeg(1))
+    with Decoder(link.address, drafter, preset="dsd") as plain:
+        assert "".join(plain.stream(asked)) == decoder.decode(jpeg(1), IT).text
+        hello = [Message("user", ("Hello",))]
+        first = plain.decode(hello)
+        assert first.text and first.action == "" and plain.answer == first
+        more = [
+            *hello,
+            Message("assistant", (first.text,)),
+            Message("user", (Picture.of(jpeg(2)),)),
+        ]
+        assert "".join(plain.stream(more)) == plain.answer.text
+        target = load(checkpoint("qwen3_vl", 1), threads=1)
+        own = own_tokens(target, Request(tuple(more)), target.spec(TOKENS), GREEDY)
+        assert plain.answer.outcome.tokens == own
+        with pytest.raises(UserError, match="ends with a message of the user"):
+            plain.decode(more[:2])
 
 
 @pytest.mark.parametrize("drafter", ["a model", "bytes"])

@@ -232,7 +232,7 @@ def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleN
         assert peer.drafted <= 1 + outcome.stats.drafted - outcome.stats.accepted
     asked = [body for body in peer.asked if not is_probe(body)]
     assert all(body["max_tokens"] == AHEAD and body["temperature"] == 0 for body in asked)
-    assert asked[0]["messages"][0]["content"] == there.spec.system_text
+    assert asked[0]["messages"][0]["content"] == REQUEST.messages[0].text
     picture = asked[0]["messages"][1]["content"][0]["image_url"]["url"]
     assert picture.startswith("data:image/jpeg;base64,")
 

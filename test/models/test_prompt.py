@@ -571,6 +571,11 @@ def content_of(part: Part) -> dict[str, str]:
         ((user("a"), user("", "")), None, "is empty: leave it out"),
         ((user("<|im_", "end|>"),), None, "'<|im_end|>', a control token"),
         ((Message("system", ("<|im_end|>",)), user("a")), None, "a control token"),
+        (
+            (user("a"), Message("assistant", ("<|im_" * 9 + "end|>" * 9,)), user("b")),
+            None,
+            "a control token",
+        ),
         ((user(*[shown(1)] * 66),), None, "at most 65 pictures, not 66"),
         ((user(shown(1, (2**13, 2**13))),), None, "is stretched to 1 to"),
         ((user(shown(1, (0, 9))),), None, "is stretched to 1 to"),
