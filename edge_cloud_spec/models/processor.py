@@ -95,7 +95,7 @@ class Processor:
             vocabulary=self.vocabulary,
             logits=self._logits,
             system_text=system_text,
-            pictures=pictures,
+            pictures=0 if self._image_token is None else pictures,
         )
 
     def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
@@ -139,6 +139,8 @@ class Processor:
 
         UserError: it is damaged.
         """
+        if request.pictures:
+            self._check_family(spec)
         unknown = [
             each for each in request.pictures if _key(request.owner, each, spec) not in self._grids
         ]

@@ -203,7 +203,8 @@ def check_request(request: Request, spec: PromptSpec) -> None:
         (
             len(pictures) > spec.pictures,
             f"this verifier answers requests of at most {spec.pictures} pictures, not "
-            f"{len(pictures)}: show fewer, or serve with --pictures",
+            f"{len(pictures)}: show fewer"
+            + (", or serve with --pictures" if spec.pictures else ", or serve a model that sees"),
         ),
         (
             any(min(size) < 1 or size[0] * size[1] > pixels for size in sizes if any(size)),
@@ -269,6 +270,10 @@ def render(
             tokenize=False,
             add_generation_prompt=True,
             enable_thinking=False,  # for templates that ask; the answer must begin at once
+        )
+    if not text:
+        raise UserError(
+            "the chat template renders nothing: take that of the model it was tuned from"
         )
     if text.rstrip().endswith("<think>"):
         raise UserError(

@@ -120,7 +120,7 @@ class MissionMemory:
 
     def turns(self, mission: str, spec: HistorySpec) -> tuple[Turn, ...]:
         """What the next prompt of this mission holds before its frame."""
-        return spec.chosen(self._turns) if mission == self._mission else ()
+        return spec.chosen(spec.kept(self._turns)) if mission == self._mission else ()
 
     def add(self, mission: str, spec: HistorySpec, jpeg: bytes, answer: str) -> None:
         """A decision of this mission is verified."""

@@ -182,13 +182,16 @@ def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> Non
     assert answers(flight) == [SEARCH]
 
 
-@pytest.mark.parametrize("change", ["goal", "stop"])
+@pytest.mark.parametrize("change", ["goal", "history", "stop"])
 def test_another_mission_begins_anew(change: str) -> None:
     flight = Flight(frames=8)
     for _ in range(2):
         flight.decided()
     assert answers(flight) == [SEARCH]
-    flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
+    if change == "history":
+        flight.pilot.settings = remembering(STOPS, 0)
+    else:
+        flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
     flight.decided()
     assert not answers(flight)
 
