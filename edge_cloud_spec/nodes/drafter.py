@@ -68,11 +68,8 @@ class DrafterNode(ManagedNode):
             raise UserError("; ".join(self._settings.problems.values()))
         known = known_instructions(settings.model.source)
         model = load_drafter(settings.model)
-        dialect = settings.loaded_dialect
-        if dialect.several_frames and not dialect.history.frames:
-            self.get_logger().warning(
-                f"{dialect.name} was trained on several pictures: it is shown one"
-            )
+        if settings.caution:
+            self.get_logger().warning(settings.caution)
         local_spec = model.spec(settings.max_tokens)
         if grammar := settings.pilot.decode.policy.grammar:  # the first decision should not wait
             model.grammar(grammar, local_spec)

@@ -87,6 +87,14 @@ class DrafterSettings(DecodeOptions):
             return dialect
         return replace(dialect, history=replace(dialect.history, frames=self.history))
 
+    @property
+    def caution(self) -> str:
+        """What the dialect's models were trained for and are not given; empty: nothing."""
+        dialect = self.loaded_dialect
+        if dialect.several_frames and not dialect.history.frames:
+            return f"{dialect.name} was trained on several pictures: it is shown one"
+        return ""
+
     @cached_property
     def pilot(self) -> PilotSettings:
         """The pilot's settings from these parameters."""

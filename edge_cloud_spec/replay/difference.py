@@ -12,7 +12,7 @@ from ..models.prompt import PromptSpec
 from ..nav.history import MOST_TURNS
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
-from ..request import messages_digest
+from ..request import Picture, messages_digest, with_pictures
 from .recording import ReplayTask, opening_of, spec_of
 
 
@@ -50,12 +50,13 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
     found = {name: value for name, value in found.items() if value}
     if opening is not None and decision is not None:
         policy, request = opening.policy, opening.request
-        pictures = [picture.digest.hex()[:8] for picture in request.pictures]
+        newest = request.pictures[-1] if request.pictures else Picture(b"")
+        others = with_pictures(request.messages, lambda p: Picture(b"") if p is newest else p)
         found |= {
-            "picture": pictures[-1] if pictures else "",
+            "picture": newest.digest.hex()[:8],
             "instruction": decision.instruction,
             "earlier frames": decision.remembered,
-            "conversation": messages_digest(request.messages, opening.after).hex()[:8],
+            "rest of the messages": messages_digest(others, opening.after).hex()[:8],
             "rule": opening.rule,
             "temperature": policy.temperature,
             "top_k": policy.top_k,

@@ -23,14 +23,14 @@ from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, WorkerLimit
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.bench.requests import sample_questions, sample_requests
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.nav.answer import action_of
+from edge_cloud_spec.nav.answer import ORDERS, action_of
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -411,10 +411,11 @@ def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_
     target = load(EMBEDDED / "target", threads=1)
     spec = target.spec(48)
     effects = {}
-    for n, request in enumerate(sample_requests(3, 2)):
+    for n, question in enumerate(sample_questions(3, 2)):
+        request = replace(question, order=ORDERS[0]).request
         for lookup in (True, False):
             robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
-            asked = replace(opening_of(request), order="action first", lookup=lookup)
+            asked = replace(opening_of(request), lookup=lookup)
             robot.say(replace(asked, generation=Generation()))
             while not robot.count(Verdict):
                 robot.worker.run_one()
