@@ -181,6 +181,9 @@ class PictureDecoder(Decoder):
         self.dialect, self.order = load_dialect(dialect), order
         super().__init__(cloud, drafter, grammar=self.dialect.grammar(grammar, order), **others)
 
+    def __enter__(self) -> PictureDecoder:
+        return self
+
     def decode(self, jpeg: bytes, instruction: str) -> Answer:  # type: ignore[override]
         """The whole answer; raises UserError if there is none."""
         return super().decode(self._asked(jpeg, instruction))

@@ -472,7 +472,7 @@ def test_an_answer_that_another_verifier_began_is_refused() -> None:
         models = there.worker._models
         opening = SimpleNamespace(verified=(97,))
         with pytest.raises(UserError, match="start another decode"):
-            models.open(opening, None, "")
+            models.open(opening, None)
         assert not peer.asked
 
 
