@@ -34,7 +34,8 @@ def first_request(spec: PromptSpec) -> Request:
         return spec.request("find the door")
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
-    return spec.request(Picture.of(file.getvalue()), "find the door")
+    shown = [Picture.of(file.getvalue())] if spec.pictures else []
+    return spec.request(*shown, "find the door")
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
@@ -62,7 +63,7 @@ class FirstAnswer:
 
         self._fails = f"the model in {directory} gives no first answer"
         with library_errors(self._fails, PICTURES_REMEDY):
-            self._spec = processor.spec("", TOKENS)
+            self._spec = processor.spec(TOKENS)
             self._prompt = processor.prompt(first_request(self._spec), self._spec)
             if processor.reads_pictures:
                 self._compare_pictures(AutoImageProcessor.from_pretrained(directory))

@@ -64,7 +64,7 @@ EPOCH = 1_700_000_000.0  # ROS time at steady 0, s
 INSTRUCTIONS = ("find the red box", "find the door", " find the red box \n", "go to the cup")
 ODD = ("", "  ", "\x00", "x" * 501)
 ODD_TEXTS = "action: move", "forward small;", "I cannot;", "", "action: ;"
-TEXTS = (*(CLAUSES.answers * 3), *ODD_TEXTS)
+TEXTS = (*(CLAUSES.candidates * 3), *ODD_TEXTS)
 ODD_READINGS = (  # of a drafter that lies
     *(
         Reading(Action("move", way, amount=far), 1)

@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from edge_cloud_spec.models import families
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.request import Picture
+from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.request import Request
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
@@ -70,9 +72,13 @@ def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
 
 
 def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
-    spec = model.spec("You guide a robot.", 64)
-    shown = [Picture.of(jpeg(seed))] if model.reads_pictures else [f"picture {seed}: "]
-    return model.prompt(spec.request(*shown, f"{text}\naction first"), spec)
+    request = CLAUSES.request(text, jpeg(seed))
+    if not model.reads_pictures:
+        (*before, asked) = request.messages
+        words = [part for part in asked.parts if not isinstance(part, Picture)]
+        asked = replace(asked, parts=(f"picture {seed}: ", *words))
+        request = replace(request, messages=(*before, asked))
+    return model.prompt(request, model.spec(64))
 
 
 def full_logits(

@@ -118,7 +118,7 @@ def test_a_family_that_is_nearly_one_is_refused_by_name(kind: str, tmp_path: Pat
 
 
 def spec_of(family: str) -> PromptSpec:
-    return vlm(family).spec("", 12)
+    return vlm(family).spec(12)
 
 
 @pytest.mark.parametrize("penalty", [None, 1.5])
@@ -130,7 +130,7 @@ def test_what_is_loaded_was_compared_and_answers_as_generate(
     file = tmp_path / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"repetition_penalty": penalty}))
     model = load(tmp_path)
-    spec, theirs = model.spec("", 12), load_reference(str(tmp_path), model)
+    spec, theirs = model.spec(12), load_reference(str(tmp_path), model)
     prompt = model.prompt(spec.request(LONG), spec)
     for policy in (GREEDY, SamplingPolicy(0.9, seed=4)):
         session, processors = model.open(prompt), logits_processors(spec, prompt, None)

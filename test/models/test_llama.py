@@ -43,7 +43,6 @@ from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import ALL_ROWS
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.share import rules_text
 from edge_cloud_spec_lab.bench.decodes import sample_cases
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
@@ -409,7 +408,7 @@ def test_killed_in_a_decode_over_grpc_the_answer_is_the_targets_own(
     other: LlamaDrafter, preset: str
 ) -> None:
     target = load(EMBEDDED / "target", threads=1)
-    spec = target.spec(rules_text(), 48)
+    spec = target.spec(48)
     with (
         Cloud(Worker(load(EMBEDDED / "target", threads=1), spec)) as cloud,
         GrpcRobot(cloud.address, other, spec) as robot,

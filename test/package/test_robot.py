@@ -76,7 +76,7 @@ def test_without_torch_a_robot_makes_the_prompt_that_its_cloud_makes(
 ) -> None:
     model, prompt = vlm(family), prompt_of(vlm(family))
     spec, picture = tmp_path / "spec", tmp_path / "picture.jpg"
-    spec.write_bytes(model.spec("You guide a robot.", 64).to_bytes())
+    spec.write_bytes(model.spec(64).to_bytes())
     picture.write_bytes(jpeg())
     figures, refused = run(
         WITHOUT_TORCH, str(checkpoint(family)), str(spec), str(picture)

@@ -67,7 +67,6 @@ class HeldSession(CloudSession):
     drafter: DraftModel | None = None
     stream: RobotStream | None = None
     client = ""  # the stream's client
-    credential = ""  # the same
     opened = 0.0  # s
     arrived = 0.0  # last message, or loss of the stream, s
     passes = 0  # since the last prefill
@@ -179,7 +178,7 @@ class Sessions:
             session.stream.session = None
             session.stream.end()
         session.stream, stream.session = stream, session
-        session.client, session.credential = stream.client, stream.credential
+        session.client = stream.client
         self._sessions[session.name] = session
 
     def leave(self, stream: RobotStream, now: float) -> None:

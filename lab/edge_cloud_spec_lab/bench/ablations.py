@@ -32,9 +32,9 @@ from edge_cloud_spec.lookup import pattern_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import ExitPrediction, Exits, shape_of
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request, instruction_tokens
+from edge_cloud_spec.models.prompt import text_tokens
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.request import Request
 
 from .command import Options, Row
 from .decodes import emitted_tokens, local_rounds
@@ -95,7 +95,7 @@ def exit_rounds(
     target: Vlm, drafter: Vlm, exits: Exits, gamma: int, request: Request
 ) -> Iterator[ExitRound]:
     """All rounds of one answer, with chains of ``gamma`` tokens."""
-    spec = target.spec(rules_text(), MAX_TOKENS)
+    spec = target.spec(MAX_TOKENS)
     session, draft_session = (vlm.open(vlm.prompt(request, spec)) for vlm in (target, drafter))
     predictions: list[ExitPrediction] = []
     seconds = {True: 0.0, False: 0.0}
@@ -162,8 +162,8 @@ def lookup_row(
     """
     index, passes, lookup_s = SuffixIndex(SUFFIXES), 0, 0.0
     for request, answer in zip(requests, said, strict=True):
-        pattern = pattern_of(request.order, request.instruction, known)
-        words = instruction_tokens(target, request.instruction)
+        pattern, asked = pattern_of(request.text, known)
+        words = text_tokens(target, asked)
         done = 0
         while done < len(answer):
             begun = time.thread_time()

@@ -33,11 +33,12 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaSession, load_llama
 from edge_cloud_spec.models.load import DTYPES, load
-from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES_FORM
 from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.request import Request
 
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.grpc_robot import GrpcRobot
@@ -48,7 +49,7 @@ from .decodes import in_turn, local_rounds
 from .formulas import promised
 from .options import finite
 from .passes import timed
-from .requests import sample_requests
+from .requests import sample_questions
 
 
 def promises(costs: Costs) -> dict[str, float]:
@@ -378,8 +379,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _spec(model: Drafter, args: argparse.Namespace) -> PromptSpec:
-    dialect = load_dialect(args.dialect)
-    return model.spec(dialect.system_text, args.max_tokens, dialect.user_text, dialect.identity)
+    return model.spec(args.max_tokens)
 
 
 def _row(measured: PairMeasures, costs: Costs) -> Row:
@@ -410,12 +410,15 @@ def _check(args: argparse.Namespace) -> None:
 
 def _requests(args: argparse.Namespace) -> list[Request]:
     """The requests: the bag's pictures, evenly chosen, or simulated views."""
+    dialect = load_dialect(args.dialect)
     if args.bag is None:
-        made = sample_requests(args.seed, args.frames)
-        return [Request(args.say or each.instruction, each.jpeg, each.order) for each in made]
+        made = sample_questions(args.seed, args.frames)
+        return [
+            dialect.request(args.say or each.instruction, each.jpeg, each.order) for each in made
+        ]
     from edge_cloud_spec.replay.recording import Choice, read_recording
 
     choice = Choice(args.camera, args.instruction, args.say, every=0.5)
     tasks = read_recording(args.bag, choice).tasks
     step = max(1, len(tasks) // args.frames)
-    return [Request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]
+    return [dialect.request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]

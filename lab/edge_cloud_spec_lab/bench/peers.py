@@ -17,9 +17,8 @@ from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.request import Request
 
 from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per peer."""
     check_counts(args, "requests")
     ours, draft_model = load(args.target, threads=1), load(args.drafter, threads=1)
-    spec = ours.spec(rules_text(), MAX_TOKENS)
+    spec = ours.spec(MAX_TOKENS)
     model, assistant = (load_reference(each, ours) for each in (args.target, args.drafter))
     _prepare(assistant, model)
     options: dict[str, dict[str, Any]] = {

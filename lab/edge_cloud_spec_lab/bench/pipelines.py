@@ -20,10 +20,9 @@ from edge_cloud_spec.edge.measures import Round
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.request import Request
 
 from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
@@ -152,7 +151,7 @@ def _embedded_answers(
 ) -> dict[str, list[Outcome]]:
     """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
-        drafter.spec(rules_text(), MAX_TOKENS),
+        drafter.spec(MAX_TOKENS),
         REPLY_TIMEOUT + profile.longest_outage_s,
     )
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ from edge_cloud_spec.bringup.running_graph import (
 )
 from edge_cloud_spec.decoding.policy import RULES, check_rule, temperature_of
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.observe.console_view import ConsoleView
 from edge_cloud_spec.observe.observer import Observer

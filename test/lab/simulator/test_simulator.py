@@ -25,7 +25,7 @@ from visualization_msgs.msg import MarkerArray
 from edge_cloud_spec.bringup.graph import FLAT_FRAMES
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 from edge_cloud_spec_lab.bench.flats import model, walk
 from edge_cloud_spec_lab.sim.camera import decode_jpeg

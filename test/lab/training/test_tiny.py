@@ -19,7 +19,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.nav.answer import parse_action, read_answer
+from edge_cloud_spec.nav.answer import parse_action
 from edge_cloud_spec_lab.sim.thing import VisibleThing
 from edge_cloud_spec_lab.training.loop import FLOOR
 from edge_cloud_spec_lab.training.tiny import command, language
@@ -281,7 +281,7 @@ def test_every_answer_is_an_action_and_a_reason_that_agree(things, order):
         text = answer(things, name, order)
         assert "reason: " in text
         claim = read(text)
-        assert claim.action == str(read_answer(text))
+        assert claim.action == str(action_of(text))
         assert claim.visible == (name in {thing.name for thing in things})
         assert (claim.action == "search") == (not claim.visible)
         assert text.startswith(f"{order.split()[0]}:")

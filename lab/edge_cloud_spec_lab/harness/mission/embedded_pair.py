@@ -14,7 +14,6 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt
-from edge_cloud_spec.share import rules_text
 
 from ..scripted.model import FakeVlm
 
@@ -90,7 +89,7 @@ class EmbeddedPair:
         self.target, self.drafter = _memoized("target"), _memoized("drafter")
         self._drafters = {1.0: self.drafter}
         self.instructions = instruction_pattern(EMBEDDED / "target")
-        self.spec = self.target.vlm.spec(rules_text(), MAX_TOKENS)
+        self.spec = self.target.vlm.spec(MAX_TOKENS)
         self.target.vlm.crop(self.spec.vocabulary)
         self.drafter.vlm.crop(self.spec.vocabulary)
 

@@ -12,9 +12,7 @@ from itertools import count
 from edge_cloud_spec.decoding.policy import RULES, SamplingPolicy, temperature_of
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.runner import DecodeSettings
-from edge_cloud_spec.history import picture_digest
-from edge_cloud_spec.models.prompt import ORDERS, Request
-from edge_cloud_spec.nav.answer import GRAMMARS, answer_grammar
+from edge_cloud_spec.nav.answer import CLAUSES, GRAMMARS, ORDERS, answer_grammar
 from edge_cloud_spec.nav.events import Instruction, Words
 from edge_cloud_spec.nav.footprint import ObstacleSettings
 from edge_cloud_spec.nav.mission import MissionSettings
@@ -31,6 +29,7 @@ from edge_cloud_spec.pilot.decision_loop import (
 )
 from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.request import Request, picture_digest
 
 from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
@@ -321,7 +320,8 @@ class VirtualRobot:
         assert outcome is not None, "the decision failed"
         decision.ended, decision.tokens = self.timeline.now, outcome.tokens
         if self.variant.rule == "greedy" and self.variant.grammar == "none":
-            request = Request(decided.decide.instruction, decided.decide.frame.jpeg)
+            decide = decided.decide
+            request = CLAUSES.request(decide.instruction, decide.frame.jpeg)
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes

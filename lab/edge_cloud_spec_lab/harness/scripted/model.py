@@ -32,7 +32,8 @@ from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.kv_memory import KvMemory
-from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.request import Picture, Request
 
 from ..cost_profiles import CostProfile
 
@@ -377,7 +378,7 @@ VOCABULARY = 64
 _SCALE = 2.0**64
 # The end token is outside the vocabulary: an answer has as many tokens as were asked for.
 SPEC = PromptSpec(
-    "scripted", "", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
+    "scripted", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
 )
 
 
@@ -411,7 +412,8 @@ class CalibratedVlm(FakeVlm):
 
     def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
         """The prompt with the seed that the request's picture encodes."""
-        return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
+        (picture,) = request.pictures
+        return ScriptedPrompt(int.from_bytes(picture.data, "little"), picture.digest)
 
     def start(self, prompt: ScriptedPrompt) -> int:
         """The state before the answer's first token."""
@@ -439,7 +441,7 @@ class CalibratedVlm(FakeVlm):
 
 def request_of(seed: int) -> Request:
     """The request whose answer has this seed."""
-    return Request(f"answer {seed}", seed.to_bytes(8, "little"))
+    return SPEC.request(Picture.of(seed.to_bytes(8, "little")), f"answer {seed}")
 
 
 @lru_cache

@@ -19,14 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits, shape_of
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.request import Request
 
 from ...rows import Options, add_options
 from ..loop import REPORT_S, descend, falling, run_stage
@@ -66,7 +68,7 @@ def simulated_requests(count: int, seed: int, processes: int) -> Iterator[Reques
         names = draw_names(views.things(index), 4, rng)
         instruction = draw_instruction(names[rng.integers(len(names))], rng)
         jpeg = encode_jpeg(views.images[index], 90)
-        yield Request(instruction, jpeg, ORDERS[rng.integers(len(ORDERS))])
+        yield ours().request(instruction, jpeg, ORDERS[rng.integers(len(ORDERS))])
 
 
 def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request]:
@@ -84,7 +86,7 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
         raise UserError(f"{folder} has no JPEG or PNG picture, or {prompts} no instruction")
     rng = np.random.default_rng((seed, 0xE72))
     return (
-        Request(
+        ours().request(
             lines[rng.integers(len(lines))],
             picture.read_bytes(),
             ORDERS[rng.integers(len(ORDERS))],
@@ -263,7 +265,7 @@ def run_train(args: argparse.Namespace) -> int:
         )
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     layers = _layers(args.layers, vlm)
-    spec = vlm.spec(rules_text(), args.max_tokens)
+    spec = vlm.spec(args.max_tokens)
     rows = collect(vlm, spec, layers, _requests(args), args.requests, args.seed)
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
     trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 
 from ..loop import descend, falling, run_stage
 from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights

@@ -18,14 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_cloud_spec.history import HistorySpec, Turn
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS, Request
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import action_of, parse_action
+from edge_cloud_spec.nav.answer import ORDERS, action_of, parse_action
+from edge_cloud_spec.nav.history import HistorySpec, Turn
 from edge_cloud_spec.nav.motion import Steps, goal_of
 from edge_cloud_spec.nav.pose import Pose, wrap
-from edge_cloud_spec.share import rules_text
 
 from ...sim.camera import Camera, encode_jpeg, eye_at
 from ...sim.flat import Flat, Sight, flat_of, make_flat, sight_of
@@ -116,14 +115,13 @@ class ModelPlayer:
 
     def __init__(self, vlm: Vlm, instruction: str, order: str, frames: int) -> None:
         self._vlm, self._instruction, self.order = vlm, instruction, order
-        self._history = HistorySpec(frames)
-        self._spec = replace(vlm.spec(rules_text(), MAX_TOKENS), history=self._history)
+        self._history, self._spec = HistorySpec(frames), vlm.spec(MAX_TOKENS)
         self._turns: tuple[Turn, ...] = ()
 
     def answer(self, jpeg: bytes) -> str:
         """The answer to the next frame."""
         turns = self._history.chosen(self._turns)
-        request = Request(self._instruction, jpeg, self.order, turns)
+        request = ours().request(self._instruction, jpeg, self.order, turns)
         (ids,) = greedy_answers(self._vlm, [request], self._spec)
         return str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
 

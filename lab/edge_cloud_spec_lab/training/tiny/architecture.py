@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from edge_cloud_spec.errors import write_json
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 
 from .language import FLAT_PHRASES, INSTRUCTION, NAMES, PHRASES, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer

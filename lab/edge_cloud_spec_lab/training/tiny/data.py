@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 
 from ...sim.thing import VisibleThing
 from .architecture import VISUAL

@@ -17,10 +17,13 @@ from PIL import Image
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.models.passes.target_rows import on_host
-from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.request import Request
 
 from ...rows import Row
 from .data import Views, draw_instruction
@@ -141,7 +144,9 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
 def requests_of(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Request]:
     """Requests for the probes, each in a random phrasing, with their pictures lossless."""
     pictures = [png(image) for image in views.images]
-    return [Request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes]
+    return [
+        ours().request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes
+    ]
 
 
 def png(image: np.ndarray) -> bytes:
@@ -184,7 +189,7 @@ def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
     }
     asked = {name: requests_of(some, views, rng) for name, some in sets.items()}
     common = min(vlm.vocabulary for vlm in models.values())
-    spec = models["target"].spec("", MAX_ANSWER)
+    spec = models["target"].spec(MAX_ANSWER)
     rows: list[Row] = []
     for model, vlm in models.items():
         vlm.crop(common)

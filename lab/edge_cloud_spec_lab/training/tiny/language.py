@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 
 from ...sim.kinds import KINDS
 from ...sim.room import PHRASINGS
