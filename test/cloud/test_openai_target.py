@@ -45,7 +45,7 @@ from edge_cloud_spec.models.byte_drafter import END
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from edge_cloud_spec.models.tokenizer import TextStream
-from edge_cloud_spec.nav.answer import answer_grammar
+from edge_cloud_spec.nav.answer import action_of, answer_grammar
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request

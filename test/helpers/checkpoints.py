@@ -26,7 +26,7 @@ from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec.request import Request
+from edge_cloud_spec.request import Picture, Request
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint

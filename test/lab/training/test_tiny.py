@@ -19,7 +19,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.nav.answer import parse_action
+from edge_cloud_spec.nav.answer import action_of, parse_action
 from edge_cloud_spec_lab.sim.thing import VisibleThing
 from edge_cloud_spec_lab.training.loop import FLOOR
 from edge_cloud_spec_lab.training.tiny import command, language
