@@ -16,7 +16,7 @@ from edge_cloud_spec.nav import navigator as navigating
 from edge_cloud_spec.nav.answer_assembler import AnswerAssembler, Settled
 from edge_cloud_spec.nav.events import Drive, Effect, Halt, Instruction
 from edge_cloud_spec.nav.footprint import ObstacleSettings
-from edge_cloud_spec.nav.motion import NOTHING, Budget, Motion
+from edge_cloud_spec.nav.motion import NOTHING, Budget, Goal, Motion
 from edge_cloud_spec.nav.navigator import Navigator
 from edge_cloud_spec.nav.obstacles import Obstacles
 from edge_cloud_spec.nav.plausibility import Plausibility
@@ -50,6 +50,11 @@ def _forgets_to_wait(stop: Any, latch: StopLatch, *given: Any) -> None:
 def _moves_on_old_frames(objection: Any, self: Navigator, settled: Settled, now: float) -> str:
     words = replace(settled.words, stops=self.stops)
     return objection(self, replace(settled, words=words, frame_time=now), now)
+
+
+def _goes_twice_as_far(goal_of: Any, *given: Any) -> Goal:
+    goal: Goal = goal_of(*given)
+    return Goal(2.0 * goal.distance, 2.0 * goal.angle)
 
 
 def _goes_on(instruct: Any, self: Navigator, event: Instruction, now: float) -> list[Effect]:
@@ -95,7 +100,7 @@ def _sees_the_nearest(meets: Any, self: ObstacleSettings, points: Any, *given: A
     [
         (StopLatch, "refusal", "", "while the robot is held|without a newer instruction"),
         (StopLatch, "stop", _forgets_to_wait, "without a newer instruction"),
-        (navigating, "shortened", lambda _, action, steps: action, "more than the largest step"),
+        (navigating, "goal_of", _goes_twice_as_far, "more than the largest step"),
         (Navigator, "_objection", _moves_on_old_frames, "from before the release"),
         (Unverified, "limits", lambda _, self, limits: limits, "beyond the limit"),
         (Unverified, "goal", lambda _, self, goal: goal, "a long move on unverified words"),
