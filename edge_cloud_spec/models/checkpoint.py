@@ -113,14 +113,9 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
         raise missing(directory, "tokenizer.json")
     with library_errors(f"the tokenizer in {directory} cannot be loaded", "fetch its files again"):
         tokenizer = load_tokenizer(directory, config)
-    text = config.get("text_config") or config
-    rows = text.get("vocab_size", _ROWS.get(config.get("model_type", "")))
-    image_id = config.get("image_token_id", _IMAGE_ID) if sees else -1
-    if not isinstance(rows, int) or not isinstance(image_id, int):
-        raise UserError(
-            f"config.json in {directory} gives vocab_size {rows!r} and image_token_id "
-            f"{image_id!r}, which are no numbers: fetch it again"
-        )
+        text = config.get("text_config") or config
+        rows = int(text["vocab_size"] if "vocab_size" in text else _ROWS[config["model_type"]])
+        image_id = int(config.get("image_token_id", _IMAGE_ID)) if sees else -1
     if sees and tokenizer.convert_ids_to_tokens(image_id) is None:
         raise UserError(
             f"the tokenizer in {directory} has no image token {image_id}: "

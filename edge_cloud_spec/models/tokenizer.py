@@ -26,6 +26,7 @@ QWEN_WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN_END = "<|endoftext|>"
+EXTRA, OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"  # those without a name
 
 
 class Tokenizer:
@@ -119,10 +120,11 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
         int(index): AddedToken(**token)
         for index, token in own.get("added_tokens_decoder", {}).items()
     }
+    if not own.get(EXTRA) and OLD_EXTRA in own:
+        own[EXTRA] = own.pop(OLD_EXTRA)
     if "added_tokens_decoder" not in own:  # older files
         own |= _read(directory / "special_tokens_map.json")
-        extra = own.get("extra_special_tokens") or own.get("additional_special_tokens") or []
-        special = {_text(own.get(name)) for name in NAMED} | {_text(each) for each in extra}
+        special = {*map(_text, map(own.get, NAMED)), *map(_text, own.get(EXTRA) or ())}
         for content, index in _read(directory / "added_tokens.json").items():
             is_special = content in special
             added[index] = AddedToken(content, normalized=not is_special, special=is_special)
@@ -154,9 +156,10 @@ def _backend(
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import BPE
 
-    kind = str(named or config.get("tokenizer_class") or "").removesuffix("Fast")
-    family = config.get("model_type")
-    is_qwen = kind == QWEN or family == "qwen2" or (not kind and family in QWEN_FAMILIES)
+    if named is None:
+        named = config.get("tokenizer_class")
+    kind, family = str(named).removesuffix("Fast"), config.get("model_type")
+    is_qwen = kind == QWEN or family == "qwen2" or (named is None and family in QWEN_FAMILIES)
     file = directory / "tokenizer.json"
     if file.is_file():
         backend = Backend.from_file(str(file))
@@ -168,7 +171,7 @@ def _backend(
         return backend, is_qwen
     if not is_qwen:
         raise UserError(
-            f"{directory} has vocab.json and no tokenizer.json, which says how {kind or 'it'} cuts "
+            f"{directory} has vocab.json and no tokenizer.json, which says how {kind} cuts "
             "words: copy it there from the checkpoint"
         )
     merges = directory / "merges.txt"
@@ -202,20 +205,22 @@ def _special_tokens(
             said = AddedToken(**{"special": True, **flags})
         return said
 
-    extra = own.get("extra_special_tokens") or own.get("additional_special_tokens") or []
-    named = {
-        name: said
-        for name, said in own.items()
-        if name.endswith("_token") and isinstance(said, str | dict)
-    }
-    named |= own.get("model_specific_special_tokens") or {}
+    def tokens_of(names: Iterable[str], kinds: Any) -> dict[str, Any]:
+        return {name: token_of(own[name]) for name in names if isinstance(own.get(name), kinds)}
+
+    found = tokens_of(NAMED, str | dict)
+    found = {name: by_text.get(_text(token), token) for name, token in found.items()}
+    known = (*NAMED, "add_bos_token", "add_eos_token")  # which are no tokens, and nothing is added
+    others = [name for name in own if name.endswith("_token") and name not in known]
+    more = tokens_of(others, str)  # of the model's own, such as image_token
+    extra = own[EXTRA] if EXTRA in own else own.get(OLD_EXTRA)
     if isinstance(extra, dict):
-        named, extra = named | extra, []
-    found = {name: token_of(said) for name, said in named.items()}
-    for name in NAMED:
-        if name in found:
-            found[name] = by_text.get(_text(found[name]), found[name])
-    return found, [token_of(said) for said in extra]
+        more, extra = more | extra, None
+    if not isinstance(extra, list | None):
+        raise TypeError(f"{EXTRA} is {extra!r}, which is no list")
+    saved = [name for name in others if isinstance(own[name], dict) and "__type" in own[name]]
+    more = tokens_of(saved, dict) | (more or own.get("model_specific_special_tokens") or {})
+    return found | more, [token_of(said) for said in extra or ()]
 
 
 def _text(token: Any) -> str:

@@ -178,8 +178,8 @@ def test_int4_quantizes_each_product_of_a_layer_and_stays_close(
         ((7, 5), "auto", "int4", r"capability 8\.0.* cuda has 7\.5: choose int8"),
         ((8, 7), "float16", "int4", "bfloat16, not in float16: choose dtype auto"),
         ((8, 7), "auto", "int4", r"model\.safetensors is missing"),  # what is left of it
-        ((8, 7), "auto", "no torchao: int4", "int4 needs torchao .*install the package"),
-        ((8, 7), "auto", "no torchao: int8", "int8 needs torchao .*install the package"),
+        ((8, 7), "auto", "no torchao: int4", "int4 needs torchao .*requirements/transformers"),
+        ((8, 7), "auto", "no torchao: int8", "int8 needs torchao .*requirements/transformers"),
     ],
 )
 def test_int4_is_refused_before_the_weights_are_read(

@@ -23,7 +23,7 @@ from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.vllm_server import VllmServer
 from edge_cloud_spec.models import EMBEDDED, VLLM
-from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 
