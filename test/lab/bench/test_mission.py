@@ -123,6 +123,31 @@ def record(
     )
 
 
+def test_a_preset_must_decide_as_the_target_where_their_pictures_are_the_same() -> None:
+    """After a contact they differ by a hair, and only then."""
+
+    def mission(*seen: tuple[bytes, str], contacts: int = 0) -> MissionRecord:
+        return replace(
+            record(True, 8.0, 1.0),
+            decisions=[DecisionRecord(0.0, picture, action=action) for picture, action in seen],
+            contacts=contacts,
+        )
+
+    begins = (b"a", "search"), (b"b", "move forward small")
+    alone = mission(*begins, (b"c", "turn left small"), contacts=1)
+    for ours, same, passed in (
+        (alone, True, True),
+        (mission(*begins, (b"d", "stop"), contacts=1), False, True),
+        (mission(*begins, (b"d", "stop")), False, False),
+        (mission(*begins), False, False),
+        (mission(*begins, (b"c", "stop"), contacts=1), False, False),
+    ):
+        auto = replace(STOPPING, preset="auto")
+        row, _ = rows_of("r", {auto: [alone, ours], STOPPING: [alone, alone]})
+        assert row["same_decisions_as_cloud_ar"] == (1.0 if same else 0.5)
+        assert row["passed"] is passed
+
+
 def test_lost_rooms_are_paired_and_standing_counts_from_the_first_motion() -> None:
     times = ((True, 8.0), (True, 6.0), (False, 12.0), (False, 10.0))
     alone = [record(success, seconds, 0.0) for success, seconds in times]
@@ -182,7 +207,7 @@ def test_what_is_in_the_way_is_in_the_pictures_where_that_is_asked_for(
     way: str, room: SeenRoom
 ) -> None:
     def pictures(**given: str) -> list[bytes]:
-        return [decision.jpeg for decision in decisions(room, **given)]
+        return [decision.picture for decision in decisions(room, **given)]
 
     unseen, seen, free = pictures(way=way), pictures(way=way, seen="on"), pictures()
     assert free[0] == unseen[0], "as if nothing were there"

@@ -60,8 +60,6 @@ def work(shift: Shift) -> Done:
         with closing(SeenRoom(number, shift.renderer)) as seen:
             for variant, robot in robots.items():
                 record = robot.carry_out(seen)
-                for decision in record.decisions:
-                    decision.jpeg = b""  # too large to be sent, and in no row
                 if number != shift.rooms[-1]:
                     record.speeds.clear()
                 results[variant].append(record)

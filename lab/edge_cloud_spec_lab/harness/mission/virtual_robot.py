@@ -12,6 +12,7 @@ from itertools import count
 from edge_cloud_spec.decoding.policy import RULES, SamplingPolicy, temperature_of
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.runner import DecodeSettings
+from edge_cloud_spec.history import picture_digest
 from edge_cloud_spec.models.prompt import ORDERS, Request
 from edge_cloud_spec.nav.answer import GRAMMARS, answer_grammar
 from edge_cloud_spec.nav.events import Instruction, Words
@@ -120,13 +121,14 @@ class Variant(Bounded):
 class DecisionRecord:
     """One decision: when its frame was taken, its words, and the robot's motion.
 
-    ``said``: each emitted text with its time. ``settled``: when the navigator took or refused its
-    action. ``own``: whether its tokens equal the target's; None: the rule samples them. ``since``:
-    when its motion began, the age of its frame (s), and the way (m) and turn (rad) made since.
+    ``picture``: the digest of its frame. ``said``: each emitted text with its time. ``settled``:
+    when the navigator took or refused its action. ``own``: whether its tokens equal the target's;
+    None: the rule samples them. ``since``: when its motion began, the age of its frame (s), and the
+    way (m) and turn (rad) made since.
     """
 
     begun: float
-    jpeg: bytes = b""
+    picture: bytes = b""
     said: list[tuple[float, str]] = field(default_factory=list)
     tokens: tuple[int, ...] = ()
     action: str = ""
@@ -297,7 +299,7 @@ class VirtualRobot:
         assert isinstance(frame, TakenFrame)
         self._request, self._frame = decide.request, frame
         jpeg = seen.frame(frame.eye, self.variant.shown, frame.posture)
-        record.decisions.append(DecisionRecord(frame.taken, jpeg))
+        record.decisions.append(DecisionRecord(frame.taken, picture_digest(jpeg)))
         self._pilot.make(replace(decide, frame=replace(frame, jpeg=jpeg)))
 
     def _on_output(self, output: Output) -> None:
@@ -319,7 +321,7 @@ class VirtualRobot:
         assert outcome is not None, "the decision failed"
         decision.ended, decision.tokens = self.timeline.now, outcome.tokens
         if self.variant.rule == "greedy" and self.variant.grammar == "none":
-            request = Request(decided.decide.instruction, decision.jpeg)
+            request = Request(decided.decide.instruction, decided.decide.frame.jpeg)
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes
