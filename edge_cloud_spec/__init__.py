@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .edge.link.route import ClientSettings as ClientSettings
     from .edge.picture_decoder import Answer as Answer
+    from .edge.picture_decoder import Decoder as Decoder
     from .edge.picture_decoder import PictureDecoder as PictureDecoder
     from .errors import UserError as UserError
     from .models.load_drafter import DraftModelSettings as DraftModelSettings
     from .pilot.pilot import Pilot as Pilot
+    from .request import Message as Message
+    from .request import Picture as Picture
 
 # edge_cloud_spec.msg is generated when the package is built and lives in the installed copy; this
 # lets a checkout (pytest from the repository's root) see it too. A whole installation takes nothing
@@ -58,7 +61,10 @@ for _name in ("torchao", "torchao.kernel.intmm", "torch.utils._pytree"):
 _PUBLIC = {
     "Answer": "edge.picture_decoder",
     "ClientSettings": "edge.link.route",
+    "Decoder": "edge.picture_decoder",
     "DraftModelSettings": "models.load_drafter",
+    "Message": "request",
+    "Picture": "request",
     "Pilot": "pilot.pilot",
     "PictureDecoder": "edge.picture_decoder",
     "UserError": "errors",

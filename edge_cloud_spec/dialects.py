@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from .decoding.policy import MAX_GRAMMAR
 from .errors import UserError, one_line
-from .history import HistorySpec
-from .models.prompt import HISTORY, IMAGE, INSTRUCTION, USER_TEXT
 from .nav.answer import (
     ACTION,
     AMOUNT,
     CLAUSES_FORM,
     DELIMITER,
+    HISTORY,
+    IMAGE,
+    INSTRUCTION,
     NUMBER,
+    USER_TEXT,
     Dialect,
     parse_action,
     pattern_of,
 )
+from .nav.history import HistorySpec
 from .share import config_names, read_config, rules_text
 
 MOST = 32  # actions of an answer
@@ -36,6 +39,12 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 
 dialect_names = partial(config_names, "dialect")
+
+
+@cache
+def ours() -> Dialect:
+    """The default dialect, with our system text."""
+    return load_dialect(CLAUSES_FORM)
 
 
 def load_dialect(name: str) -> Dialect:

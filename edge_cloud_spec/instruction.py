@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from .errors import UserError, one_line
 from .share import share
 
 MAX_LENGTH = 500  # characters
-LIKE_CONTROL = re.compile(r"<\|.*?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
+LIKE_CONTROL = re.compile(r"<\|.{0,80}?\|>|</?\w+>")  # <|im_end|>, </s>, <image>
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,12 @@ def normalized(text: str) -> str:
     return " ".join(_INVISIBLE.sub("", seen).split())
 
 
-def check_instruction(
-    text: str, known: KnownInstructions | None = None, control: Iterable[str] = ()
-) -> str:
+def check_instruction(text: str, known: KnownInstructions | None = None) -> str:
     """Check an instruction and return it ``normalized``.
 
-    ``known``: the instructions that the model was trained on; None: any. ``control``: tokens that
-    steer a model and must not be in an instruction; nor may text that a server, whose tokens are
-    unknown here, could take for one. Raises UserError if it is empty, longer than 500 characters,
-    contains non-text characters or a control token, or is not known.
+    ``known``: the instructions that the model was trained on; None: any. Raises UserError if it is
+    empty, longer than 500 characters, contains non-text characters or what a model could take for a
+    token that steers it, or is not known.
     """
     if len(text) > MAX_LENGTH:
         raise UserError(
@@ -151,9 +147,8 @@ def check_instruction(
             f"the instruction {ascii(text)[:80]} has control characters or is not UTF-8; "
             "send plain text"
         )
-    for token in (*control, *LIKE_CONTROL.findall(text)):
-        if token in text:
-            raise UserError(f"the instruction contains {token!r}, a control token: leave it out")
+    if token := LIKE_CONTROL.search(text):
+        raise UserError(f"the instruction contains {token[0]!r}, a control token: leave it out")
     if known is not None and not known.includes(text):
         raise UserError(
             f"the model does not understand the instruction {text[:80]!r}; it knows: {known}"

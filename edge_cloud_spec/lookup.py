@@ -6,16 +6,19 @@ Every credential has its own index; no text crosses credentials.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from .decoding.draft import Draft
 from .decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from .lru_cache import LruCache
+from .request import Request
 from .wire.messages import Open
 
 RECENT = 0.1  # weight of the last pass, in how often each node was right
 RETRY = 0.0005  # of the first place, where it was not tried: so that it is tried again
+MAX_BEGINNINGS = 96  # nodes of a pass for what a request says that its answer may begin with
+MOST_ASKED = 2048  # characters of what is asked, from its end, that are looked at
 PRIOR = 0.8  # how often a node is taken to be right where the one before it is, before it was tried
 
 
@@ -126,7 +129,7 @@ class AnswerLookup:
         seconds: Callable[[int], float],
         beginnings: Sequence[Sequence[int]] = (),
     ) -> None:
-        """pattern, words: of the instruction; words are its tokens. most: the most nodes of a pass.
+        """pattern, words: of what is asked; words are its tokens. most: the most nodes of a pass.
         seconds: of a pass, by its tokens. beginnings: token sequences, one of which the answer
         should begin with."""
         self._said, self._pattern, self._words = said, pattern, words
@@ -146,7 +149,8 @@ class AnswerLookup:
         if tokens or not nodes:
             return found
         all_of_them = tree_of(beginning[:depth] for beginning in self._beginnings)
-        return with_looked_up(found, all_of_them, len(found) + len(all_of_them))
+        most = min(len(all_of_them), MAX_BEGINNINGS)
+        return with_looked_up(found, all_of_them, len(found) + most)
 
     def beside(
         self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
@@ -188,13 +192,14 @@ class Lookups:
         instructions: re.Pattern[str] | None,
         seconds: Callable[[int], float],
         vocabulary: int = MAX_TOKEN + 1,
-        beginnings: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        tokens_of: Callable[[str], Sequence[int]] = lambda text: (),
+        end: Sequence[int] | None = None,
     ) -> None:
         """suffixes: kept in each index; 0: no lookups. nodes: the most lookup nodes in a pass,
-        besides the beginnings. beginnings: by the requested order, the token sequences that an
-        answer should begin with. instructions: the pattern that the target was trained on, if
-        known; answers to all of these begin alike. seconds: of a pass, by its tokens.
-        vocabulary: the common one; instructions with other tokens are not used. ValueError: a
+        besides the beginnings. instructions: the pattern that the target was trained on, if known;
+        answers to all of these begin alike. seconds: of a pass, by its tokens. vocabulary: the
+        common one; texts with other tokens are not used. tokens_of: a text's tokens. end: the token
+        that follows a whole answer; None: the candidates of a request are not used. ValueError: a
         negative number."""
         if suffixes < 0 or nodes < 0:
             raise ValueError(
@@ -202,15 +207,11 @@ class Lookups:
             )
         self._suffixes, self._most = suffixes, nodes
         self._instructions, self._seconds = instructions, seconds
-        self._vocabulary = vocabulary
-        self._beginnings = beginnings or {}
+        self._vocabulary, self._tokens_of, self._end = vocabulary, tokens_of, end
         self._said: LruCache[str, SaidBefore] = LruCache(MAX_CREDENTIALS)
 
-    def of(self, credential: str, opening: Open, words: Sequence[int] = ()) -> AnswerLookup | None:
-        """The lookup for an answer to this request; None if its robot did not ask for one.
-
-        words: the instruction's tokens.
-        """
+    def of(self, credential: str, opening: Open) -> AnswerLookup | None:
+        """The lookup for an answer to this request; None if its robot did not ask for one."""
         if not (opening.lookup and self._suffixes):
             return None
         said = self._said.get_or_make(
@@ -219,17 +220,31 @@ class Lookups:
                 SuffixIndex(self._suffixes), NodeBudget(self._most), NodeBudget(self._most)
             ),
         )
-        if any(word >= self._vocabulary for word in words):
-            words = ()
-        pattern = pattern_of(opening.order, opening.instruction, self._instructions)
-        beginnings = self._beginnings.get(opening.order, ())
-        return AnswerLookup(said, pattern, words, self._most, self._seconds, beginnings)
+        pattern, words = pattern_of(opening.request.text, self._instructions)
+        beginnings = [] if self._end is None else self._beginnings(opening.request, self._end)
+        return AnswerLookup(
+            said, pattern, self._tokens(words), self._most, self._seconds, beginnings
+        )
+
+    def _beginnings(self, request: Request, end: Sequence[int]) -> list[Sequence[int]]:
+        """The tokens of each candidate, with the end token after a whole answer."""
+        written = map(self._tokens, request.candidates)
+        return [(*each, *(end if request.whole else ())) for each in written if each]
+
+    def _tokens(self, text: str) -> Sequence[int]:
+        """The text's tokens; none where one is not of the common vocabulary."""
+        tokens = self._tokens_of(text)
+        return tokens if all(token < self._vocabulary for token in tokens) else ()
 
 
-def pattern_of(order: str, instruction: str, known: re.Pattern[str] | None) -> str:
-    """The key of answers with similar beginnings: the order, and the instruction or its pattern.
+def pattern_of(text: str, known: re.Pattern[str] | None) -> tuple[str, str]:
+    """The key of answers with similar beginnings, and the words that they may repeat: what is
+    asked; of an instruction that matches a known pattern the pattern, and the instruction.
 
     known: the pattern of instructions that the target was trained on.
     """
-    matches = known is not None and known.fullmatch(instruction) is not None
-    return f"{order}: {known.pattern if known and matches else instruction}"
+    text = text[-MOST_ASKED:]
+    found = None if known is None else known.search(text)
+    if known is None or found is None or not found[0]:
+        return text, text
+    return f"{text[: found.start()]}{known.pattern}{text[found.end() :]}", found[0]

@@ -7,9 +7,10 @@ robot's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 
 ROLES = SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 DIGEST = 16  # bytes that name a picture, or a list of messages
@@ -19,7 +20,6 @@ MOST_TEXT = 2**18  # characters of a request
 MOST_PICTURES = 65  # of a request: 64 earlier frames of a mission, and the newest
 MOST_CANDIDATES = 64  # of a request, each of at most ``LONGEST_CANDIDATE`` characters
 LONGEST_CANDIDATE = 256
-MOST_PIXELS = 2**13  # of a side to which a picture is stretched
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,9 @@ class Message:
         return tuple(joined)
 
 
+Messages = tuple[Message, ...]
+
+
 @dataclass(frozen=True)
 class Request:
     """The messages of a decode, the newest last.
@@ -87,7 +90,7 @@ class Request:
     robot's credential, where several robots share a model.
     """
 
-    messages: tuple[Message, ...]
+    messages: Messages
     candidates: tuple[str, ...] = ()
     whole: bool = False
     continues: bool = False
@@ -97,6 +100,14 @@ class Request:
     def pictures(self) -> tuple[Picture, ...]:
         """All its pictures, in their order."""
         return tuple(picture for message in self.messages for picture in message.pictures)
+
+    @property
+    def lasting(self) -> Messages:
+        """Its first messages that are worth keeping for a later request: all, or what comes before
+        the first picture."""
+        if self.continues:
+            return self.messages
+        return tuple(takewhile(lambda message: not message.pictures, self.messages))
 
     @property
     def text(self) -> str:
@@ -130,15 +141,18 @@ def digests(messages: Sequence[Message], after: bytes = b"") -> Iterator[bytes]:
         yield after
 
 
-def without_data(
-    messages: Sequence[Message], known: Callable[[bytes], bool]
-) -> tuple[Message, ...]:
+def with_pictures(messages: Iterable[Message], other: Callable[[Picture], Picture]) -> Messages:
+    """The messages with another picture for each of theirs."""
+
+    def of(part: Part) -> Part:
+        return other(part) if isinstance(part, Picture) else part
+
+    return tuple(replace(message, parts=tuple(map(of, message.parts))) for message in messages)
+
+
+def without_data(messages: Iterable[Message], known: Container[bytes]) -> Messages:
     """The messages without the bytes of the pictures whose digests are known."""
-
-    def named(part: Part) -> Part:
-        return replace(part, data=b"") if isinstance(part, Picture) and known(part.digest) else part
-
-    return tuple(replace(each, parts=tuple(map(named, each.parts))) for each in messages)
+    return with_pictures(messages, lambda p: replace(p, data=b"") if p.digest in known else p)
 
 
 def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edge_cloud_spec import PictureDecoder, UserError
 from edge_cloud_spec.errors import imports
-from edge_cloud_spec.share import check_lab, rules_text
+from edge_cloud_spec.share import check_lab
 
 with imports():
     check_lab()  # the verifier within this process is of its harness
@@ -31,8 +31,8 @@ MAX_TOKENS = 128  # of an answer
 def start_verifier() -> InProcessServer:
     """The cloud's side: a worker thread owns the target model, a gRPC server feeds it."""
     target = load(EMBEDDED / "target", threads=1)
-    # The cloud decides how a picture and an instruction become a prompt, and tells the robot so.
-    return InProcessServer(Worker(target, target.spec(rules_text(), MAX_TOKENS)))
+    # The cloud decides how messages become a prompt, and tells the robot so.
+    return InProcessServer(Worker(target, target.spec(MAX_TOKENS)))
 
 
 def main() -> int:

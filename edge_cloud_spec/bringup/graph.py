@@ -18,11 +18,10 @@ from typing import Any
 
 from ..dialects import load_dialect
 from ..errors import UserError, one_line
-from ..history import MOST_TURNS
 from ..models import EMBEDDED, FLATS, OPENAI
-from ..models.prompt import ORDERS
-from ..nav.answer import CLAUSES_FORM
+from ..nav.answer import CLAUSES_FORM, ORDERS
 from ..nav.footprint import SOURCES
+from ..nav.history import MOST_TURNS
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
 from ..options import bounded, check_namespace, chosen, described
 from ..presets import load_preset
@@ -102,8 +101,8 @@ class GraphSettings:
         -1,
         -1,
         MOST_TURNS,
-        "earlier frames that a prompt remembers, where the verifier is started here; -1: as the "
-        "dialect has it",
+        "earlier frames that a prompt remembers; -1: the parameter file's, else as the dialect "
+        "has it",
     )
     drive: str = described(
         "",
@@ -306,12 +305,12 @@ class NodeSpec:
 
 def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
     """The processes for these settings, in the order of their start."""
-    driving, taught = settings.driving[0], {}
+    driving = settings.driving[0]
+    taught: dict[str, Value] = {}
     if settings.flats_pair_decides:
         target, drafter = (str(FLATS / name) for name in ("target", "drafter"))
-        frames = FLAT_FRAMES if settings.history < 0 else settings.history
-        settings = replace(settings, target=target, drafter=drafter, history=frames)
-        taught = {"order": ORDERS[1]}
+        settings = replace(settings, target=target, drafter=drafter)
+        taught = {"order": ORDERS[1], "history": FLAT_FRAMES}
     specs = []
     if settings.starts_verifier:
         specs.append(_verifier(settings))
@@ -338,6 +337,8 @@ def graph(settings: GraphSettings) -> tuple[NodeSpec, ...]:
         "model.tokenizer": settings.tokenizer,
         "model.name": settings.model,
     }
+    if settings.history >= 0:
+        taught["history"] = settings.history
     specs.append(_node("drafter", settings, **_given(drafting), **taught, **reading))
     specs.append(_node("instruction_server", settings))
     specs.append(_node("monitor", settings))
@@ -384,7 +385,6 @@ def _verifier(settings: GraphSettings) -> NodeSpec:
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",
         "--dialect": settings.dialect_name,
-        "--history": str(settings.history) if settings.history >= 0 else "",
     }
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)

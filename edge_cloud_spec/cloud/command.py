@@ -13,14 +13,13 @@ from pathlib import Path
 
 from ..dialects import load_dialect
 from ..errors import UserError, refuse
-from ..history import MOST_TURNS
 from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
 from ..models.load_drafter import LoadSettings
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
-from ..models.prompt import ORDERS
-from ..nav.answer import CLAUSES_FORM, Dialect
+from ..nav.answer import CLAUSES_FORM, ORDERS
 from ..options import add_options, bounded, chosen, described, from_options
+from ..request import MOST_PICTURES
 from ..wire.secret_files import read_tokens
 from .model_thread.sessions import WorkerLimits
 from .model_thread.worker import Worker
@@ -30,6 +29,7 @@ from .serving.server import ServerSettings, check_free, serve
 
 log = logging.getLogger(__name__)
 
+ANY = "any"  # the dialect of a verifier that imposes none
 ENDED = 1  # exit status of a server that cannot continue; a restart may help
 
 
@@ -46,11 +46,17 @@ class ModelSettings(LoadSettings):
     )
     no_check: bool = described(False, "do not compare a first answer with transformers' own")
     max_tokens: int = bounded(128, 1, inf, "longest answer")
-    dialect: str = described(CLAUSES_FORM, "of its answers, a name or a YAML file")
-    system_text: str = described("", "file with another system text than the dialect's")
-    history: int = bounded(
-        -1, -1, MOST_TURNS, "earlier frames that a prompt remembers; -1: as the dialect has it"
+    dialect: str = described(
+        CLAUSES_FORM,
+        "with whose system text a request begins, a name or a YAML file; any: with what it likes",
     )
+    pictures: int = bounded(MOST_PICTURES, 0, MOST_PICTURES, "of a request at most")
+
+    @property
+    def system_text(self) -> str | None:
+        """With which a request begins; empty: with none; None: as it likes. UserError: there is no
+        such dialect."""
+        return None if self.dialect == ANY else load_dialect(self.dialect).system_text
 
 
 @dataclass(frozen=True)
@@ -140,13 +146,6 @@ add_serve_arguments = partial(add_options, settings=ServeSettings())
 """The options of ``serve``; those of a fleet, which runs on Ray, need its extra."""
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the system text {path} cannot be read: {error}") from None
-
-
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     settings = from_options(ServeSettings(), args)
@@ -155,7 +154,8 @@ def run_serve(args: argparse.Namespace) -> int:
     if server.token_file:  # before the models are loaded, so that a wrong file costs no time
         read_tokens(server.token_file)
     server_credentials(server)
-    load_dialect(settings.models.dialect)
+    if settings.models.dialect != ANY:
+        load_dialect(settings.models.dialect)
     check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:
         return _serve_fleet(settings)
@@ -186,17 +186,10 @@ def _serve_fleet(settings: ServeSettings) -> int:
 def make_worker(settings: ServeSettings) -> Worker:
     """Build the worker and load its models."""
     models = settings.models
-    dialect = load_dialect(models.dialect)
-    text = _read(models.system_text) if models.system_text else dialect.system_text
-    if models.history >= 0:
-        history = replace(dialect.history, frames=models.history)
-        dialect = replace(dialect, history=history)
-    if dialect.several_frames and not dialect.history.frames:
-        print(f"{dialect.name} was trained on several pictures: it is shown one", flush=True)
     if settings.on_openai:
-        return _make_remote(settings, text, dialect)
+        return _make_remote(settings)
     if settings.on_vllm:
-        return _make_vllm(settings, text, dialect)
+        return _make_vllm(settings)
     from ..models.exits import Exits  # imports torch; late, so that a wrong option costs no time
     from ..models.load import load
     from ..models.load_check import first_request
@@ -207,50 +200,43 @@ def make_worker(settings: ServeSettings) -> Worker:
     drafter = None
     if models.drafter:
         drafter = load(models.drafter, **options, generation_config="none", check=False)
-    spec = target.spec(
-        text, models.max_tokens, dialect.user_text, dialect.identity, dialect.history
-    )
+    spec = target.spec(models.max_tokens, models.system_text, models.pictures)
     target.prompt(first_request(spec), spec)  # the chat template is rendered
-    for order in ORDERS:  # takes seconds with a large vocabulary; done now, so that no robot waits
-        with suppress(UserError):  # reported to robots that ask for a grammar
-            target.grammar(dialect.grammar("action", order), spec)
+    if models.dialect != ANY:
+        dialect = load_dialect(models.dialect)
+        for order in ORDERS:  # takes seconds with a large vocabulary: now, so that no robot waits
+            with suppress(UserError):  # reported to robots that ask for a grammar
+                target.grammar(dialect.grammar("action", order), spec)
     exits = Exits.load(Path(models.target) / "exits", target)
     pattern = instruction_pattern(models.target)
     limits = settings.limits
-    worker = Worker(
-        target, spec, drafter, limits, exits=exits, instructions=pattern, dialect=dialect
-    )
+    worker = Worker(target, spec, drafter, limits, exits=exits, instructions=pattern)
     print(f"target {target.identity} on {target.transformer.device}", flush=True)
     return worker
 
 
-def _make_remote(settings: ServeSettings, system_text: str, dialect: Dialect) -> Worker:
+def _make_remote(settings: ServeSettings) -> Worker:
     """Make the worker for a target behind an API, which need not be reachable yet."""
     from ..models.byte_drafter import byte_spec
     from .openai_target import Allowance, OpenAiModels
 
-    remote, url = settings.remote, settings.models.target.removeprefix(OPENAI)
+    remote, models = settings.remote, settings.models
+    url = models.target.removeprefix(OPENAI)
     server = OpenAiServer(url, remote.model, remote.api_key_file, timeout_s=remote.api_timeout)
     try:
         server.check()
     except Unavailable as error:
         log.warning("%s", error)
-    spec = byte_spec(
-        system_text,
-        settings.models.max_tokens,
-        f"{OPENAI}{server.model} at {server.url}, exact: false",
-        dialect.user_text,
-        dialect.identity,
-        dialect.history,
-    )
+    name = f"{OPENAI}{server.model} at {server.url}, exact: false"
+    spec = byte_spec(models.max_tokens, name, models.system_text, models.pictures)
     allowance = Allowance(remote.requests_per_hour, remote.tokens_per_hour)
-    models = OpenAiModels(server, spec, allowance, remote.structured)
+    runner = OpenAiModels(server, spec, allowance, remote.structured)
     print(f"target {spec.target}", flush=True)
     limits = replace(settings.limits, draft_tokens=0, lookup_suffixes=0)
-    return Worker(models, spec, limits=limits)
+    return Worker(runner, spec, limits=limits)
 
 
-def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> Worker:
+def _make_vllm(settings: ServeSettings) -> Worker:
     """Make the worker for a target on vLLM; UserError: no server, or another model."""
     from ..models.checkpoint import checkpoint_directory, checkpoint_files
     from ..models.processor import Processor
@@ -266,11 +252,9 @@ def _make_vllm(settings: ServeSettings, system_text: str, dialect: Dialect) -> W
     identity = f"vllm-{served.version}:{served.model}:{told}"
     files = checkpoint_files(checkpoint_directory(remote.checkpoint), model.generation_config)
     processor = Processor(files, identity)
-    spec = processor.spec(
-        system_text, model.max_tokens, dialect.user_text, dialect.identity, dialect.history
-    )
-    models = VllmModels(processor, spec, dialect, server, served)
+    spec = processor.spec(model.max_tokens, model.system_text, model.pictures)
+    models = VllmModels(processor, spec, server, served)
     models.probe()
     print(f"target {processor.identity} on {server.url}", flush=True)
     pattern = instruction_pattern(remote.checkpoint)
-    return Worker(models, spec, limits=settings.limits, instructions=pattern, dialect=dialect)
+    return Worker(models, spec, limits=settings.limits, instructions=pattern)

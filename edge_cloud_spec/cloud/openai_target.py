@@ -22,9 +22,8 @@ from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
 from ..models.image import decode_image
 from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
 from ..models.prompt import Prompt, PromptSpec
-from ..nav.answer import CLAUSES
 from ..wire.messages import Open
-from .model_thread.model_runner import ModelRunner, OnPredicted, request_of
+from .model_thread.model_runner import ModelRunner, OnPredicted
 from .model_thread.sessions import HeldSession, NotArrived, TargetSession
 
 log = logging.getLogger(__name__)
@@ -170,7 +169,7 @@ class OpenAiModels(ModelRunner):
         structured: str = "auto",
     ) -> None:
         """spec: a ``byte_spec``. structured: one of ``STRUCTURED``."""
-        super().__init__(ByteDrafter(), spec, CLAUSES)
+        super().__init__(ByteDrafter(), spec)
         self.server, self.allowance, self._structured = server, allowance, STRUCTURED[structured]
         self._form: dict[str, int] = {}  # index of the accepted form, by grammar; 0 by default
 
@@ -196,7 +195,7 @@ class OpenAiModels(ModelRunner):
         )
         super().check(opening)
 
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+    def open(self, opening: Open, prompt: Prompt) -> TargetSession:
         """Send the request at once."""
         if opening.verified:
             raise UserError(
@@ -204,18 +203,17 @@ class OpenAiModels(ModelRunner):
                 "earlier session, began: start another decode"
             )
         self.allowance.check()
-        request, pixels = request_of(opening), 0
+        request, pixels = opening.request, 0
         for picture in request.pictures:
-            width, height = decode_image(picture.jpeg, self.spec.image.max_frame_pixels).size
+            width, height = decode_image(picture.data, self.spec.image.max_frame_pixels).size
             pixels += width * height
-        said = "".join(turn.answer for turn in request.history)
-        asked = len(self.spec.system_text + opening.instruction + said) // BYTES_A_TOKEN
+        asked = sum(len(message.text) for message in request.messages) // BYTES_A_TOKEN
         cost = self.allowance.spend(asked + pixels // TOKEN_PIXELS)
         return Completion(self, opening, cost)
 
-    def actions(self) -> list[tuple[int, ...]]:
+    def text_tokens(self, text: str) -> tuple[int, ...]:
         """Empty: an API's target scores nothing in advance."""
-        return []
+        return ()
 
     def forward(
         self, batch: Sequence[HeldSession], on_predicted: OnPredicted
@@ -244,7 +242,7 @@ class OpenAiModels(ModelRunner):
         """Start the streamed completion, without optional fields that the server refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        messages = chat_messages(request_of(opening), self.spec)
+        messages = chat_messages(opening.request, self.spec)
         room = min(opening.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         usual: dict[str, Any] = {
             "temperature": 0,

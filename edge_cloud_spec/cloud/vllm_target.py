@@ -34,8 +34,8 @@ from ..errors import UserError
 from ..models.image import picture_of, picture_spans
 from ..models.openai_server import Unavailable
 from ..models.processor import Processor
-from ..models.prompt import ORDERS, Prompt, PromptImage, PromptSpec
-from ..nav.answer import Dialect
+from ..models.prompt import Prompt, PromptImage, PromptSpec
+from ..request import Picture
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted, adjustments_of
 from .model_thread.sessions import HeldSession, NotArrived, TargetSession
@@ -78,8 +78,9 @@ class VllmSession(TargetSession):
         self.opening, self.prompt = opening, prompt
         ids = prompt.input_ids
         # The server takes one image token for each whole picture.
-        rest = [np.arange(start + 1, end) for start, end in picture_spans(ids, image_id)]
-        self.prompt_ids: list[int] = np.delete(ids, np.concatenate(rest)).tolist()
+        spans = picture_spans(ids, image_id)
+        rest = [row for start, end in spans for row in range(start + 1, end)]
+        self.prompt_ids: list[int] = np.delete(ids, rest).tolist()
         self.tokens = opening.verified
         # Restricts the session to cache entries of the same credential.
         self.salt = hashlib.blake2b(salt.encode(), digest_size=16).hexdigest()
@@ -125,12 +126,11 @@ class VllmModels(ModelRunner):
         self,
         target: Processor,
         spec: PromptSpec,
-        dialect: Dialect,
         server: VllmServer,
         served: Served,
     ) -> None:
         """served: the server's identity as it reported it; call ``probe`` before use."""
-        super().__init__(target, spec, dialect)
+        super().__init__(target, spec)
         self.target, self.server, self._served = target, server, served
         self._looked_s = 0.0  # when the server was last known to be the same, monotonic time, s
         self._looking = asyncio.Lock()
@@ -154,11 +154,11 @@ class VllmModels(ModelRunner):
             )
         super().check(opening)
 
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+    def open(self, opening: Open, prompt: Prompt) -> TargetSession:
         """Send the prompt at once: the server reads it while the robot drafts."""
         self._check_length(len(prompt.input_ids))
         self._check_text(opening.verified)
-        session = VllmSession(opening, prompt, self.target.image_id, credential)
+        session = VllmSession(opening, prompt, self.target.image_id, prompt.owner)
         first = partial(self.ask, session, Node(), with_picture=True)
         session.first = self.server.submit(self._of_the_same(first))
         return session
@@ -462,8 +462,9 @@ class VllmModels(ModelRunner):
     async def _probe(self) -> None:
         picture = io.BytesIO()
         Image.new("RGB", (64, 64), (90, 60, 30)).save(picture, "JPEG")
-        opening = Open(0, "find the door", picture.getvalue(), ORDERS[0], GREEDY, "greedy")
-        prompt = self.prompt(opening)
+        request = self.spec.request(Picture.of(picture.getvalue()), "find the door")
+        opening = Open(0, request, GREEDY, "greedy")
+        prompt = self.speaker.prompt(request, self.spec)
         self._check_length(len(prompt.input_ids))
         ours = self.target.tokenizer.encode(SPOKEN, add_special_tokens=False)
         if (theirs := await self.server.tokens_of(SPOKEN)) != ours:

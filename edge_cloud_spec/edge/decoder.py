@@ -6,17 +6,16 @@ resumes it, moves it to another verifier and ends it; ``rounds`` handles drafts 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..decoding.digest import PrefixDigest
 from ..decoding.preset import Preset
 from ..decoding.random_source import RandomSource, SeededRandomSource
 from ..decoding.transitions import OutOfTurn
-from ..history import History
+from ..request import Request
 from ..wire.messages import (
     PROTOCOL,
-    UNKNOWN_HISTORY,
+    UNKNOWN_MESSAGES,
     Fault,
     Open,
     Opened,
@@ -73,15 +72,15 @@ class EdgeDecoder:
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
         planner: PlannerSettings = DEFAULTS,
-        histories: Sequence[History] = (),
+        whole: Request | None = None,
     ) -> None:
-        """histories: the opening's in longer forms, for a cloud that does not know it by its name;
-        the last with all frames."""
+        """whole: the opening's request with all messages and pictures, for a cloud that lacks what
+        the opening names."""
         self.stats = DecodeStats()
         self.measures = measures or Measures()
         self.finished = False
         self._opening = opening
-        self._histories = list(histories)
+        self._whole = whole
         self._preset = preset
         self._deadline = ReplyDeadline(reply_timeout, opening.nonce)
         # Tokens verified when the decode was last opened again, None: never.
@@ -183,8 +182,7 @@ class EdgeDecoder:
         """Resume the session, or open it again if there is none or at another verifier."""
         self._rounds.forget_pushed()
         if moved:
-            del self._histories[:-1]
-            return self._reopen_with_history(now)
+            return self._reopen_whole(now)
         if self._deadline.retry_at is not None:
             return []  # the verifier has no room before ``retry_at``
         return self._rounds.resume() or self._reopen(now)
@@ -201,8 +199,8 @@ class EdgeDecoder:
                 return self._on_opened(message, now)
             case Fault("overloaded", text, retry_s) if retry_s and not self._rounds.session:
                 return self._on_refused(text, retry_s, now)
-            case Fault(code) if code == UNKNOWN_HISTORY:  # after the last it is an earlier Open's
-                return self._reopen_with_history(now) if self._histories else []
+            case Fault(code) if code == UNKNOWN_MESSAGES:  # after the whole it is an earlier Open's
+                return self._reopen_whole(now) if self._whole is not None else []
             case Fault("unknown_session") if not self._rounds.session:
                 return []  # of a Resume sent before the current Open
             case Fault("unknown_session", text):
@@ -326,10 +324,11 @@ class EdgeDecoder:
             return self._rounds.close("unknown_session", text)
         return self._reopen(now)
 
-    def _reopen_with_history(self, now: float) -> list[Effect]:
-        """Open the decode again at a verifier that lacks a part of the mission's history."""
-        if self._histories:
-            self._opening = replace(self._opening, history=self._histories.pop(0))
+    def _reopen_whole(self, now: float) -> list[Effect]:
+        """Open the decode again at a verifier that lacks a part of the request."""
+        if self._whole is not None:
+            whole = replace(self._opening.request, messages=self._whole.messages)
+            self._opening, self._whole = replace(self._opening, request=whole, after=b""), None
         return self._reopen(now)
 
     def _reopen(self, now: float) -> list[Effect]:

@@ -21,15 +21,15 @@ from ..decoding.preset import Preset
 from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
 from ..errors import UserError
-from ..history import NO_HISTORY, History
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
-from ..models.prompt import ORDERS, PromptSpec, Request, instruction_tokens, logits_processors
-from ..nav.answer import CLAUSES_FORM, GRAMMARS
+from ..models.prompt import PromptSpec, logits_processors, text_tokens
+from ..nav.answer import CLAUSES_FORM, GRAMMARS, ORDERS
 from ..options import Bounded, chosen, described
+from ..request import Request
 from ..wire.codec import decode_server
-from ..wire.messages import Open, Opened, WireError, spec_digest
+from ..wire.messages import UNKNOWN_MESSAGES, Fault, Open, Opened, WireError, spec_digest
 from .decoder import EdgeDecoder
 from .draft_planner import PlannerSettings
 from .events import (
@@ -42,6 +42,7 @@ from .events import (
     Finish,
     Inbox,
     Item,
+    LinkUp,
     Prefilled,
     Prepare,
     PromptReady,
@@ -54,12 +55,12 @@ from .events import (
 )
 from .measures import DecodeStats, Measures
 from .rounds import server_generation
+from .verifier_memory import VerifierMemory
 
 if TYPE_CHECKING:
     from ..lookup import AnswerLookup
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
-OURS = "clauses"  # the dialect of a specification without one
 OUT_OF_REACH = ("timeout", "link_failed", "tls", "overloaded")  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
@@ -78,7 +79,9 @@ class DecodeOptions(Bounded):
     rule: str = chosen("greedy", RULES, "acceptance rule")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
     dialect: str = described(
-        CLAUSES_FORM, "of the target's answers: a name, or the path of its YAML file", fixed=True
+        CLAUSES_FORM,
+        "in which the target is asked and answers: a name, or the path of its YAML file",
+        fixed=True,
     )
     order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
     planner: PlannerSettings = field(default_factory=PlannerSettings)
@@ -140,21 +143,15 @@ def opening_of(
     nonce: int,
     drafter: DrafterNames,
     known_spec: bytes,
-    known_history: bytes | None = None,
 ) -> Open:
-    """The message that starts this decode.
-
-    known_spec: the prompt specification that is known. known_history: the conversation that the
-    cloud had before the answer that it gave last, by its digest; None: none is known.
-    """
+    """The message that starts this decode, with the whole request. known_spec: the prompt
+    specification that is known."""
     preset, rule = settings.preset, settings.rule
     in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
-        instruction=request.instruction,
-        jpeg=request.jpeg,
-        order=request.order,
+        request=request if preset.lookup else replace(request, candidates=()),
         policy=settings.policy,
         rule=rule,
         payload=preset.payload_of(rule),
@@ -169,7 +166,6 @@ def opening_of(
         preset=preset.name,
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
-        history=History.after_last(request.history, known_history),
     )
 
 
@@ -305,6 +301,8 @@ class DecodeLoop:
 
     def _read(self, item: Item) -> Event | None:
         if not isinstance(item, bytes):
+            if item == LinkUp(moved=True):
+                self._robot.at_verifier.clear()
             return item
         self._decoder.stats.down_bytes += len(item)
         try:
@@ -312,10 +310,14 @@ class DecodeLoop:
         except WireError:
             self._decoder.stats.stale += 1
             return None
-        if isinstance(message, Opened) and message.spec:
-            if problem := self._robot.dialect_problem(message.spec):
-                return Unusable(problem)
-            self._robot.remember(message.spec)
+        match message:
+            case Opened():
+                if message.keeps:
+                    self._robot.at_verifier.add(self._request)
+                if message.spec:
+                    self._robot.remember(message.spec)
+            case Fault(code) if code == UNKNOWN_MESSAGES:
+                self._robot.at_verifier.clear()
         return Received(message)
 
     def _draft_once(self, drafter: DraftModel) -> Sequence[Event]:
@@ -431,11 +433,15 @@ class DecodeRunner:
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
         self._known_spec = b""
-        self.history = NO_HISTORY  # what the cloud's prompts remember of a mission
-        self._known_history: bytes | None = None  # the cloud's, before the answer that it gave last
+        self.at_verifier = VerifierMemory()
         self.measures = Measures()
         self._make_lookups = partial(
-            Lookups, lookup_suffixes, MAX_LOOKED_UP, instructions, self.measures.draft_s
+            Lookups,
+            lookup_suffixes,
+            MAX_LOOKED_UP,
+            instructions,
+            self.measures.draft_s,
+            tokens_of=partial(text_tokens, draft_model),
         )
         self._lookups = self._make_lookups(local_spec.vocabulary)
         self.on_pass: OnPass | None = None
@@ -459,19 +465,16 @@ class DecodeRunner:
         inbox = Inbox() if inbox is None else inbox
         preset = self.fitted(settings.preset)
         known, settings = self._known_spec, replace(settings, preset=preset)
-        opening = opening_of(request, settings, nonce, self.draft_model, known, self._known_history)
+        opening = opening_of(request, settings, nonce, self.draft_model, known)
         lookup_of = partial(self._lookup_of, opening)
         if preset.pacing == "auto" and not self.measures.decide_lookup():
             opening = replace(opening, lookup=False)
-        histories = History.named(request.history), History(request.history)
-        decoder = self.decoder_of(opening, settings, histories)
+        decoder = self.decoder_of(opening, settings)
         transport = connect(inbox.put) if preset.verified else None
         loop = DecodeLoop(self, decoder, request, settings, lookup_of, inbox, transport, on_emit)
         started = self.clock()
         finish = loop.to_end(known)
         seconds = self.clock() - started
-        answered = transport is not None and finish.reason in ANSWERED
-        self.answered(opening.history.digest if answered else None)
         tokens = tuple(decoder.tokens)
         lookup = lookup_of() if finish.reason in ANSWERED else None
         if lookup is not None:
@@ -484,61 +487,37 @@ class DecodeRunner:
         """The preset as this draft model follows it; raises UserError if it cannot."""
         return preset.in_chains() if self.draft_model.chains_only else preset
 
-    def decoder_of(
-        self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()
-    ) -> EdgeDecoder:
-        """The decoder of one decode; ``histories`` are as it takes them."""
+    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
+        """The decoder of one decode, of which ``opening`` says everything."""
+        request, after = self.at_verifier.shortened(opening.request)
         return EdgeDecoder(
-            opening,
+            replace(opening, request=request, after=after),
             settings.preset,
             settings.reply_timeout,
             measures=self.measures,
             planner=settings.planner,
-            histories=histories,
+            whole=opening.request,
         )
 
     def spec_of(self, data: bytes) -> PromptSpec:
         """The prompt specification: the cloud's, or if ``data`` is empty the drafter's."""
         return PromptSpec.from_bytes(data) if data else self._local_spec
 
-    def dialect_problem(self, data: bytes) -> str:
-        """Why the robot's dialect cannot parse answers under this specification; empty if it can.
-
-        An invalid specification is not reported here, but where the prompt is made.
-        """
-        with contextlib.suppress(UserError):
-            there, here = PromptSpec.from_bytes(data).dialect, self._local_spec.dialect
-            # Compares the digests, as names may differ.
-            if there.split(" ")[-1] != here.split(" ")[-1]:
-                return (
-                    f"the cloud answers in the dialect {there or OURS} and this robot reads "
-                    f"{here or OURS}: give both the same (serve --dialect, and dialect:= or "
-                    "--dialect here)"
-                )
-        return ""
-
     @property
     def target(self) -> str:
         """The identity of the cloud's target model; empty before its first answer."""
         return PromptSpec.from_bytes(self._known_spec).target if self._known_spec else ""
-
-    def answered(self, conversation: bytes | None) -> None:
-        """The cloud has answered a frame after this conversation (its digest); None: who knows."""
-        self._known_history = conversation if self.history.grows else None
 
     def remember(self, spec: bytes) -> None:
         """Remember the cloud's prompt specification, so that the next decode need not wait for
         it."""
         if spec != self._known_spec:
             # another target gives other answers
-            known = self.spec_of(spec)
-            self._lookups = self._make_lookups(known.vocabulary)
-            self.history = known.history
+            self._lookups = self._make_lookups(self.spec_of(spec).vocabulary)
         self._known_spec = spec
 
     def _lookup_of(self, opening: Open) -> AnswerLookup | None:
         """The lookup for drafts of this request: earlier answers that the same target verified."""
         if not opening.draft_identity:
             return None
-        words = instruction_tokens(self.draft_model, opening.instruction)
-        return self._lookups.of("", opening, words)
+        return self._lookups.of("", opening)

@@ -14,20 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..history import NO_HISTORY, HistorySpec
 from ..instruction import LIKE_CONTROL
+from ..request import MOST_PICTURES, Request
 from . import BYTES
 from .image import ImageSpec
-from .prompt import (
-    USER_TEXT,
-    Asked,
-    Prompt,
-    PromptImage,
-    PromptSpec,
-    Request,
-    chat_of,
-    prompt_digest,
-)
+from .prompt import Prompt, PromptImage, PromptSpec, chat_of, prompt_digest
 
 END = 256
 VOCABULARY = 257
@@ -36,7 +27,7 @@ BYTES_DIGEST = hashlib.blake2b(b"UTF-8, 256: end", digest_size=16).digest()
 
 
 class ByteTokenizer:
-    """The subset of a tokenizer that ``TextStream`` and ``instruction_tokens`` use."""
+    """The subset of a tokenizer that ``TextStream`` and ``text_tokens`` use."""
 
     def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
         return {"input_ids": list(text.encode())}
@@ -47,20 +38,14 @@ class ByteTokenizer:
 
 
 def byte_spec(
-    system_text: str,
-    max_tokens: int,
-    target: str,
-    user_text: str = USER_TEXT,
-    dialect: str = "",
-    history: HistorySpec = NO_HISTORY,
+    max_tokens: int, target: str, system_text: str | None = None, pictures: int = MOST_PICTURES
 ) -> PromptSpec:
     """The prompt specification for byte tokens. max_tokens is in a model's tokens, and is
     converted."""
     whole = ImageSpec(1, 1, 1, 1, 1)  # the picture is sent unchanged, whatever its size
     room = max_tokens * BYTES_A_TOKEN
-    return PromptSpec(
-        BYTES, system_text, whole, (END,), room, target, VOCABULARY, user_text, dialect, history
-    )
+    form = (BYTES, whole, (END,), room, target, VOCABULARY)
+    return PromptSpec(*form, system_text=system_text, pictures=pictures)
 
 
 class ByteDrafter:
@@ -80,15 +65,12 @@ class ByteDrafter:
                 "that has the same"
             )
 
-    def spec(
-        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
-    ) -> PromptSpec:
+    def spec(self, max_tokens: int) -> PromptSpec:
         """The prompt specification for a robot without a cloud."""
-        return byte_spec(system_text, max_tokens, BYTES, user_text, dialect)
+        return byte_spec(max_tokens, BYTES)
 
-    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
+    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The bytes of the request's texts; UserError: they cannot be used."""
-        request = asked.by(spec) if isinstance(asked, Request) else asked
         text = repr(chat_of(request, spec, LIKE_CONTROL))
         ids, grid = np.frombuffer(text.encode(), np.uint8).astype(np.int64), (0, 0, 0)
         digests = [each.shown for each in request.pictures]

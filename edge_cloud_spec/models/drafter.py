@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
-from .prompt import USER_TEXT, Asked, Prompt, PromptSpec
+from ..request import Request
+from .prompt import Prompt, PromptSpec
 
 # Called between the parts of a pass with their number, as often as the library permits. If it
 # raises, the pass ends without effect.
@@ -88,12 +89,10 @@ class Drafter(Protocol):
     def crop(self, vocabulary: int) -> None:
         """Use only the first ``vocabulary`` tokens; ValueError: the model has fewer."""
 
-    def spec(
-        self, system_text: str, max_tokens: int, user_text: str = USER_TEXT, dialect: str = ""
-    ) -> PromptSpec:
+    def spec(self, max_tokens: int) -> PromptSpec:
         """The prompt specification for a robot without a cloud; raises UserError."""
 
-    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
+    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The prompt of this specification, with the same digest as the target's; raises
         UserError."""
 

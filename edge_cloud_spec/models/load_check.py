@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..errors import UserError, library_errors
 from ..request import Picture, Request
-from .image import NO_PICTURES, grid_of
+from .image import grid_of
 from .kv_memory import KvMemory
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, logits_processors
@@ -30,11 +30,10 @@ PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tu
 
 def first_request(spec: PromptSpec) -> Request:
     """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
-    if spec.image == NO_PICTURES:
-        return spec.request("find the door")
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
-    return spec.request(Picture.of(file.getvalue()), "find the door")
+    shown = [Picture.of(file.getvalue())] if spec.pictures else []
+    return spec.request(*shown, "find the door")
 
 
 def generation_inputs(model: Any, prompt: Prompt) -> dict[str, torch.Tensor]:
@@ -62,7 +61,7 @@ class FirstAnswer:
 
         self._fails = f"the model in {directory} gives no first answer"
         with library_errors(self._fails, PICTURES_REMEDY):
-            self._spec = processor.spec("", TOKENS)
+            self._spec = processor.spec(TOKENS)
             self._prompt = processor.prompt(first_request(self._spec), self._spec)
             if processor.reads_pictures:
                 self._compare_pictures(AutoImageProcessor.from_pretrained(directory))

@@ -19,13 +19,13 @@ from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
-from ..request import Picture
+from ..request import Picture, Request
 from . import OPENAI
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
 from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages, said_in
 from .processor import Processor
-from .prompt import Asked, Prompt, PromptSpec
+from .prompt import Prompt, PromptSpec
 
 log = logging.getLogger(__name__)
 
@@ -245,9 +245,9 @@ class OpenAiDrafter(Processor):
         except Unavailable as error:
             log.warning("%s", error)
 
-    def prompt(self, asked: Asked, spec: PromptSpec) -> ChatPrompt:
+    def prompt(self, request: Request, spec: PromptSpec) -> ChatPrompt:
         """The prompt of this specification; UserError."""
-        prompt, messages = super().prompt(asked, spec), chat_messages(asked, spec)
+        prompt, messages = super().prompt(request, spec), chat_messages(request, spec)
         return ChatPrompt(**vars(prompt), messages=messages, end=spec.end_ids[0])
 
     def prefill(self, prompt: Prompt) -> ContinuedSession:
@@ -284,7 +284,7 @@ class OpenAiDrafter(Processor):
         answers, it must return the second half. UserError: it does not."""
         grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
-        spec = self.spec("", AHEAD)
+        spec = self.spec(AHEAD)
         prompt = self.prompt(spec.request(Picture.of(grey.getvalue()), QUESTION), spec)
         answer = self._whole(prompt, (), WAYS[-1], on_layer).path
         half = (len(answer) + 1) // 2

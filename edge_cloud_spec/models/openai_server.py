@@ -25,10 +25,11 @@ from urllib.parse import urlsplit
 
 from ..errors import UserError, check_installed, one_line
 from ..instruction import LIKE_CONTROL
+from ..request import Request
 from ..wire.channel import is_loopback
 from ..wire.secret_files import read_token
 from .image import plain
-from .prompt import Asked, PromptSpec, Request, chat_of
+from .prompt import PromptSpec, chat_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -293,9 +294,8 @@ async def _bound(response: Any) -> None:
     response.aiter_bytes = bounded
 
 
-def chat_messages(asked: Asked, spec: PromptSpec) -> list[dict[str, Any]]:
+def chat_messages(request: Request, spec: PromptSpec) -> list[dict[str, Any]]:
     """The request as messages of the chat API, with its pictures inline; raises UserError."""
-    request = asked.by(spec) if isinstance(asked, Request) else asked
     messages, limit = chat_of(request, spec, LIKE_CONTROL), spec.image.max_frame_pixels
     pictures = iter(request.pictures)
     contents = (message["content"] for message in messages)

@@ -13,22 +13,11 @@ from PIL import Image
 
 from ..decoding.digest import common_prefix
 from ..errors import UserError
-from ..history import NO_HISTORY, HistorySpec
 from ..lru_cache import LruCache
-from ..request import SYSTEM, USER, Message, Picture
-from ..request import Request as MessagesRequest
+from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
-from .image import NO_PICTURES, Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
-from .prompt import (
-    USER_TEXT,
-    Asked,
-    Prompt,
-    PromptImage,
-    PromptSpec,
-    Request,
-    prompt_digest,
-    render,
-)
+from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .prompt import Prompt, PromptImage, PromptSpec, check_request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
 
@@ -91,12 +80,7 @@ class Processor:
         self._grids: LruCache[Hashable, tuple[Grid, Grid]] = LruCache(1024)  # of valid pictures
 
     def spec(
-        self,
-        system_text: str,
-        max_tokens: int,
-        user_text: str = USER_TEXT,
-        dialect: str = "",
-        history: HistorySpec = NO_HISTORY,
+        self, max_tokens: int, system_text: str | None = None, pictures: int = MOST_PICTURES
     ) -> PromptSpec:
         """The specification that makes prompts for this model as the target; sent to the robot.
 
@@ -109,24 +93,22 @@ class Processor:
             )
         return PromptSpec(
             chat_template=self.chat_template,
-            system_text=system_text,
             image=self.preprocessing.spec,
             end_ids=self.end_ids,
             max_tokens=max_tokens,
             target=self.identity,
             vocabulary=self.vocabulary,
-            user_text=user_text,
-            dialect=dialect,
-            history=history,
             logits=self._logits,
+            system_text=system_text,
+            pictures=0 if self._image_token is None else pictures,
         )
 
-    def prompt(self, asked: Asked, spec: PromptSpec) -> Prompt:
+    def prompt(self, request: Request, spec: PromptSpec) -> Prompt:
         """The prompt of `spec`, with this model's tokenizer and image statistics.
 
         UserError: damaged picture, unusable text, or a patch size that the model cannot read.
         """
-        request = asked.by(spec) if isinstance(asked, Request) else asked
+        check_request(request, spec)
         if request.pictures:
             self._check_family(spec)
         shown = [self._placed(request.owner, each, spec) for each in request.pictures]
@@ -140,14 +122,16 @@ class Processor:
         spans = picture_spans(ids, self.image_id)
         if len(spans) != len(shown):
             raise UserError("the chat template has nothing between two pictures: use another one")
+        kept = [self._limits.kept(math.prod(i.grid) // self._merge**2) for i, _ in shown]
         dropped = [
-            np.arange(start + self._limits.kept(math.prod(image.grid) // self._merge**2), end)
-            for (image, _), (start, end) in zip(shown, spans, strict=True)
+            row
+            for count, (start, end) in zip(kept, spans, strict=True)
+            for row in range(start + count, end)
         ]
         common = self._common.get_or_make(spec, lambda: self._begins(spec))
         first = spans[0][0] if spans else len(ids)
         return Prompt(
-            np.delete(ids, np.concatenate(dropped)) if dropped else ids,
+            np.delete(ids, dropped),
             tuple(image for image, _ in shown),
             prompt_digest(ids, [(target_grid, image.digest) for image, target_grid in shown]),
             request.owner,
@@ -155,12 +139,13 @@ class Processor:
             common_prefix(common, ids[:first].tolist()),
         )
 
-    def decode_one(self, asked: Asked, spec: PromptSpec) -> bool:
+    def decode_one(self, request: Request, spec: PromptSpec) -> bool:
         """Decode the first picture whose size is unknown; True: there are more.
 
         UserError: it is damaged.
         """
-        request = asked.by(spec) if isinstance(asked, Request) else asked
+        if request.pictures:
+            self._check_family(spec)
         unknown = [
             each for each in request.pictures if _key(request.owner, each, spec) not in self._grids
         ]
@@ -170,10 +155,9 @@ class Processor:
 
     def _check_family(self, spec: PromptSpec) -> None:
         """Raise UserError if this model cannot see the pictures that the target sees."""
+        if self._image_token is None:
+            raise UserError(f"{self.identity} reads text alone: leave out the pictures")
         ours = self.preprocessing.spec
-        for name, image in ((self.identity, ours), (f"the target {spec.target}", spec.image)):
-            if image == NO_PICTURES:
-                raise UserError(f"{name} reads text alone: leave out the pictures")
         for name in ("patch_size", "merge_size", "temporal_patch_size"):
             if getattr(ours, name) != getattr(spec.image, name):
                 raise UserError(
@@ -183,12 +167,13 @@ class Processor:
 
     def _begins(self, spec: PromptSpec) -> list[int]:
         """The ids that a prompt of this specification begins with, whatever a robot says."""
-        own = [Message(SYSTEM, (spec.system_text,))] if spec.system_text else []
+        own = spec.imposed
         token, grid = self._image_token, (1, spec.image.merge_size, spec.image.merge_size)
-        parts, grids = ([Picture(b"")], [grid]) if token is not None else ([], [])
+        parts, grids = ([Picture(b"")], [grid]) if token is not None and spec.pictures else ([], [])
         begins: list[int] | None = None
-        for system, said in ((own, "A"), (own or [Message(SYSTEM, ("7",))], "7"), (own, "7")):
-            request = MessagesRequest((*system, Message(USER, (*parts, said))))
+        other = own if spec.system_text is not None else (Message(SYSTEM, ("7",)),)
+        for system, said in ((own, "A"), (own, "7"), (other, "7")):
+            request = Request((*system, Message(USER, (*parts, said))))
             with suppress(UserError):  # of a template that takes no system text
                 ids = render(self.tokenizer, request, spec, grids, token).tolist()
                 begins = ids if begins is None else begins[: common_prefix(begins, ids)]

@@ -11,8 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,132 +19,71 @@ import numpy as np
 from ..decoding.grammar import Grammar
 from ..decoding.processors import UNPROCESSED, LogitsProcessing, LogitsProcessors
 from ..errors import UserError, library_errors, refuse
-from ..history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn, picture_digest
-from ..instruction import check_instruction
-from ..request import ASSISTANT, MOST_PICTURES, ROLES, SYSTEM, USER, Message, Part, Picture
-from ..request import Request as MessagesRequest
+from ..request import (
+    ASSISTANT,
+    MOST_MESSAGES,
+    MOST_PICTURES,
+    MOST_TEXT,
+    ROLES,
+    SYSTEM,
+    USER,
+    Message,
+    Part,
+    Picture,
+    Request,
+)
 from .image import Grid, ImageSpec
 
-ORDERS = ("action first", "reason first")
-# Their places in a user's text.
-INSTRUCTION, ORDER, IMAGE, HISTORY = "{instruction}", "{order}", "{image}", "{history}"
-USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
-
-
-@dataclass(frozen=True)
-class Request:
-    """An instruction and a camera frame. `jpeg`: the camera's bytes. `order`: what the answer
-    begins with.
-
-    ``history``: the mission's earlier turns in the prompt, the newest last. ``owner``: the robot's
-    credential, where several robots share a model.
-    """
-
-    instruction: str
-    jpeg: bytes
-    order: str = "action first"
-    history: tuple[Turn, ...] = ()
-    owner: str = ""
-
-    @cached_property
-    def image_digest(self) -> bytes:
-        """A 16-byte hash of the picture's bytes."""
-        return picture_digest(self.jpeg)
-
-    @property
-    def pictures(self) -> tuple[Turn | Request, ...]:
-        """All frames of the prompt, oldest first; each has ``jpeg`` and ``image_digest``."""
-        return (*self.history, self)
-
-    def under(self, spec: PromptSpec) -> Request:
-        """The same with as many turns as this specification lets a prompt hold."""
-        frames = spec.history.frames
-        return replace(self, history=self.history[-frames:] if frames else ())
-
-    def by(self, spec: PromptSpec) -> MessagesRequest:
-        """The messages that ask this under a specification.
-
-        A conversation begins with the instruction and its first frame; then each answer is an
-        assistant message, and each later frame a user message. Other histories are pictures at the
-        user text's ``{history}``.
-        """
-        asked, size = self.under(spec), spec.history.stretched or (0, 0)
-        instruction = check_instruction(asked.instruction)
-        if asked.order not in ORDERS:
-            raise UserError(f"the order {asked.order!r} is unknown: use one of {', '.join(ORDERS)}")
-        newest, *earlier = (Picture.of(each.jpeg, size) for each in reversed(asked.pictures))
-        earlier.reverse()
-        talks = spec.history.choose == CONVERSATION
-        text = spec.user_text if IMAGE in spec.user_text else IMAGE + spec.user_text
-        if not talks and HISTORY not in text:
-            text = HISTORY + text
-        before = "" if talks or not earlier else spec.history.text
-        text = text.replace(HISTORY, before).replace(ORDER, asked.order)
-        first = earlier[0] if talks and earlier else newest
-        shown: dict[str, list[Part]] = {IMAGE: [first], FRAMES: [*earlier]}
-        parts: list[Part] = []
-        for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
-            parts += shown.get(part) or [part.replace(INSTRUCTION, instruction)]
-        messages = [Message(USER, tuple(filter(None, parts)))]
-        if spec.system_text:
-            messages.insert(0, Message(SYSTEM, (spec.system_text,)))
-        for turn, picture in zip(asked.history, [*earlier[1:], newest], strict=False):
-            if talks:
-                messages += [Message(ASSISTANT, (turn.answer,)), Message(USER, (picture,))]
-        return MessagesRequest(tuple(messages), continues=spec.history.grows, owner=asked.owner)
-
-
-Asked = MessagesRequest | Request
+NESTED = 8  # times that control tokens are taken out of an answer; more are an attack
 
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """The form of a prompt, as the target's side defines it; sent to the robot as bytes.
+    """The form of prompts, and what a request must keep to, as the target's side defines it; sent
+    to the robot as bytes.
 
-    ``user_text`` has placeholders for instruction, order and picture; without one for the picture,
-    the picture comes first. ``dialect`` names how the answer is read, its last word being a digest;
-    empty: the dialect ``clauses``. ``logits``: what the target's checkpoint does to its logits.
+    ``logits``: what the target's checkpoint does to its logits. ``system_text``: with which a
+    request begins; empty: with none; None: as it likes. ``pictures``: the most of a request.
     """
 
     chat_template: str
-    system_text: str
     image: ImageSpec
     end_ids: tuple[int, ...]
     max_tokens: int
     target: str  # the target model's identity
     vocabulary: int  # size of the common vocabulary
-    user_text: str = USER_TEXT
-    dialect: str = ""
-    history: HistorySpec = NO_HISTORY
     logits: LogitsProcessing = UNPROCESSED
+    system_text: str | None = None
+    pictures: int = MOST_PICTURES
 
     def __post_init__(self) -> None:
         if not self.chat_template:
             raise ValueError("a prompt needs a chat template")
-        texts = isinstance(self.user_text, str) and isinstance(self.dialect, str)
-        if not texts or self.user_text.count(INSTRUCTION) != 1:
-            raise ValueError(f"user_text {self.user_text!r}, dialect {self.dialect!r}")
+        if not isinstance(self.system_text, str | None):
+            raise ValueError(f"system_text {self.system_text!r}")
         if self.max_tokens < 1 or self.vocabulary < 2 or not self.end_ids:
             raise ValueError(
                 f"max_tokens {self.max_tokens}, tokens {self.vocabulary}, end ids {self.end_ids}"
             )
 
-    def request(self, *parts: Part) -> MessagesRequest:
-        """A request of one message of the user, after the system text that this asks for."""
-        own = (Message(SYSTEM, (self.system_text,)),) if self.system_text else ()
-        return MessagesRequest((*own, Message(USER, parts)))
+    @property
+    def imposed(self) -> tuple[Message, ...]:
+        """The messages that a request begins with."""
+        return (Message(SYSTEM, (self.system_text,)),) if self.system_text else ()
+
+    def request(self, *parts: Part) -> Request:
+        """A request of one message of the user, after what a request begins with."""
+        return Request((*self.imposed, Message(USER, parts)))
 
     def to_bytes(self) -> bytes:
-        """Serialize to JSON for ``from_bytes``; leaves out fields with the default prompt's
-        values."""
-        ours = {
-            "user_text": USER_TEXT,
-            "dialect": "",
-            "history": dataclasses.asdict(NO_HISTORY),
+        """Serialize to JSON for ``from_bytes``; leaves out fields with the usual values."""
+        usual = {
             "logits": dataclasses.asdict(UNPROCESSED),
+            "system_text": None,
+            "pictures": MOST_PICTURES,
         }
         said = dataclasses.asdict(self).items()
-        fields = {name: value for name, value in said if value != ours.get(name)}
+        fields = {name: value for name, value in said if value != usual.get(name, ...)}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod
@@ -155,12 +93,11 @@ class PromptSpec:
         try:
             fields = json.loads(data)
             fields["image"] = ImageSpec(**fields["image"])
-            fields["history"] = HistorySpec(**fields.get("history", {}))
             fields["logits"] = LogitsProcessing(**fields.get("logits", {}))
             fields["end_ids"] = tuple(int(index) for index in fields["end_ids"])
-            for name in ("max_tokens", "vocabulary"):
-                if not isinstance(fields[name], int) or fields[name] < 1:
-                    raise ValueError(f"{name} is {fields[name]!r}")
+            for name, least in {"max_tokens": 1, "vocabulary": 1, "pictures": 0}.items():
+                if not isinstance(number := fields.get(name, least), int) or number < least:
+                    raise ValueError(f"{name} is {number!r}")
             return cls(**fields)
         except (
             ValueError,
@@ -195,7 +132,7 @@ class Prompt:
     (``prompt_digest``). Where there are fewer image ids than a grid has tokens, those of the most
     diverse tokens are meant. owner: whose it is (a credential); what is computed of it is for
     nobody else, but of the first ``common`` ids, with which all prompts of the specification begin.
-    grows: a later prompt of the mission begins with this one and its answer.
+    grows: a later prompt may begin with this one and its answer.
     """
 
     input_ids: np.ndarray
@@ -215,13 +152,12 @@ def logits_processors(
     return LogitsProcessors(spec.vocabulary, grammar, spec.logits, prompt.input_ids, spec.end_ids)
 
 
-def instruction_tokens(model: object, instruction: str) -> tuple[int, ...]:
-    """The instruction's tokens alone; empty for a model without a tokenizer, such as a scripted
-    one."""
+def text_tokens(model: object, text: str) -> tuple[int, ...]:
+    """A text's tokens alone; empty for a model without a tokenizer, such as a scripted one."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     if tokenizer is None:
         return ()
-    return tuple(tokenizer(instruction, add_special_tokens=False)["input_ids"])
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> bytes:
@@ -234,44 +170,50 @@ def prompt_digest(ids: np.ndarray, pictures: Iterable[tuple[Grid, bytes]]) -> by
     return digest.digest()
 
 
-def check_request(request: MessagesRequest, spec: PromptSpec) -> None:
-    """Raise UserError for a request that no chat template is for, or that this specification does
-    not admit."""
+def check_request(request: Request, spec: PromptSpec) -> None:
+    """Raise UserError for a request that no chat template is for, or that does not keep to the
+    specification."""
     messages, pictures = request.messages, request.pictures
-    roles = [message.role for message in messages]
-    own = spec.system_text
-    begins = bool(messages) and messages[0] == Message(SYSTEM, (own,))
-    pixels = max((width * height for width, height in (each.size for each in pictures)), default=0)
+    roles, sizes = [message.role for message in messages], [each.size for each in pictures]
+    pixels, own = spec.image.max_frame_pixels, spec.system_text
+    begins = messages[:1] == spec.imposed if own else SYSTEM not in roles[:1]
+    what = f"that begin with its own system text ({own[:40]!r} ...)" if own else "of no system text"
     refuse(
-        (not messages or roles[-1] != USER, "a request ends with a message of the user: add one"),
         (
-            not {*roles} <= {*ROLES} or SYSTEM in roles[1:],
-            f"the roles of a request are {', '.join(ROLES)}, and only the first message may be of "
-            f"the {SYSTEM}, not {roles}",
+            not messages or roles[-1] != USER,
+            "a request ends with a message of the user: add one",
         ),
         (
-            any(not message.contents for message in messages if message.role != ASSISTANT),
+            not {*roles} <= {*ROLES} or SYSTEM in roles[1:],
+            f"a message is of {', '.join(ROLES)}, and of the {SYSTEM} the first one at most",
+        ),
+        (
+            any(not each.contents for each in messages if each.role != ASSISTANT),
             "a message of the request is empty: leave it out",
         ),
         (
-            own and not begins,
-            f"this verifier answers requests that begin with its system text ({own[:40]!r} ...): "
-            "choose its dialect on the robot (dialect:=, --dialect)",
+            own is not None and not begins,
+            f"this verifier answers requests {what}: give robot and verifier the same dialect "
+            "(dialect:=, --dialect), or serve with --dialect any",
         ),
         (
-            len(pictures) > MOST_PICTURES,
-            f"a request has at most {MOST_PICTURES} pictures, not {len(pictures)}",
+            len(messages) > MOST_MESSAGES or sum(len(each.text) for each in messages) > MOST_TEXT,
+            f"a request has at most {MOST_MESSAGES} messages and {MOST_TEXT} characters of text",
         ),
         (
-            pixels > spec.image.max_frame_pixels,
-            f"a picture is stretched to at most {spec.image.max_frame_pixels} pixels, not {pixels}",
+            len(pictures) > spec.pictures,
+            f"this verifier answers requests of at most {spec.pictures} pictures, not "
+            f"{len(pictures)}: show fewer"
+            + (", or serve with --pictures" if spec.pictures else ", or serve a model that sees"),
+        ),
+        (
+            any(min(size) < 1 or size[0] * size[1] > pixels for size in sizes if any(size)),
+            f"a picture is stretched to 1 to {pixels} pixels: give another size",
         ),
     )
 
 
-def chat_of(
-    request: MessagesRequest, spec: PromptSpec, control: re.Pattern[str]
-) -> list[dict[str, Any]]:
+def chat_of(request: Request, spec: PromptSpec, control: re.Pattern[str]) -> list[dict[str, Any]]:
     """The request as chat messages, with a placeholder for each picture.
 
     A message without pictures has a text as its content, which the templates of text models want.
@@ -280,10 +222,9 @@ def chat_of(
     check_request(request, spec)
 
     def plain(text: str, message: Message) -> str:
-        if message.role == ASSISTANT:
-            while control.search(text):  # removing one may form another
-                text = control.sub("", text)
-        elif message.text != spec.system_text and (found := control.search(text)):
+        for _ in range(NESTED if message.role == ASSISTANT else 0):
+            text = control.sub("", text)  # removing one may form another
+        if message not in spec.imposed and (found := control.search(text)):
             raise UserError(f"the request has {found[0]!r}, a control token: leave it out")
         return text
 
@@ -301,7 +242,7 @@ def chat_of(
 
 def render(
     tokenizer: Any,
-    request: MessagesRequest,
+    request: Request,
     spec: PromptSpec,
     grids: Sequence[Grid],
     image_token: str | None,
@@ -318,7 +259,9 @@ def render(
     control = [token.content for index, token in added if token.special or index in steers]
     messages = chat_of(request, spec, either(control))
     remedy = "take that of the model that it was tuned from" + (
-        ", or an empty file as --system-text if it refuses one" if spec.system_text else ""
+        ", or a dialect without system_text (--dialect) if it refuses one"
+        if messages[0]["role"] == SYSTEM
+        else ""
     )
     with library_errors("the chat template cannot be rendered", remedy):
         text = tokenizer.apply_chat_template(
@@ -327,6 +270,10 @@ def render(
             tokenize=False,
             add_generation_prompt=True,
             enable_thinking=False,  # for templates that ask; the answer must begin at once
+        )
+    if not text:
+        raise UserError(
+            "the chat template renders nothing: take that of the model it was tuned from"
         )
     if text.rstrip().endswith("<think>"):
         raise UserError(

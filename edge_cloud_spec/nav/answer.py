@@ -1,4 +1,4 @@
-"""The language of answers: actions, and the dialects in which models express them.
+"""The language of decisions: actions, and the dialects in which models are asked for them.
 
 In the default dialect an answer is a sequence of clauses ``key: text;`` with the keys ``action``
 and ``reason``. Its action is known as soon as the ``;`` of the ``action`` clause is verified,
@@ -7,15 +7,27 @@ whatever follows. An answer in another dialect is read only when it has ended.
 
 from __future__ import annotations
 
-import hashlib
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 
 from ..errors import UserError
-from ..history import NO_HISTORY, HistorySpec
+from ..instruction import check_instruction
+from ..request import (
+    ASSISTANT,
+    LONGEST_CANDIDATE,
+    MOST_CANDIDATES,
+    SYSTEM,
+    USER,
+    Message,
+    Part,
+    Picture,
+    Request,
+)
+from .history import CONVERSATION, FRAMES, NO_HISTORY, HistorySpec, Turn
 
 SIZES = ("small", "medium", "large")
 
@@ -88,10 +100,11 @@ CLAUSES_FORM = "clauses"
 ACTION, AMOUNT = "{action}", "{amount}"  # placeholders in a form, and in a phrase and its meaning
 
 _CLAUSE = re.compile(r"\s*(action|reason): (\S[^;]*)")
-_CLAUSES = {
-    "action first": 'action (" " reason)?',
-    "reason first": 'reason " " action',
-}
+ORDERS = ACTION_FIRST, REASON_FIRST = "action first", "reason first"
+_CLAUSES = {ACTION_FIRST: 'action (" " reason)?', REASON_FIRST: 'reason " " action'}
+# Their places in a user's text.
+INSTRUCTION, ORDER, IMAGE, HISTORY = "{instruction}", "{order}", "{image}", "{history}"
+USER_TEXT = f"{INSTRUCTION}\n{ORDER}"
 
 
 def _literal(text: str) -> str:
@@ -101,7 +114,8 @@ def _literal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a model is asked, and how its answer is parsed. Dialects that parse alike compare equal.
+    """How a model is asked for an action, and how its answer is parsed. Dialects that parse alike
+    compare equal.
 
     ``form`` is ``clauses``, or the sentence around ``{action}``. ``actions`` pairs each phrase for
     ``{action}`` with its meaning (see ``parse_action``); ``{amount}`` in both is a number above 0.
@@ -109,7 +123,8 @@ class Dialect:
     same direction form one action with the sum of their amounts; the rest is left for the next
     decision. A thought, up to the marker ``thinks_until``, is skipped.
 
-    ``examples`` are answers with an action. ``system_text`` and ``user_text`` belong to the prompt.
+    ``examples`` are answers with an action. ``system_text`` and ``user_text`` are asked with; the
+    latter has places for instruction, order and picture, without which the picture comes first.
     ``several_frames``: the model was trained on earlier pictures, too. ``history``: what a prompt
     remembers of its mission.
     """
@@ -122,17 +137,47 @@ class Dialect:
     thinks_until: str = ""
     examples: tuple[str, ...] = field(default=(), compare=False)
     system_text: str = field(default="", compare=False)
-    user_text: str = field(default="", compare=False)
+    user_text: str = field(default=USER_TEXT, compare=False)
     several_frames: bool = field(default=False, compare=False)
     history: HistorySpec = field(default=NO_HISTORY, compare=False)
 
-    @property
-    def identity(self) -> str:
-        """The name and a digest of the parsing rules; empty for the default dialect."""
-        if self == Dialect():
-            return ""
-        read = self.form, self.actions, self.separator, self.most, self.thinks_until
-        return f"{self.name} {hashlib.blake2b(repr(read).encode(), digest_size=4).hexdigest()}"
+    # Asking
+
+    def request(
+        self, instruction: str, jpeg: bytes, order: str = ACTION_FIRST, turns: Sequence[Turn] = ()
+    ) -> Request:
+        """The messages that ask for a decision on this frame. UserError: no instruction or order.
+
+        turns: the earlier ones of the mission, the oldest first. A conversation begins with the
+        instruction and its first frame; then each answer is an assistant message, and each later
+        frame a user message. Other histories are pictures at the user text's ``{history}``.
+        """
+        instruction = check_instruction(instruction)
+        if order not in ORDERS:
+            raise UserError(f"the order {order!r} is unknown: use one of {', '.join(ORDERS)}")
+        shown = [turn.picture for turn in turns] + [Picture.of(jpeg)]
+        size, talks = self.history.stretched or (0, 0), self.history.choose == CONVERSATION
+        *earlier, newest = (replace(picture, size=size) for picture in shown)
+        first, *later = [*earlier, newest] if talks else [newest]
+        text = self.user_text if IMAGE in self.user_text else IMAGE + self.user_text
+        if not talks and HISTORY not in text:
+            text = HISTORY + text
+        around = "" if talks or not earlier else self.history.text
+        text = text.replace(HISTORY, around).replace(ORDER, order)
+        places: dict[str, Sequence[Part]] = {IMAGE: [first], FRAMES: earlier}
+        parts: list[Part] = []
+        for part in re.split(f"({re.escape(IMAGE)}|{re.escape(FRAMES)})", text):
+            parts += places.get(part, [part.replace(INSTRUCTION, instruction)] if part else [])
+        messages = [Message(SYSTEM, (self.system_text,))] if self.system_text else []
+        messages.append(Message(USER, tuple(parts)))
+        for turn, picture in zip(turns, later, strict=False):
+            messages += [Message(ASSISTANT, (turn.answer,)), Message(USER, (picture,))]
+        return Request(
+            tuple(messages),
+            self.candidates if order == ACTION_FIRST else (),
+            self.form != CLAUSES_FORM,
+            continues=self.history.frames > 0,
+        )
 
     # Parsing
 
@@ -240,18 +285,20 @@ class Dialect:
             rules += [f"thought[lazy]: /(?s:.*){_literal(self.thinks_until)}/", "GAP: /[ \\n]*/"]
         return "\n".join([f"start: {answer}", *rules])
 
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The beginnings of all answers, with the examples' amounts; empty in a dialect with
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """The beginnings of answers, with the examples' amounts; empty in a dialect with
         thoughts."""
         if self.thinks_until:
             return ()
         plain = [phrase for phrase, _ in self.actions if AMOUNT not in phrase]
         if self.form == CLAUSES_FORM:
-            return tuple(f"action: {phrase}{DELIMITER}" for phrase in plain)
-        return tuple(
-            dict.fromkeys([*(self.form.replace(ACTION, p) for p in plain), *self.examples])
-        )
+            said = [f"action: {phrase}{DELIMITER}" for phrase in plain]
+        else:
+            said = [*(self.form.replace(ACTION, phrase) for phrase in plain), *self.examples]
+        return tuple(dict.fromkeys(each for each in said if len(each) <= LONGEST_CANDIDATE))[
+            :MOST_CANDIDATES
+        ]
 
 
 def pattern_of(phrase: str) -> str:

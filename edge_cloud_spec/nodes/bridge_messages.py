@@ -52,7 +52,6 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
         kind=_KINDS[type(message)], preset=preset, payload=encode_client(message)
     )
     if isinstance(message, Open):
-        request.instruction = message.instruction
         request.rule = message.rule
         request.temperature = message.policy.temperature
         request.seed = message.policy.seed

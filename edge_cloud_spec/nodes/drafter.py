@@ -68,10 +68,9 @@ class DrafterNode(ManagedNode):
             raise UserError("; ".join(self._settings.problems.values()))
         known = known_instructions(settings.model.source)
         model = load_drafter(settings.model)
-        dialect = settings.loaded_dialect
-        local_spec = model.spec(
-            dialect.system_text, settings.max_tokens, dialect.user_text, dialect.identity
-        )
+        if settings.caution:
+            self.get_logger().warning(settings.caution)
+        local_spec = model.spec(settings.max_tokens)
         if grammar := settings.pilot.decode.policy.grammar:  # the first decision should not wait
             model.grammar(grammar, local_spec)
         runner = DecodeRunner(
@@ -192,9 +191,7 @@ class DrafterNode(ManagedNode):
             return
         runner = self._pilot.runner
         assert runner is not None
-        self._run_info.update(
-            self._topics.settings, target=runner.target, history=runner.history.frames
-        )
+        self._run_info.update(self._topics.settings, target=runner.target)
         if decided.outcome.completed:  # no earlier problem counts any more
             self._reports.clear()
             self._last_decision = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..decoding.draft import Draft
+from ..request import Messages
 
 MAX_BRANCHES = 3  # of a rejected tree that are shown
 _CLOSE = tuple(";:,.!?")
@@ -105,7 +106,7 @@ class Decision:
     instruction: str = ""
     preset: str = ""
     missed: int = 0  # verified tokens that were not received
-    remembered: int = 0  # earlier frames of the mission in its prompt
+    messages: Messages = ()  # of its request, as far as they were seen
     opening: bytes = b""  # the serialized Open; empty where no cloud was asked
     tokens: list[int] = field(default_factory=list)  # that were received
     pose: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome as it began
@@ -119,6 +120,11 @@ class Decision:
     acting: float = math.nan  # when the action began
     where: dict[str, Any] = field(default_factory=dict)  # the simulator's outcome at that time
     stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def remembered(self) -> int:
+        """Earlier frames of the mission in its prompt."""
+        return max(0, sum(len(message.pictures) for message in self.messages) - 1)
 
     @property
     def length(self) -> int:

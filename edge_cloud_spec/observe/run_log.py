@@ -12,7 +12,9 @@ from typing import Any
 
 from ..decoding.draft import Draft
 from ..edge.link.state import LinkReport
+from ..lru_cache import LruCache
 from ..nav.status import GoalStatus, NavCode, NavigatorStatus
+from ..request import MOST_MESSAGES, Messages, digests
 from ..wire.codec import decode_client, decode_server
 from ..wire.messages import ClientMessage, DraftMessage, Open, Verdict, WireError
 from .decision import (
@@ -27,6 +29,7 @@ from .decision import (
 
 VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
 OPEN = 0  # kind of the message DecodeRequest
+NAMED = 2 * MOST_MESSAGES  # lists of messages that a later request may name
 
 LATEST: dict[str, Callable[[Any], Any]] = {
     "nav_status": NavigatorStatus.read,
@@ -54,6 +57,7 @@ class RunLog:
         self.decisions: dict[str, Decision] = {}
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
+        self._named: LruCache[bytes, Messages] = LruCache(NAMED)  # messages by their digests
         self.opened: list[bytes] = []  # payloads of the cloud's Opened messages
         self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
@@ -114,7 +118,16 @@ class RunLog:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
             opening = _client_message(decision.opening)
-            decision.remembered = len(opening.history) if isinstance(opening, Open) else 0
+            if isinstance(opening, Open):
+                decision.messages = self._whole(opening)
+
+    def _whole(self, opening: Open) -> Messages:
+        """All messages of a request, as far as those that it names were seen."""
+        before = self._named.get(opening.after, ())
+        messages = opening.request.messages
+        for count, name in enumerate(digests(messages, opening.after), start=1):
+            self._named[name] = (*before, *messages[:count])
+        return (*before, *messages)
 
     def _on_draft(self, message: Any, now: float) -> None:
         decision, base = self._decision(message, now), message.base_length

@@ -21,11 +21,9 @@ from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
 from ..edge.picture_decoder import PictureDecoder
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import TRACEBACKS, UserError
-from ..history import MAX_ANSWER, NO_HISTORY, HistorySpec, Turn
 from ..instruction import KnownInstructions, check_instruction, is_stop
-from ..models.prompt import ORDERS, Request
 from ..models.tokenizer import TextStream
-from ..nav.answer import Action, Dialect
+from ..nav.answer import ORDERS, Action, Dialect
 from ..nav.clock_offset import SourceClock
 from ..nav.events import (
     ENDED,
@@ -39,6 +37,7 @@ from ..nav.events import (
     Words,
 )
 from ..nav.events import Event as NavEvent
+from ..nav.history import MAX_ANSWER, HistorySpec, Turn
 from ..nav.motion import PERIOD
 from ..nav.navigator import Navigator
 from ..nav.pose import Pose
@@ -112,22 +111,22 @@ them), each decision's figures, what ``instruction_status`` says, and problems."
 class MissionMemory:
     """The turns of one mission: the frames that were decided on, with the verified answers.
 
-    It begins anew with another goal, or where the cloud's prompts remember otherwise.
+    It begins anew with another mission.
     """
 
     def __init__(self) -> None:
-        self._mission: tuple[str, HistorySpec] = ("", NO_HISTORY)
+        self._mission = ""
         self._turns: tuple[Turn, ...] = ()
 
-    def turns(self, mission: tuple[str, HistorySpec]) -> tuple[Turn, ...]:
+    def turns(self, mission: str, spec: HistorySpec) -> tuple[Turn, ...]:
         """What the next prompt of this mission holds before its frame."""
-        return mission[1].chosen(self._turns) if mission == self._mission else ()
+        return spec.chosen(spec.kept(self._turns)) if mission == self._mission else ()
 
-    def add(self, mission: tuple[str, HistorySpec], jpeg: bytes, answer: str) -> None:
+    def add(self, mission: str, spec: HistorySpec, jpeg: bytes, answer: str) -> None:
         """A decision of this mission is verified."""
         before = self._turns if mission == self._mission else ()
         self._mission = mission
-        self._turns = mission[1].kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
+        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
 
 
 OnVelocity = Callable[[float, float, float], None]
@@ -420,6 +419,7 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner = self.settings, self.runner
+        dialect = settings.loop.dialect
         stream, said = TextStream(runner.draft_model.tokenizer), _first_words(decide)
 
         def say(tokens: tuple[int, ...], verified: bool, finish_reason: str = "") -> None:
@@ -447,9 +447,8 @@ class Pilot:
             self._in_cloud = not alone
             decode = settings.decode_settings(self.number, alone=alone)
             self.number += 1
-            goal = decide.goal_id, runner.history
-            turns = () if alone else self._memory.turns(goal)
-            request = Request(decide.instruction, decide.frame.jpeg, settings.order, turns)
+            turns = () if alone else self._memory.turns(decide.goal_id, dialect.history)
+            request = dialect.request(decide.instruction, decide.frame.jpeg, settings.order, turns)
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
             outcome = runner.run(request, decode, nonce, connect, on_emit, self._inbox)
             reason = outcome.reason
@@ -457,11 +456,11 @@ class Pilot:
             self._inbox, self._in_cloud = None, False
             say((), said.verified, reason)
         ended = _ended(decide, outcome, said.answer)
-        action = settings.loop.dialect.action_of(ended.words, ended.whole)
+        action = dialect.action_of(ended.words, ended.whole)
         if action is not None and said.verified and not alone:
             whole = settings.loop.explain == FULL
-            words = ended.words if whole else settings.loop.dialect.decided(ended.words)
-            self._memory.add((decide.goal_id, runner.history), decide.frame.jpeg, words)
+            words = ended.words if whole else dialect.decided(ended.words)
+            self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words)
         return Decided(decide, ended, action, outcome, alone, decode.policy.seed, turns)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..decoding.policy import SamplingPolicy, temperature_of
@@ -12,6 +12,7 @@ from ..edge.runner import LOOKUP_SUFFIXES, DecodeOptions, DecodeSettings
 from ..errors import UserError, check_installed
 from ..models.load_drafter import DraftModelSettings
 from ..nav.answer import Dialect
+from ..nav.history import MOST_TURNS
 from ..nav.mission import MissionSettings
 from ..options import bounded, chosen
 from ..presets import load_preset
@@ -43,6 +44,9 @@ class DrafterSettings(DecodeOptions):
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
     camera_lag: float = bounded(
         0.0, 0.0, 10.0, "how much older a picture is than its stamp says, s"
+    )
+    history: int = bounded(
+        -1, -1, MOST_TURNS, "earlier frames that a prompt remembers; -1: as the dialect has it"
     )
     lookup_suffixes: int = bounded(
         LOOKUP_SUFFIXES,
@@ -77,8 +81,19 @@ class DrafterSettings(DecodeOptions):
 
     @cached_property
     def loaded_dialect(self) -> Dialect:
-        """The dialect, read once when these settings are made."""
-        return load_dialect(self.dialect)
+        """The dialect, read once when these settings are made, with this history."""
+        dialect = load_dialect(self.dialect)
+        if self.history < 0:
+            return dialect
+        return replace(dialect, history=replace(dialect.history, frames=self.history))
+
+    @property
+    def caution(self) -> str:
+        """What the dialect's models were trained for and are not given; empty: nothing."""
+        dialect = self.loaded_dialect
+        if dialect.several_frames and not dialect.history.frames:
+            return f"{dialect.name} was trained on several pictures: it is shown one"
+        return ""
 
     @cached_property
     def pilot(self) -> PilotSettings:

@@ -24,7 +24,7 @@ from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
 from ..decoding.policy import RULES, check_rule
 from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
-from ..models.prompt import ORDERS
+from ..nav.answer import ORDERS
 from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer

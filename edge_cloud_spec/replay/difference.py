@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..edge.events import CUT
-from ..history import MOST_TURNS
 from ..models.prompt import PromptSpec
+from ..nav.history import MOST_TURNS
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
+from ..request import Picture, messages_digest, with_pictures
 from .recording import ReplayTask, opening_of, spec_of
 
 
@@ -47,14 +48,15 @@ def influences(run_log: RunLog, decision: Decision | None = None) -> dict[str, o
         "software": noted.get("versions"),
     }
     found = {name: value for name, value in found.items() if value}
-    if opening is not None:
-        policy = opening.policy
+    if opening is not None and decision is not None:
+        policy, request = opening.policy, opening.request
+        newest = request.pictures[-1] if request.pictures else Picture(b"")
+        others = with_pictures(request.messages, lambda p: Picture(b"") if p is newest else p)
         found |= {
-            "picture": hashlib.blake2b(opening.jpeg, digest_size=4).hexdigest(),
-            "instruction": opening.instruction,
-            "earlier frames": len(opening.history),
-            "conversation": opening.history.digest.hex(),
-            "order": opening.order,
+            "picture": newest.digest.hex()[:8],
+            "instruction": decision.instruction,
+            "earlier frames": decision.remembered,
+            "rest of the messages": messages_digest(others, opening.after).hex()[:8],
             "rule": opening.rule,
             "temperature": policy.temperature,
             "top_k": policy.top_k,
@@ -100,7 +102,7 @@ def reasons(recorded: tuple[RunLog, Decision], replayed: tuple[RunLog, Decision]
 def _prompt(spec: PromptSpec) -> str:
     """The fields of a specification that determine the prompt and the answer's end, in short."""
     text = hashlib.blake2b(
-        "\0".join((spec.chat_template, spec.system_text, spec.user_text)).encode(), digest_size=3
+        "\0".join((spec.chat_template, spec.system_text or "")).encode(), digest_size=3
     ).hexdigest()
     image = f"{spec.image.min_pixels} to {spec.image.max_pixels} pixels"
     return f"text {text}, {image}, at most {spec.max_tokens} tokens, {spec.vocabulary} ids"

@@ -22,6 +22,7 @@ from ..nodes.drafting.camera import COMPRESSED
 from ..nodes.runtime.qos import LATCHED, SENSOR_DATA
 from ..observe.decision import Decision
 from ..observe.observer import Observer
+from ..request import picture_digest
 from .recording import ReplayTask, opening_of
 
 SETTLE = 0.15  # s from "idle" to the picture
@@ -121,7 +122,8 @@ class Player:
             answer = self._latest()
             self._request = answer.request
             opening = opening_of(answer)  # its stamp is earlier by the drafter's camera_lag
-            if opening.jpeg == task.jpeg if opening else answer.stamp == task.stamp:
+            shown = [each.digest for each in opening.request.pictures][-1:] if opening else []
+            if shown == [picture_digest(task.jpeg)] if opening else answer.stamp == task.stamp:
                 return answer if answer.tokens else f"it ended with: {self._problem(answer)}"
         return f"no decision was made: {self._problem(None)}"
 

@@ -15,13 +15,15 @@ from ..errors import UserError
 from ..instruction import is_stop, normalized
 from ..models.image import decode_image
 from ..models.prompt import PromptSpec
+from ..nav.answer import ORDERS
 from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..nodes.drafting.camera import encode_frame
 from ..observe.bag import Bag, robot_topics, topic_of
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
+from ..request import USER
 from ..wire.codec import decode_client, decode_server
-from ..wire.messages import Open, Opened, WireError
+from ..wire.messages import PROTOCOL, Open, Opened, WireError
 
 RUN = {
     "instruction": "std_msgs/msg/String",
@@ -137,6 +139,7 @@ class _Reading:
     last: float = -1e9
     chosen: list[ReplayTask] = field(default_factory=list)
     seen: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    pictures: dict[bytes, bytes] = field(default_factory=dict)  # that decisions sent, by digest
 
     def take(self, stamp: int, topic: str, message: Any) -> None:
         """One message, received at ``stamp`` (ns)."""
@@ -191,11 +194,10 @@ class _Reading:
     def _recorded(self, decision: Decision) -> ReplayTask | None:
         """The task of a recorded decision; None if it did not use the cloud."""
         opening, shown = opening_of(decision), self.seen.get(decision.stamp, [])
-        spec = spec_of(self.run_log)
-        remembers = spec is not None and spec.history.frames > 0
         if opening is None:
             return None
-        digest = _digest(opening.jpeg)
+        jpeg = self._newest(decision)
+        digest = _digest(jpeg)
         frame = next((number for number, d in shown if d in (b"", digest)), 0)
         if shown and not frame:
             raise UserError(
@@ -207,11 +209,20 @@ class _Reading:
             frame,
             decision.stamp,
             decision.instruction,
-            opening.jpeg,
+            jpeg,
             parameters_of(decision, opening),
             decision,
-            remembers and not len(opening.history),
+            opening.request.continues and not decision.remembered,
         )
+
+    def _newest(self, decision: Decision) -> bytes:
+        """The picture that the decision was made on, which an earlier one may have sent."""
+        pictures = [each for message in decision.messages for each in message.pictures]
+        sent = {each.digest: each.data for each in pictures if each.data}
+        self.pictures |= sent
+        if not pictures or pictures[-1].digest not in self.pictures:
+            raise UserError(f"{self.path} lacks the picture of decision {decision.number}")
+        return self.pictures[pictures[-1].digest]
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
         """Decisions on pictures of the bag, for the instruction that was followed then."""
@@ -243,7 +254,14 @@ def opening_of(decision: Decision) -> Open | None:
         raise UserError(
             f"the request of decision {decision.number} cannot be read: {error}"
         ) from None
-    return opening if isinstance(opening, Open) else None
+    if not isinstance(opening, Open):
+        return None
+    if opening.protocol != PROTOCOL:
+        raise UserError(
+            f"decision {decision.number} was recorded with protocol {opening.protocol}, this is "
+            f"{PROTOCOL}: replay it with the edge_cloud_spec that made it"
+        )
+    return opening
 
 
 def spec_of(run_log: RunLog) -> PromptSpec | None:
@@ -265,7 +283,10 @@ def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
     if decision.preset:
         parameters["preset"] = decision.preset
     policy = opening.policy
-    parameters |= {"rule": opening.rule, "order": opening.order}
+    parameters["rule"] = opening.rule
+    asked = " ".join(each.text for each in decision.messages if each.role == USER)
+    if order := next((order for order in ORDERS if order in asked), ""):
+        parameters["order"] = order
     parameters |= {"top_k": policy.top_k, "top_p": policy.top_p}
     if policy.grammar:
         parameters["grammar"] = "action"

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtoMessage
 from numpy.typing import NDArray
 
 from ..decoding.digest import PrefixDigest
@@ -18,7 +19,18 @@ from ..decoding.draft import MAX_NODES, Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
-from ..history import DIGEST, MAX_ANSWER, MOST_TURNS, History, Turn
+from ..request import (
+    DIGEST,
+    LONGEST_CANDIDATE,
+    MOST_CANDIDATES,
+    MOST_MESSAGES,
+    MOST_PARTS,
+    MOST_TEXT,
+    Message,
+    Part,
+    Picture,
+    Request,
+)
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
 from .frames import (
@@ -49,7 +61,7 @@ from .messages import (
     WireError,
 )
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ProtoMessage)
 
 MAX_NUMBERS = 2**24  # in one message; more would not fit
 MAX_VERIFIED = 65_536  # tokens that another verifier can continue after
@@ -72,7 +84,7 @@ def encode_client(message: ClientMessage) -> bytes:
             return client_frame(Head("row_request", base), b"")
 
 
-def _client_frame(kind: str, message: Message, base: PrefixDigest = NOWHERE) -> bytes:
+def _client_frame(kind: str, message: ProtoMessage, base: PrefixDigest = NOWHERE) -> bytes:
     return client_frame(Head(kind, base), message.SerializeToString())
 
 
@@ -109,9 +121,15 @@ def encode_server(message: ServerMessage) -> bytes:
             return _server_frame(head, pb.Prediction(path=_write_path(path), token=token))
         case RowMessage(base, row):
             return _server_frame(Head("row", base), _write_rows([row]))
-        case Opened(session, spec, base, protocol, verified):
-            opened = pb.Opened(session=session, spec=spec, protocol=protocol, verified=verified)
-            return _server_frame(Head("opened", base), opened)
+        case Opened():
+            opened = pb.Opened(
+                session=message.session,
+                spec=message.spec,
+                protocol=message.protocol,
+                verified=message.verified,
+                keeps=message.keeps,
+            )
+            return _server_frame(Head("opened", message.base), opened)
         case Fault():
             body = pb.Fault(
                 code=message.code,
@@ -124,7 +142,7 @@ def encode_server(message: ServerMessage) -> bytes:
             return _server_frame(Head("fault"), body)
 
 
-def _server_frame(head: Head, message: Message) -> bytes:
+def _server_frame(head: Head, message: ProtoMessage) -> bytes:
     return server_frame(head, message.SerializeToString())
 
 
@@ -144,7 +162,14 @@ def decode_server(data: bytes) -> ServerMessage:
             return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
         case "opened":
             opened = _parsed(pb.Opened(), body)
-            return Opened(opened.session, opened.spec, head.base, opened.protocol, opened.verified)
+            return Opened(
+                opened.session,
+                opened.spec,
+                head.base,
+                opened.protocol,
+                opened.verified,
+                opened.keeps,
+            )
         case _:
             fault = _parsed(pb.Fault(), body)
             pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
@@ -178,9 +203,6 @@ def _write_open(opening: Open) -> pb.Open:
         protocol=opening.protocol,
         oldest_protocol=opening.oldest_protocol,
         nonce=opening.nonce,
-        instruction=opening.instruction,
-        jpeg=opening.jpeg,
-        order=opening.order,
         policy=pb.Policy(
             temperature=policy.temperature,
             top_k=policy.top_k,
@@ -204,29 +226,26 @@ def _write_open(opening: Open) -> pb.Open:
         verified=opening.verified,
         generate=None if generation is None else pb.Generate(**vars(generation)),
         lookup=opening.lookup,
-        turns=[
-            pb.Turn(picture=turn.image_digest, answer=turn.answer, jpeg=turn.jpeg)
-            for turn in opening.history.turns
+        messages=[
+            pb.Message(role=message.role, parts=map(_write_part, message.parts))
+            for message in opening.request.messages
         ],
-        after=opening.history.after,
-        turns_before=opening.history.earlier,
+        after=opening.after,
+        candidates=opening.request.candidates,
+        whole=opening.request.whole,
+        continues=opening.request.continues,
     )
 
 
 def _read_open(opening: pb.Open) -> Open:
     if len(opening.verified) > MAX_VERIFIED:
         raise WireError(f"an answer has at most {MAX_VERIFIED} tokens")
-    turns, after = opening.turns, opening.after
-    if len(turns) > MOST_TURNS or any(len(turn.answer) > MAX_ANSWER for turn in turns):
-        raise WireError(f"a history has at most {MOST_TURNS} turns of {MAX_ANSWER} characters")
-    if any(len(turn.picture) != DIGEST for turn in turns) or len(after) not in (0, DIGEST):
-        raise WireError(f"a picture or a conversation is named by {DIGEST} bytes")
+    if len(opening.after) not in (0, DIGEST):
+        raise WireError(f"messages are named by {DIGEST} bytes")
     policy, split = opening.policy, opening.split
     return Open(
         opening.nonce,
-        opening.instruction,
-        opening.jpeg,
-        opening.order,
+        _read_request(opening),
         SamplingPolicy(
             policy.temperature, policy.top_k, policy.top_p or 1.0, policy.seed, policy.grammar
         ),
@@ -248,12 +267,43 @@ def _read_open(opening: pb.Open) -> Open:
         verified=tuple(opening.verified),
         generation=_read_generation(opening.generate) if opening.HasField("generate") else None,
         lookup=opening.lookup,
-        history=History(
-            tuple(Turn(turn.picture, turn.answer, turn.jpeg) for turn in turns),
-            after,
-            opening.turns_before,
-        ),
+        after=opening.after,
     )
+
+
+def _write_part(part: Part) -> pb.Part:
+    if isinstance(part, str):
+        return pb.Part(text=part)
+    width, height = part.size
+    picture = pb.Picture(digest=part.digest, data=part.data, width=width, height=height)
+    return pb.Part(picture=picture)
+
+
+def _read_request(opening: pb.Open) -> Request:
+    messages, candidates = opening.messages, tuple(opening.candidates)
+    if len(messages) > MOST_MESSAGES or any(len(each.parts) > MOST_PARTS for each in messages):
+        raise WireError(f"a request has at most {MOST_MESSAGES} messages of {MOST_PARTS} parts")
+    if len(candidates) > MOST_CANDIDATES or any(len(c) > LONGEST_CANDIDATE for c in candidates):
+        raise WireError(
+            f"a request has at most {MOST_CANDIDATES} candidates of {LONGEST_CANDIDATE} characters"
+        )
+    read = tuple(Message(each.role, tuple(map(_read_part, each.parts))) for each in messages)
+    if sum(len(message.text) for message in read) > MOST_TEXT:
+        raise WireError(f"a request has at most {MOST_TEXT} characters of text")
+    return Request(read, candidates, opening.whole, opening.continues)
+
+
+def _read_part(part: pb.Part) -> Part:
+    match part.WhichOneof("kind"):
+        case "text":
+            return part.text
+        case "picture" if len(part.picture.digest) == DIGEST:
+            shown = part.picture
+            return Picture(shown.digest, shown.data, (shown.width, shown.height))
+        case "picture":
+            raise WireError(f"a picture is named by {DIGEST} bytes")
+        case _:
+            raise WireError("a part of a message is of a later protocol; update the verifier")
 
 
 def _write_draft(message: DraftMessage) -> pb.Draft:

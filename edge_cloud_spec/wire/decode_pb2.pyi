@@ -7,12 +7,9 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "nonce", "instruction", "jpeg", "order", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "turns", "after", "turns_before")
+    __slots__ = ("protocol", "nonce", "policy", "rule", "payload", "tokenizer_digest", "draft_identity", "spec_digest", "max_tokens", "draft_length", "split", "distinct", "predictions", "key", "secret", "oldest_protocol", "verified", "preset", "generate", "lookup", "messages", "after", "candidates", "whole", "continues")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
-    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
-    JPEG_FIELD_NUMBER: _ClassVar[int]
-    ORDER_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -31,14 +28,13 @@ class Open(_message.Message):
     PRESET_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
-    TURNS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
-    TURNS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     nonce: int
-    instruction: str
-    jpeg: bytes
-    order: str
     policy: Policy
     rule: str
     payload: str
@@ -57,20 +53,40 @@ class Open(_message.Message):
     preset: str
     generate: Generate
     lookup: bool
-    turns: _containers.RepeatedCompositeFieldContainer[Turn]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
     after: bytes
-    turns_before: int
-    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., instruction: _Optional[str] = ..., jpeg: _Optional[bytes] = ..., order: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ..., after: _Optional[bytes] = ..., turns_before: _Optional[int] = ...) -> None: ...
+    candidates: _containers.RepeatedScalarFieldContainer[str]
+    whole: bool
+    continues: bool
+    def __init__(self, protocol: _Optional[int] = ..., nonce: _Optional[int] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., rule: _Optional[str] = ..., payload: _Optional[str] = ..., tokenizer_digest: _Optional[bytes] = ..., draft_identity: _Optional[str] = ..., spec_digest: _Optional[bytes] = ..., max_tokens: _Optional[int] = ..., draft_length: _Optional[int] = ..., split: _Optional[_Union[Split, _Mapping]] = ..., distinct: bool = ..., predictions: bool = ..., key: _Optional[bytes] = ..., secret: _Optional[bytes] = ..., oldest_protocol: _Optional[int] = ..., verified: _Optional[_Iterable[int]] = ..., preset: _Optional[str] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., lookup: bool = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., after: _Optional[bytes] = ..., candidates: _Optional[_Iterable[str]] = ..., whole: bool = ..., continues: bool = ...) -> None: ...
 
-class Turn(_message.Message):
-    __slots__ = ("picture", "answer", "jpeg")
+class Message(_message.Message):
+    __slots__ = ("role", "parts")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, role: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("text", "picture")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     PICTURE_FIELD_NUMBER: _ClassVar[int]
-    ANSWER_FIELD_NUMBER: _ClassVar[int]
-    JPEG_FIELD_NUMBER: _ClassVar[int]
-    picture: bytes
-    answer: str
-    jpeg: bytes
-    def __init__(self, picture: _Optional[bytes] = ..., answer: _Optional[str] = ..., jpeg: _Optional[bytes] = ...) -> None: ...
+    text: str
+    picture: Picture
+    def __init__(self, text: _Optional[str] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ...) -> None: ...
+
+class Picture(_message.Message):
+    __slots__ = ("digest", "data", "width", "height")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    data: bytes
+    width: int
+    height: int
+    def __init__(self, digest: _Optional[bytes] = ..., data: _Optional[bytes] = ..., width: _Optional[int] = ..., height: _Optional[int] = ...) -> None: ...
 
 class Policy(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "grammar")
@@ -145,16 +161,18 @@ class Close(_message.Message):
     def __init__(self, resampled: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("session", "spec", "protocol", "verified")
+    __slots__ = ("session", "spec", "protocol", "verified", "keeps")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
     session: str
     spec: bytes
     protocol: int
     verified: int
-    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ...) -> None: ...
+    keeps: bool
+    def __init__(self, session: _Optional[str] = ..., spec: _Optional[bytes] = ..., protocol: _Optional[int] = ..., verified: _Optional[int] = ..., keeps: bool = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("path", "token", "tokens", "queue_us", "drafted", "draft_us", "residual", "leads_to", "alone")

@@ -10,9 +10,9 @@ from ..decoding.draft import Draft
 from ..decoding.policy import SamplingPolicy
 from ..decoding.split import SparseResidual, Split
 from ..decoding.token_distribution import TokenDistribution
-from ..history import NO_TURNS, History
+from ..request import Request
 
-PROTOCOL = 4  # the version that this side implements
+PROTOCOL = 5  # the version that this side implements
 
 
 def versions_differ(robot: int, cloud: int) -> str:
@@ -43,14 +43,13 @@ class Open:
     ``key`` is the hash of the session's secret; ``secret`` is given where the request is repeated.
     ``verified``: the tokens so far of an answer that another verifier began; this one continues it.
     ``generation``: the cloud generates at once, as after a ``Generate``. ``lookup``: it may draft
-    what was said before, by itself and as further branches of the robot's drafts. ``history``: the
-    turns of the mission that the prompt holds before this frame.
+    what was said before, by itself and as further branches of the robot's drafts. ``request`` lacks
+    its first messages where ``after`` names them by their digest, and bytes of pictures that the
+    cloud has.
     """
 
     nonce: int
-    instruction: str
-    jpeg: bytes
-    order: str
+    request: Request
     policy: SamplingPolicy
     rule: str
     _: KW_ONLY
@@ -71,12 +70,12 @@ class Open:
     verified: tuple[int, ...] = ()
     generation: Generation | None = None
     lookup: bool = False
-    history: History = NO_TURNS
+    after: bytes = b""
 
     @property
     def nbytes(self) -> int:
         """Bytes of its pictures."""
-        return len(self.jpeg) + sum(len(turn.jpeg) for turn in self.history.turns)
+        return sum(len(picture.data) for picture in self.request.pictures)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,8 @@ class Opened:
 
     ``base`` is the digest of the empty answer, or after a Resume of the cloud's verified prefix.
     ``protocol`` is the cloud's version (after a Resume 0). ``verified``: how many of the
-    ``verified`` tokens in Open the cloud accepted.
+    ``verified`` tokens in Open the cloud accepted. ``keeps``: the cloud keeps what lasts of the
+    request (``Request.lasting``), so that a later Open may name it.
     """
 
     session: str
@@ -148,6 +148,7 @@ class Opened:
     base: PrefixDigest
     protocol: int = PROTOCOL
     verified: int = 0
+    keeps: bool = False
 
 
 Residual = TokenDistribution | SparseResidual
@@ -204,7 +205,7 @@ class RowMessage:
 
 
 MOVED = "moved"  # the code of a fault that sends a robot to another verifier
-UNKNOWN_HISTORY = "unknown_history"  # of one after which a robot sends its whole history
+UNKNOWN_MESSAGES = "unknown_messages"  # of one after which a robot sends its whole request
 
 
 @dataclass(frozen=True)

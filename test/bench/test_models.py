@@ -35,7 +35,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def measured(target: Path, drafter: Path, tokens: int = 24) -> PairMeasures:
     ours, theirs = load(target, threads=1), load(drafter, threads=1)
-    spec, into = ours.spec("", tokens), PairMeasures()
+    spec, into = ours.spec(tokens), PairMeasures()
     for request in sample_requests(3, 2, "rays"):
         sessions = [opened(model, spec, request)[0] for model in (ours, theirs)]
         measure(*sessions, spec, into)

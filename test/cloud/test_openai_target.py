@@ -36,6 +36,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cloud.command import ServeSettings
 from edge_cloud_spec.cloud.openai_target import Allowance
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.events import Cut, Emit, Inbox
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
@@ -45,18 +46,18 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.byte_drafter import END
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.models.tokenizer import TextStream
 from edge_cloud_spec.nav.answer import answer_grammar, read_answer
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
 
 KEY = SECRET.decode()
 TARGET = str(EMBEDDED / "target")
 # A real server loads its model at the first request, which takes long on a busy machine.
 AR = DecodeSettings(load_preset("cloud_ar"), max_tokens=64, reply_timeout=60.0)
-REQUEST = Request("find the silver bottle", jpeg(1))
+REQUEST = ours().request("find the silver bottle", jpeg(1))
 NONCES = itertools.count()
 IN_TORCH = ("--device", "cpu", "--dtype", "float32")
 
@@ -66,7 +67,7 @@ class Robot(GrpcRobot):
 
     def __init__(self, address: str, drafter: str = "bytes") -> None:
         self.model = load_drafter(DraftModelSettings(path=drafter))
-        super().__init__(address, self.model, self.model.spec(rules_text(), 128))
+        super().__init__(address, self.model, self.model.spec(128))
         self.inbox = Inbox()
 
     def decode(
@@ -236,7 +237,7 @@ def test_an_answer_is_heard_however_it_comes_and_is_charged_once(
     """By the server's own count, where that can be; a server that sets cookies gets none."""
     peer, there = faulty
     peer.answers, count = HEARD[name]
-    prompt = len(rules_text() + REQUEST.instruction) // 4
+    prompt = sum(len(message.text) for message in REQUEST.messages) // 4
     before = spent(there.worker)[1]
     for asked in (1, 2):
         assert there.robot.words(there.decode()) == ANSWER
@@ -402,7 +403,7 @@ def test_a_robot_whose_server_is_slow_holds_up_no_other() -> None:
             ended.wait(60)
         yield from answer()
 
-    door = Request("find the brown door", REQUEST.jpeg)
+    door = ours().request("find the brown door", jpeg(1))
     with (
         ApiPeer(slow_first) as peer,
         verifier(peer.url) as there,
@@ -471,7 +472,7 @@ def test_an_answer_that_another_verifier_began_is_refused() -> None:
         models = there.worker._models
         opening = SimpleNamespace(verified=(97,))
         with pytest.raises(UserError, match="start another decode"):
-            models.open(opening, None, "")
+            models.open(opening, None)
         assert not peer.asked
 
 

@@ -277,10 +277,11 @@ def test_what_one_robot_sends_is_found_by_no_other(peer: VllmPeer) -> None:
     """vLLM's caches are searched by salt and name, and each credential has its own of both."""
     worker = on_vllm(peer)
     [request] = sample_requests(2, 1)
-    opening = opening_of(request)
+    opening, spec = opening_of(request), worker._models.spec
     named = set()
     for credential in ("", "robot 1", "robot 2"):
-        session = worker._models.open(opening, worker._models.prompt(opening), credential)
+        asked = replace(opening, request=replace(request, owner=credential))
+        session = worker._models.open(asked, worker._models.speaker.prompt(asked.request, spec))
         session.first.result()
         named.add((session.salt, *session.pictures))
     assert len({salt for salt, _ in named}) == len({picture for _, picture in named}) == 3
@@ -385,12 +386,13 @@ def test_a_token_that_stands_for_a_picture_does_not_reach_the_server(
     monkeypatch.setattr(served.models, "on_news", lambda _: None)
     models, policy = served.models, POLICY if rule == "rejection" else GREEDY
     opening = opening_of(sample_requests(0, 1)[0], rule=rule, policy=policy)
-    prompt, why = models.prompt(opening), f"token {token} stands for a picture"
+    prompt = models.speaker.prompt(opening.request, models.spec)
+    why = f"token {token} stands for a picture"
     asked = len(served.peer.asked)
     with pytest.raises(UserError, match=why):
-        models.open(replace(opening, verified=(5, token)), prompt, "")
+        models.open(replace(opening, verified=(5, token)), prompt)
     assert len(served.peer.asked) == asked
-    session = models.open(opening, prompt, "")
+    session = models.open(opening, prompt)
     session.first.result()
     tree = Draft((5, token, token, 7, served.whole.tokens[0]), (-1, 0, -1, 2, -1))
     held = SimpleNamespace(

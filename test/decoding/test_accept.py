@@ -31,6 +31,7 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution, distribution_of
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Open, base_digest
 
@@ -284,7 +285,7 @@ def test_parts_of_a_request_cannot_flow_into_each_other() -> None:
     assert str(SamplingPolicy(1).temperature) == str(SamplingPolicy(1.0).temperature)
 
 
-OPENING = Open(7, "find", b"jpeg", "action first", SamplingPolicy(0.8, 5, 0.9, 3), "coupled")
+OPENING = Open(7, CLAUSES.request("find", b"jpeg"), SamplingPolicy(0.8, 5, 0.9, 3), "coupled")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,16 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
-from edge_cloud_spec.history import HistorySpec, Turn
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import ORDERS, Dialect
+from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
 from edge_cloud_spec.pilot.pilot import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.request import Message, Part, Picture, Request
+from edge_cloud_spec.share import rules_text
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 NAMES = ("navila", "uni_navid", "internvla_n1")
@@ -41,11 +44,12 @@ def model(name: str) -> Vlm:
 class Robot:
     """A robot at a verifier of its own, and the memory of its mission."""
 
-    def __init__(self, stack: ExitStack, worker: Worker, spec: PromptSpec) -> None:
+    def __init__(self, stack: ExitStack, worker: Worker, dialect: Dialect) -> None:
         model("drafter").use_memory(KvMemory())
         cloud = stack.enter_context(Cloud(worker))
         self.client = stack.enter_context(closing(VerifierClient(ClientSettings(cloud.address))))
-        self.worker, self.runner = worker, DecodeRunner(model("drafter"), spec)
+        self.worker, self.dialect = worker, dialect
+        self.runner = DecodeRunner(model("drafter"), model("drafter").spec(80))
         self.memory = MissionMemory()
 
     def decode(
@@ -58,15 +62,20 @@ class Robot:
         **others: Any,
     ) -> Outcome:
         """One decision on a frame of this number; it is remembered."""
-        mission, frame = ("goal", self.runner.history), jpeg(100 + number)
-        self.request = Request("find the door", frame, order, history=self.memory.turns(mission))
+        history, frame = self.dialect.history, jpeg(100 + number)
+        self.turns = self.memory.turns("goal", history)
+        self.request = self.dialect.request("find the door", frame, order, self.turns)
+        outcome = self.ask(preset, rule, grammar, **others)
+        self.text = model("alone").tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+        self.memory.add("goal", history, frame, self.text)
+        return outcome
+
+    def ask(self, preset: str, rule: str = "greedy", grammar: str = "", **others: Any) -> Outcome:
+        """Decode the request."""
         self.policy = replace(POLICIES[rule], grammar=grammar)
         chosen = replace(settings(preset, rule), policy=self.policy)
         nonce = secrets.randbits(64)
-        outcome = self.runner.run(self.request, chosen, nonce, self.client.connect, **others)
-        self.text = model("alone").tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-        self.memory.add(("goal", self.runner.history), frame, self.text)
-        return outcome
+        return self.runner.run(self.request, chosen, nonce, self.client.connect, **others)
 
     def own(self, spec: PromptSpec) -> tuple[int, ...]:
         """The target's own answer to the last request, by a model that keeps nothing."""
@@ -78,8 +87,7 @@ class Robot:
 
 
 def spec_in(name: str) -> PromptSpec:
-    dialect = load_dialect(name)
-    return model("target").spec(dialect.system_text, 80, dialect.user_text, dialect.identity)
+    return model("target").spec(80, load_dialect(name).system_text)
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +96,9 @@ def pair() -> Iterator[Callable[[str, str], Robot]]:
     with ExitStack() as stack:
 
         def made(there: str, here: str) -> Robot:
-            models = model("target"), spec_in(there), model("drafter in the cloud")
-            worker = Worker(*models, dialect=load_dialect(there))
-            return Robot(stack, worker, spec_in(here))
+            worker = Worker(model("target"), spec_in(there), model("drafter in the cloud"))
+            dialect = load_dialect(here)
+            return Robot(stack, worker, replace(dialect, history=NO_HISTORY))
 
         yield cache(made)
 
@@ -132,9 +140,13 @@ def test_without_the_grammar_it_is_none(pair: Any) -> None:
 def test_a_verifier_knows_the_answers_of_its_dialect_before_it_has_said_any(
     pair: Any, name: str
 ) -> None:
-    models = pair(name, name).worker._models
-    beginnings = models.actions()
-    assert len(beginnings) == len(load_dialect(name).answers)
+    """They come with the request; those that may be a whole answer end there."""
+    robot = pair(name, name)
+    robot.decode("cloud_ar")
+    dialect, models = robot.dialect, robot.worker._models
+    lookups = robot.worker._engine._lookups
+    beginnings = lookups._beginnings(robot.request, models.spec.end_ids[:1])
+    assert len(beginnings) == len(dialect.candidates) == len(robot.request.candidates) > 2
     assert {each[-1] for each in beginnings} == {models.spec.end_ids[0]}
 
 
@@ -167,80 +179,58 @@ def test_a_text_that_is_no_grammar_ends_the_decode_and_nothing_else(
     [
         ("navila", "clauses", "cloud_ar"),
         ("clauses", "navila", "dsd"),
-        ("navila", "uni_navid", "auto"),
+        ("uni_navid", "clauses", "auto"),
         ("clauses", "navila", "fsd"),
     ],
 )
 def test_a_robot_of_another_dialect_says_what_to_do_and_decides_nothing(
     pair: Any, there: str, here: str, preset: str
 ) -> None:
+    """By the system text: ours has one, and the others have none."""
     said: list[object] = []
     for _ in range(2):  # it is not remembered as good
         outcome = pair(there, here).decode(preset, on_emit=said.append)
         assert not outcome.completed and not outcome.tokens and not said
-        assert f"answers in the dialect {there}" in outcome.text, outcome.text
-        assert f"this robot reads {here}" in outcome.text and "\n" not in outcome.text
-        assert "serve --dialect" in outcome.text and "dialect:=" in outcome.text
+        assert "this verifier answers requests" in outcome.text and "\n" not in outcome.text
+        assert "system text" in outcome.text and "dialect:=, --dialect" in outcome.text
 
 
-def test_a_file_of_one_name_with_another_table_is_another_dialect(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    robot, ours, good = pair("navila", "navila"), load_dialect("navila"), spec_in("navila")
-    other = replace(ours, actions=ours.actions[:-1])
-    assert ours.name == other.name
-    named = replace(ours, name="mine")  # another name is another's matter
-    for dialect, completes in ((named, True), (other, False)):
-        own = replace(good, dialect=dialect.identity)
-        monkeypatch.setattr(robot, "runner", DecodeRunner(model("drafter"), own))
-        outcome = robot.decode("dsd")
-        assert outcome.completed == completes
-        assert (dialect.identity in outcome.text) != completes
-
-
-def test_a_prompt_is_in_the_words_of_its_dialect_and_ours_is_as_it_was() -> None:
+def test_a_prompt_is_in_the_words_of_its_dialect() -> None:
     target = model("target")
-    ours = target.spec("Guide.", 40)
-    assert "user_text" not in ours.to_bytes().decode() and "dialect" not in ours.to_bytes().decode()
 
-    def asked(spec: PromptSpec) -> str:
-        spec = PromptSpec.from_bytes(spec.to_bytes())
-        ids = target.prompt(Request("find the {order} {image} door", jpeg(1)), spec).input_ids
+    def asked(name: str) -> str:
+        request = load_dialect(name).request("find the {order} {image} door", jpeg(1))
+        ids = target.prompt(request, spec_in(name)).input_ids
         return str(target.tokenizer.decode(ids)).replace("<|image_pad|>", "")
 
-    assert "Guide." in asked(ours) and "find the {order} {image} door\naction first" in asked(ours)
+    said = asked("clauses")
+    assert rules_text() in said and "find the {order} {image} door\naction first" in said
     image = "<|vision_start|><|vision_end|>"
-    before, after = asked(spec_in("internvla_n1")).split(image)
+    before, after = asked("internvla_n1").split(image)
     assert "Task: find the {order} {image} door Say" in before and after.startswith(".")
-    before, after = asked(spec_in("navila")).split(image)
+    before, after = asked("navila").split(image)
     assert "door" in after and "Task" not in before and "action first" not in before + after
-
-
-@pytest.mark.parametrize(
-    "change", [{"user_text": "go"}, {"user_text": ["{instruction}"]}, {"dialect": 3}]
-)
-def test_a_form_without_the_instruction_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        replace(spec_in("navila"), **change)
 
 
 # The history of a mission
 
 
-def spec_of(frames: int, choose: str = "conversation") -> PromptSpec:
-    spec = model("target").spec("You guide a robot.", 12)
-    return replace(spec, history=HistorySpec(frames, choose))
+SPEC = model("target").spec(12)
+
+
+def remembering(frames: int, choose: str = "conversation") -> Dialect:
+    return replace(load_dialect("clauses"), history=HistorySpec(frames, choose))
 
 
 @pytest.fixture
 def robot_of() -> Iterator[Callable[..., Robot]]:
-    """A robot whose verifier's prompts have this history."""
+    """A robot that remembers its mission so, at a verifier of its own."""
     with ExitStack() as stack:
 
-        def made(spec: PromptSpec, history_mb: float = 8.0) -> Robot:
-            limits = WorkerLimits(history_mb=history_mb)
-            worker = Worker(model("target"), spec, limits=limits)
-            return Robot(stack, worker, model("drafter").spec("", 12))
+        def made(dialect: Dialect, history_mb: float = 8.0) -> Robot:
+            limits, models = WorkerLimits(history_mb=history_mb), (model("target"), SPEC)
+            worker = Worker(*models, model("drafter in the cloud"), limits)
+            return Robot(stack, worker, dialect)
 
         yield made
 
@@ -260,74 +250,116 @@ def robot_of() -> Iterator[Callable[..., Robot]]:
 def test_answers_are_the_targets_own_with_every_history(
     preset: str, rule: str, frames: int, robot_of: Any
 ) -> None:
-    """Over the frames of a conversation, where it begins anew, and where no frame is remembered."""
-    robot = robot_of(spec_of(frames))
+    """Over the frames of a conversation, where it begins anew, and where no frame is remembered,
+    nor kept by the verifier."""
+    robot = robot_of(remembering(frames))
     held = []
     for number in range(DECISIONS):
         outcome = robot.decode(preset, rule, number=number)
-        assert outcome.completed and outcome.tokens == robot.own(spec_of(frames))
-        held.append(len(robot.request.history))
+        assert outcome.completed and outcome.tokens == robot.own(SPEC)
+        held.append(len(robot.turns))
     assert held == ([0, 1, 2, 3, 4, 1, 2] if frames else [0] * DECISIONS)
-    assert bool(robot.worker.histories.size) == bool(frames)
+    kept = sum(isinstance(each, bytes) for each in robot.worker.messages._known[""].kept.values())
+    assert kept == (DECISIONS if frames else 0)
 
 
 def test_a_frame_goes_up_once_and_its_tokens_are_read_once(robot_of: Any) -> None:
-    robot = robot_of(spec_of(8))
+    robot = robot_of(remembering(8))
     bytes_up, rows = [], []
     for number in range(6):
         before = robot.worker.kv_memory.prefix_rows
         outcome = robot.decode("cloud_ar", number=number)
         bytes_up.append(outcome.stats.up_bytes - len(jpeg(100 + number)))
-        prompt = model("target").prompt(robot.request, spec_of(8))
+        prompt = model("target").prompt(robot.request, SPEC)
         rows.append(len(prompt.input_ids) - (robot.worker.kv_memory.prefix_rows - before))
-    assert (
-        max(bytes_up[1:]) - bytes_up[0] <= 40
-    )  # the names of the specification and the conversation
+    assert max(bytes_up[1:]) < 300 and bytes_up[0] > len(rules_text())  # nor do the texts go again
     assert max(rows[1:]) <= rows[0]  # which has the system's text and the instruction as well
 
 
-def test_where_the_end_of_an_answer_was_lost_its_turn_is_named(
-    robot_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The verifier does not know which answer the robot goes on after, but it has the frames."""
-    robot = robot_of(spec_of(8))
-    monkeypatch.setattr(robot.worker.histories, "answered", lambda *_: None)
-    for number in range(4):
-        outcome = robot.decode("dsd", number=number)
-        assert outcome.tokens == robot.own(spec_of(8))
-        # It asks once, and the picture of this decision is sent with both requests.
-        assert outcome.stats.up_bytes < 2 * len(jpeg(100 + number)) + 1500
+def test_a_request_of_no_history_sends_its_system_text_once(robot_of: Any) -> None:
+    robot = robot_of(remembering(0))
+    first, second = (
+        robot.decode("cloud_ar", number=n).stats.up_bytes - len(jpeg(100 + n)) for n in (0, 1)
+    )
+    assert second < first - len(rules_text()) + 40
 
 
 @pytest.mark.parametrize("choose", ["conversation", "last", "uniform"])
 def test_a_verifier_that_lacks_a_frame_asks_and_nothing_changes(choose: str, robot_of: Any) -> None:
     """It keeps too little; the robot then goes to one that has seen nothing, and back."""
-    spec = spec_of(4, choose)
-    robots = [robot_of(spec, history_mb) for history_mb in (0.004, 8.0, 8.0)]
+    dialect = remembering(4, choose)
+    robots = [robot_of(dialect, history_mb) for history_mb in (0.004, 8.0, 8.0)]
     robot, clients = robots[0], [each.client for each in robots]
     for number in range(DECISIONS + 2):
         robot.client = clients[(number // 3) % 3]
         outcome = robot.decode(["dsd", "cloud_ar", "auto"][number % 3], number=number)
-        assert outcome.tokens == robot.own(spec)
+        assert outcome.tokens == robot.own(SPEC)
 
 
-def test_a_robot_that_remembers_more_than_the_prompt_holds_is_answered_all_the_same(
-    robot_of: Any,
+@pytest.mark.parametrize("preset", ["dsd", "cloud_ar", "auto"])
+@pytest.mark.parametrize("why", ["forgot", "never had", "another's"])
+def test_messages_that_the_verifier_does_not_know_by_their_name_are_sent_and_the_answer_is_the_same(
+    robot_of: Any, why: str, preset: str
 ) -> None:
-    """The verifier was started again with another history in its prompts."""
-    robot = robot_of(spec_of(8))
-    for number in range(4):
+    """A robot names what it believes to be there; what another credential has sent is not."""
+    robot, other = robot_of(remembering(8)), robot_of(remembering(8))
+    for number in range(3):
         robot.decode("dsd", number=number)
-    robot.client = robot_of(spec_of(2)).client
-    assert robot.decode("dsd", number=4).tokens == robot.own(spec_of(2))
-    assert robot.runner.history == HistorySpec(2)
+    store = robot.worker.messages
+    if why == "forgot":
+        store._known.clear()
+    elif why == "never had":
+        robot.client = other.client
+    else:
+        store._known["another"] = store._known.pop("")
+    outcome = robot.decode(preset, number=3)
+    assert outcome.completed and outcome.tokens == robot.own(SPEC) and len(robot.turns) == 3
+    assert outcome.stats.up_bytes > 4 * 1000, "all of it went up"
+    again = robot.decode(preset, number=4)
+    assert again.tokens == robot.own(SPEC)
+    assert again.stats.up_bytes < 2 * len(jpeg(104)) + 1500, "and is named from then on"
 
 
-def test_a_lie_about_a_frame_is_refused_in_words(
-    robot_of: Any, monkeypatch: pytest.MonkeyPatch
+def user(*parts: Part) -> Message:
+    return Message("user", parts)
+
+
+SHOWN = [Picture.of(jpeg(200 + n, 112 + 28 * n, 96)) for n in range(3)]
+FORMS = {
+    "no picture": (user("Say something."),),
+    "three pictures between texts": (
+        user("First ", SHOWN[0], "then", SHOWN[1], " and ", SHOWN[2], "which?"),
+    ),
+    "several turns": (
+        user("Hello"),
+        Message("assistant", ("Good day",)),
+        user(SHOWN[0], "What is this?"),
+        Message("assistant", ("A chair.",)),
+        user("And now?"),
+    ),
+    "a system text of the robot's own": (
+        Message("system", ("Be brief.",)),
+        user("Hello", SHOWN[1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_to_requests_of_any_form_are_the_targets_own_with_every_preset(
+    robot_of: Any, form: str, rule: str
 ) -> None:
-    robot = robot_of(spec_of(4))
-    forged = replace(Turn.of(jpeg(1), "stop"), jpeg=jpeg(2))
-    monkeypatch.setattr(robot.memory, "turns", lambda mission: (forged,))
-    outcome = robot.decode("cloud_ar")
+    """Twice each: the second time the verifier has it all."""
+    robot = robot_of(remembering(0))
+    robot.request = Request(FORMS[form], continues=True)
+    for preset in VERIFIED:
+        for _ in range(2):
+            outcome = robot.ask(preset, rule)
+            assert outcome.completed and outcome.tokens == robot.own(SPEC), preset
+
+
+def test_a_lie_about_a_picture_is_refused_in_words(robot_of: Any) -> None:
+    robot = robot_of(remembering(0))
+    robot.request = Request((user("Hello", replace(SHOWN[0], data=jpeg(2))),))
+    outcome = robot.ask("cloud_ar")
     assert outcome.reason == "bad_request" and "digest" in outcome.text

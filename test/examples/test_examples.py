@@ -24,7 +24,6 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.share import rules_text
 from edge_cloud_spec.wire.channel import DEFAULT_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +38,7 @@ def cloud() -> Iterator[Cloud]:
     if not (EMBEDDED / "target").is_dir():
         pytest.skip("no embedded pair in this checkout")
     target = load(EMBEDDED / "target", threads=1)
-    with Cloud(Worker(target, target.spec(rules_text(), 128))) as cloud:
+    with Cloud(Worker(target, target.spec(128))) as cloud:
         yield cloud
 
 
@@ -95,7 +94,7 @@ def test_the_examples_preset_decodes_to_the_words_of_another_preset(
     target = load(checkpoint("qwen3_vl", 1), threads=1)
     drafter = str(checkpoint("qwen3_vl", 2, 384))
     answers: dict[tuple[str, ...], set[str]] = {}
-    with Cloud(Worker(target, target.spec("You guide a robot.", 20))) as cloud:
+    with Cloud(Worker(target, target.spec(20))) as cloud:
         for preset in ("dsd", str(EXAMPLES / "preset.yaml")):
             for options in (("--seed", "3"), ("--rule", "coupled"), ("--rule", "rejection")):
                 told = tmp_path / "outcome.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
@@ -12,7 +12,8 @@ import numpy as np
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
-from edge_cloud_spec.history import History, Turn
+from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.frames import Head, client_frame
 from edge_cloud_spec.wire.messages import Open
@@ -58,11 +59,11 @@ class Place:
 def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
     """A proper Open of one of the KINDS, after some turns or none."""
     rule, policy, payload, split, replacement = KINDS[kind % len(KINDS)]
+    turns = [Turn.of(jpeg, f"action: {n};") for n in range(nonce % 4)]
+    request = CLAUSES.request(f"find thing {nonce % 1000}", jpeg, turns=turns)
     return Open(
         nonce,
-        f"find thing {nonce % 1000}",
-        jpeg,
-        "action first",
+        replace(request, continues=bool(turns)),
         policy,
         rule,
         payload=payload,
@@ -71,7 +72,6 @@ def opening_of(kind: int, nonce: int, jpeg: bytes) -> Open:
         draft_length=3,
         split=split,
         replacement=replacement,
-        history=History(tuple(Turn.of(jpeg, f"action: {n};") for n in range(nonce % 4))),
     )
 
 

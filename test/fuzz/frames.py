@@ -42,24 +42,25 @@ ODD_OPEN: dict[str, tuple[Any, ...]] = {
     "split.residual": TEXTS,
     "draft_length": NUMBERS,
     "max_tokens": NUMBERS,
-    "instruction": TEXTS,
-    "order": TEXTS,
     "rule": TEXTS,
     "payload": (*TEXTS, "y" * 100_000),
     "tokenizer_digest": BLOBS,
     "spec_digest": BLOBS,
-    "jpeg": BLOBS,
     "protocol": NUMBERS,
+    "whole": (True,),
+    "continues": (True,),
     "generate.may_speculate": (True,),
     "generate.speculative": (True,),
     "lookup": (True,),
     "after": DIGESTS,
-    "turns_before": NUMBERS,
 }
-ODD_TURN = {
-    "answer": (*TEXTS, "y" * 100_000),
-    "jpeg": BLOBS,
-    "picture": DIGESTS,
+ODD_MESSAGE: dict[str, tuple[Any, ...]] = {"role": (*TEXTS, "system", "user", "assistant")}
+ODD_PART: dict[str, tuple[Any, ...]] = {
+    "text": (*TEXTS, "y" * 300_000),
+    "picture.data": BLOBS,
+    "picture.digest": DIGESTS,
+    "picture.width": NUMBERS,
+    "picture.height": NUMBERS,
 }
 
 
@@ -83,14 +84,25 @@ def odd_open(random: Random, opening: Open) -> bytes:
     message = pb.Open.FromString(read_client(encode_client(opening))[1])
     if random.random() < 0.5:
         message.nonce = random.getrandbits(64)
-    match random.randrange(8):
+    said = random.choice(message.messages)
+    match random.randrange(12):
         case 0:
             message.ClearField("split")
         case 1:  # more than there may be, or some that are unknown
-            count = random.choice((1, 3, 65, 1000))
-            message.turns.extend([pb.Turn(picture=random.randbytes(16))] * count)
-        case 2 if message.turns:
-            change(random, random.choice(message.turns), ODD_TURN)
+            unknown = pb.Part(picture=pb.Picture(digest=random.randbytes(16)))
+            said.parts.extend([unknown] * random.choice((1, 3, 65, 1000)))
+        case 2:
+            message.messages.extend([said] * random.choice((1, 3, 65, 1000)))
+        case 3:
+            message.candidates.extend([random.choice(TEXTS)] * random.choice((1, 3, 65, 1000)))
+        case 4:
+            change(random, said, ODD_MESSAGE)
+        case 5 if said.parts:
+            change(random, random.choice(said.parts), ODD_PART)
+        case 6:
+            random.choice((said.parts, message.messages)).pop()
+        case 7:
+            said.parts.extend([pb.Part()])
         case _:
             change(random, message, ODD_OPEN)
     return client_frame(Head("open"), message.SerializeToString())

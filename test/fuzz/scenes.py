@@ -20,6 +20,7 @@ from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Drafted, PromptReady, Received
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.models.draft_model import DraftModel
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.codec import (
     decode_client,
     decode_server,
@@ -74,9 +75,7 @@ class Scene:
 def opening_of(preset: Preset, rule: str, policy: SamplingPolicy) -> Open:
     return Open(
         7,
-        "find",
-        b"",
-        "action first",
+        CLAUSES.request("find", b""),
         policy,
         rule,
         payload=preset.payload_of(rule),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +10,14 @@ from helpers.bounded_toy import BoundedToy
 from helpers.checkpoints import jpeg, own_tokens
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.history import HistorySpec, history_digest
-from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
-from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec, check_request
+from edge_cloud_spec.request import Request
 from edge_cloud_spec.wire.messages import Open
 
 END = 0
-SPEC = PromptSpec(
-    *("template", "rules", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY),
-    history=HistorySpec(8),
-)
+SPEC = PromptSpec("template", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY)
 JPEG = jpeg(width=8, height=8)
 
 
@@ -36,15 +31,10 @@ class Target(ToyVlm):
         super().__init__(5, draft_noise, VOCABULARY)
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
-        check_instruction(request.instruction)
-        if request.order not in ORDERS:
-            raise UserError(f"the order {request.order[:80]!r} is unknown")
-        decode_image(request.jpeg, spec.image.max_frame_pixels)
-        turns = request.under(spec).history
-        for turn in turns:
-            decode_image(turn.jpeg, spec.image.max_frame_pixels)
-        whole = request.instruction.encode() + request.image_digest + history_digest(turns)
-        return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
+        check_request(request, spec)
+        for picture in request.pictures:
+            decode_image(picture.data, spec.image.max_frame_pixels)
+        return SimpleNamespace(digest=request.digest)
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         if "@" in text:
@@ -64,6 +54,4 @@ def own_answer(opening: Open) -> tuple[int, ...]:
     """The target's own tokens under greedy or coupled; none under rejection."""
     if opening.rule == "rejection":
         return ()
-    turns = opening.history.turns
-    request = Request(opening.instruction, opening.jpeg, opening.order, turns)
-    return own_tokens(Target(), request, SPEC, opening.policy)
+    return own_tokens(Target(), opening.request, SPEC, opening.policy)

@@ -8,14 +8,14 @@ from helpers.checkpoints import jpeg
 
 from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_pair
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.nav.answer import CLAUSES
 
 
 def test_greedy_tokens_of_a_random_pair_agree_at_the_given_share(tmp_path: Path) -> None:
     shapes = CheckpointShape(hidden=64), CheckpointShape(hidden=32)
     target, drafter = (load(path) for path in make_pair(tmp_path, *shapes, agreement=0.75))
-    request = Request("find the silver bottle", jpeg())
-    spec = target.spec("You guide a robot.", 64)
+    request = CLAUSES.request("find the silver bottle", jpeg())
+    spec = target.spec(64)
     one, two = (model.open(model.prompt(request, spec)) for model in (target, drafter))
     equal, seen = 0, []
     for _ in range(200):

@@ -23,9 +23,10 @@ from edge_cloud_spec.models import families
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.request import Picture
+from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.request import Request
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order
@@ -70,9 +71,10 @@ def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
 
 
 def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
-    spec = model.spec("You guide a robot.", 64)
-    shown = [Picture.of(jpeg(seed))] if model.reads_pictures else [f"picture {seed}: "]
-    return model.prompt(spec.request(*shown, f"{text}\naction first"), spec)
+    spec = model.spec(64)
+    if model.reads_pictures:
+        return model.prompt(CLAUSES.request(text, jpeg(seed)), spec)
+    return model.prompt(spec.request(f"picture {seed}: {text}"), spec)
 
 
 def full_logits(
@@ -83,15 +85,15 @@ def full_logits(
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
     inputs: dict[str, Any] = {}
-    if prompt.images:
-        inputs = {
-            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-            "mm_token_type_ids": (ids == model.config.image_token_id).int(),
-        }
+    if family in FAMILIES:
+        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        if prompt.images:
+            inputs["image_grid_thw"] = torch.tensor([image.grid for image in prompt.images])
         # Positions are given, as rope_deltas would be of the prompt before.
         inputs["position_ids"] = model.model.get_rope_index(ids, **inputs)[0]
-        pixels = np.concatenate([image.pixels() for image in prompt.images])
-        inputs["pixel_values"] = torch.from_numpy(pixels)
+    if prompt.images:
+        shown = [torch.from_numpy(image.pixels()) for image in prompt.images]
+        inputs["pixel_values"] = torch.cat(shown)
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():

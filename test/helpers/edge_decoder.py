@@ -21,6 +21,7 @@ from edge_cloud_spec.edge.events import (
     Send,
     Work,
 )
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import (
     DraftMessage,
@@ -32,7 +33,7 @@ from edge_cloud_spec.wire.messages import (
 )
 
 SPEC = b"the cloud's specification"
-OPENING = Open(1, "find", b"", "action first", GREEDY, "greedy", spec_digest=spec_digest(SPEC))
+OPENING = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy", spec_digest=spec_digest(SPEC))
 BASE = base_digest(OPENING, b"prompt", spec_digest(SPEC))
 PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (0,), 20)
 OPENED = Received(Opened("s", b"", BASE))

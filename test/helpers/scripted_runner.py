@@ -9,14 +9,12 @@ from typing import Any
 from edge_cloud_spec.edge.events import Cut, Emit
 from edge_cloud_spec.edge.measures import DecodeStats
 from edge_cloud_spec.edge.runner import Outcome
-from edge_cloud_spec.history import NO_HISTORY
 
 
 class ScriptedRunner:
     """A runner that says an action, then reads its inbox until it is told to end."""
 
     target = ""
-    history = NO_HISTORY
 
     def __init__(self, draft_model: Any, tokens: tuple[int, ...]) -> None:
         self.draft_model, self.tokens = draft_model, tokens

@@ -19,11 +19,18 @@ from edge_cloud_spec.edge import runner as runner_module
 from edge_cloud_spec.edge.runner import DecodeRunner
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.lab.harness.virtual_decode import Decode
-from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups, NodeBudget
+from edge_cloud_spec.lookup import (
+    MAX_BEGINNINGS,
+    MAX_CREDENTIALS,
+    AnswerLookup,
+    Lookups,
+    NodeBudget,
+)
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open
 
-ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
+ASKING = Open(1, CLAUSES.request("find the box", b""), GREEDY, "greedy", lookup=True)
 ANSWER = (1, 2, 3, 4, 5)
 KNOWN = re.compile("(?:find|go to) the (?:box|ball)")
 
@@ -76,7 +83,7 @@ def test_how_an_answer_begins_is_known_by_its_instructions_pattern(
     instruction: str, order: str, same: bool
 ) -> None:
     them = lookups()
-    asked = replace(ASKING, instruction=instruction, order=order)
+    asked = replace(ASKING, request=CLAUSES.request(instruction, b"", order))
     of(them).learn(ANSWER)
     of(them, opening=asked).learn((6, 7, 8))
     begins = [of(them, opening=each).draft((), 1).tokens[0] for each in (ASKING, asked)]
@@ -124,9 +131,11 @@ def test_what_is_the_robots_word_is_not_learned(opening: Open) -> None:
 def test_no_word_beyond_the_vocabulary_is_proposed() -> None:
     """A tokenizer may have more ids than the smaller model's head."""
     for vocabulary, proposed in ((100, 99), (99, 8)):
-        them = Lookups(1000, 8, KNOWN, lambda rows: 1.0, vocabulary)
-        for said, words in (((1, 8), (7, 8)), ((), (7, 99))):
-            lookup = them.of("a", ASKING, words)
+        tokens = {"find the box": (7, 8), "go to the ball": (7, 99)}
+        them = Lookups(1000, 8, KNOWN, lambda rows: 1.0, vocabulary, tokens.__getitem__)
+        for said, asked in zip(((1, 8), ()), tokens, strict=True):
+            opening = replace(ASKING, request=CLAUSES.request(asked, b""))
+            lookup = of(them, opening=opening)
             lookup.learn(said)
         assert lookup.draft((1,), 1).tokens == ((proposed,) if proposed == 99 else ())
 
@@ -189,50 +198,59 @@ def test_where_nothing_is_ever_right_it_costs_hardly_anything() -> None:
     assert sum(tried[:100]) < 200 and sum(tried[100:]) < 100
 
 
-BEGINNINGS = [(1, 2, 9), (1, 2, 8), (1, 7)]
+BEGINNINGS = {"a": (1, 2, 9), "b": (1, 2, 8), "c": (1, 7), "d": (1, 77)}
+BEGINS = replace(ASKING, request=replace(ASKING.request, candidates=tuple(BEGINNINGS)))
 
 
 def beginning(nodes: int = 8, row_s: float = 0.0) -> Lookups:
     return Lookups(
-        1000, nodes, KNOWN, lambda rows: 1.0 + row_s * rows, beginnings={"action first": BEGINNINGS}
+        *(1000, nodes, KNOWN, lambda rows: 1.0 + row_s * rows, 50),
+        lambda text: BEGINNINGS.get(text, ()),
+        (END,),
     )
 
 
 def test_at_first_all_beginnings_are_proposed_after_what_was_said_before() -> None:
     them, all_of_them = beginning(), {(1,), (1, 2), (1, 7), (1, 2, 8), (1, 2, 9)}
-    new = of(them).draft((), 8)
+    new = of(them, opening=BEGINS).draft((), 8)
     assert set(paths_of(new)) == all_of_them and len(new) == new.looked_up == 5
-    of(them).learn(ANSWER)
-    draft = of(them).draft((), 8)
+    of(them, opening=BEGINS).learn(ANSWER)
+    draft = of(them, opening=BEGINS).draft((), 8)
     assert draft.tokens[: len(ANSWER)] == ANSWER  # the likeliest come first
     assert set(paths_of(draft)) == all_of_them | {ANSWER[:end] for end in range(1, 6)}
     assert len(draft) == draft.looked_up == 8
-    assert found(of(them)) == ANSWER[1:]  # and only at first
+    assert found(of(them, opening=BEGINS)) == ANSWER[1:]  # and only at first
 
 
 def test_beginnings_are_as_long_as_the_answer_may_be_and_those_that_are_wanted() -> None:
-    assert set(paths_of(of(beginning()).draft((), 2))) == {(1,), (1, 2), (1, 7)}
-    other = replace(ASKING, order="reason first")
-    assert of(beginning(), opening=other).draft((), 8).tokens == ()
+    assert set(paths_of(of(beginning(), opening=BEGINS).draft((), 2))) == {(1,), (1, 2), (1, 7)}
+    assert of(beginning()).draft((), 8).tokens == ()
+    whole = replace(BEGINS, request=replace(BEGINS.request, whole=True))
+    assert set(paths_of(of(beginning(), opening=whole).draft((), 8))) > {
+        (1, 2, 8, END),
+        (1, 7, END),
+    }
     for them in (beginning(row_s=100.0), beginning(nodes=0)):  # no node pays, or is wanted
-        assert of(them).draft((), 8).tokens == ()
+        assert of(them, opening=BEGINS).draft((), 8).tokens == ()
+    endless = Lookups(1000, 8, None, lambda rows: 1.0, tokens_of=lambda text: range(99), end=())
+    assert len(of(endless, opening=BEGINS).draft((), 200)) == MAX_BEGINNINGS
 
 
 def test_a_budget_is_not_judged_by_the_beginnings_beside_it() -> None:
     them = beginning()
-    of(them).learn(ANSWER)
+    of(them, opening=BEGINS).learn(ANSWER)
     for _ in range(50):  # another beginning each time, all of them wrong
-        lookup = of(them)
+        lookup = of(them, opening=BEGINS)
         draft = lookup.draft((), 8)
         lookup.judged(draft, 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
-    gains = of(them)._said.by_itself._gains
+    gains = of(them, opening=BEGINS)._said.by_itself._gains
     assert gains[: len(ANSWER)] == pytest.approx([1.0] * len(ANSWER), abs=0.1)
     assert gains[len(ANSWER)] > 0.5  # as before it was tried
 
 
 # A robot's own lookup: from verified answers alone, and from those of the same target
 
-ROBOTS = replace(ASKING, instruction="find", draft_identity="toy")
+ROBOTS = replace(ASKING, request=CLAUSES.request("find", b""), draft_identity="toy")
 
 
 def looked_up(runner: DecodeRunner, *tokens: int) -> tuple[int, ...]:
@@ -295,7 +313,7 @@ def test_the_vocabulary_is_that_of_the_clouds_specification(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[int] = []
-    monkeypatch.setattr(runner_module, "Lookups", lambda *args: given.append(args[-1]))
+    monkeypatch.setattr(runner_module, "Lookups", lambda *args, **_: given.append(args[-1]))
     model: Any = ToyVlm(1)
     runner = DecodeRunner(model, spec_of(vocabulary=60))
     runner.remember(spec_of(vocabulary=61).to_bytes())

@@ -20,6 +20,7 @@ from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, DraftModel
 from edge_cloud_spec.models.session import Session
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.messages import Open
 
 PROPOSALS = (
@@ -111,7 +112,7 @@ def test_what_there_is_of_a_draft_can_be_sent_after_any_pass() -> None:
 
 
 VOCABULARY = END = 12  # no row has the end token: it is outside the vocabulary
-OPENING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
+OPENING = Open(1, CLAUSES.request("find the box", b""), GREEDY, "greedy", lookup=True)
 LOOKED_UP_SHAPES = (
     chain(1),
     chain(6),

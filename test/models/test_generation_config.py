@@ -30,7 +30,8 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.lab.bench.reference import generate
 from edge_cloud_spec.models.checkpoint import checkpoint_files
 from edge_cloud_spec.models.passes.target_rows import target_rows
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, logits_processors
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
+from edge_cloud_spec.nav.answer import CLAUSES
 
 TOKENS = 10
 ids = st.lists(st.integers(0, 300), min_size=1, max_size=60)
@@ -82,17 +83,17 @@ def test_answers_by_drafts_are_those_of_generate_under_a_generation_config(
     fields: dict[str, Any], policy: SamplingPolicy, right: int, tree: bool
 ) -> None:
     model = helper.vlm()
-    spec = replace(model.spec("Guide.", TOKENS), logits=LogitsProcessing(**fields))
+    spec = replace(model.spec(TOKENS), logits=LogitsProcessing(**fields))
     spec = PromptSpec.from_bytes(spec.to_bytes())  # as a robot has it
-    prompt = model.prompt(Request("find the silver bottle", helper.jpeg(1)), spec)
+    prompt = model.prompt(CLAUSES.request("find the silver bottle", helper.jpeg(1)), spec)
     own = generate(helper.reference("qwen3_vl"), prompt, spec, policy, **fields)
     assert verified(spec, prompt, policy, own, right, tree) == own
 
 
 def test_a_forgotten_penalty_is_found_out() -> None:
     model, greedy = helper.vlm(), SamplingPolicy()
-    spec = model.spec("Guide.", TOKENS)
-    prompt = model.prompt(Request("find the silver bottle", helper.jpeg(1)), spec)
+    spec = model.spec(TOKENS)
+    prompt = model.prompt(CLAUSES.request("find the silver bottle", helper.jpeg(1)), spec)
     own = generate(helper.reference("qwen3_vl"), prompt, spec, greedy, repetition_penalty=1.8)
     assert verified(spec, prompt, greedy, own, 2, False) != own
 

@@ -45,7 +45,6 @@ from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import ALL_ROWS
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.share import rules_text
 
 F16 = 0.004  # of the range of a row's logits: what sixteen bits, in weights and products, change
 FAMILIES = {
@@ -409,7 +408,7 @@ def test_killed_in_a_decode_over_grpc_the_answer_is_the_targets_own(
     other: LlamaDrafter, preset: str
 ) -> None:
     target = load(EMBEDDED / "target", threads=1)
-    spec = target.spec(rules_text(), 48)
+    spec = target.spec(48)
     with (
         Cloud(Worker(load(EMBEDDED / "target", threads=1), spec)) as cloud,
         GrpcRobot(cloud.address, other, spec) as robot,

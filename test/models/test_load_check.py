@@ -22,8 +22,9 @@ from edge_cloud_spec.models import checkpoint
 from edge_cloud_spec.models import load as loading
 from edge_cloud_spec.models.load import identity, load
 from edge_cloud_spec.models.passes import layer
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, logits_processors
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import CLAUSES
 
 Edit = Callable[[Path], None]
 
@@ -130,8 +131,8 @@ def directory(tmp_path: Path) -> Callable[[str], Path]:
 
 def answer(model: Vlm, jpeg: bytes) -> tuple[tuple[int, ...], Prompt, PromptSpec]:
     """Our greedy answer, to which prompt of which specification."""
-    spec = model.spec("Guide.", 8)
-    prompt = model.prompt(Request("find the silver bottle", jpeg), spec)
+    spec = model.spec(8)
+    prompt = model.prompt(CLAUSES.request("find the silver bottle", jpeg), spec)
     session, processors = model.open(prompt), logits_processors(spec, prompt, None)
     while session.length < 8 and not {*session.tokens} & {*spec.end_ids}:
         row = session.logits_after(-1)
@@ -253,7 +254,7 @@ def test_pictures_that_transformers_cannot_make_or_read_are_refused_with_their_r
 TEMPLATES = {
     "refuses a system text": (
         "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}",
-        "No system role.*empty file as --system-text",
+        "No system role.*dialect without system_text",
     ),
     "wants texts": (
         "{% for m in messages %}{{ m.role + m.content }}{% endfor %}",
@@ -281,15 +282,17 @@ def test_serve_ends_at_a_template_that_makes_no_prompt(
         worker_of(*options)
 
 
-def test_a_template_that_refuses_a_system_text_serves_with_an_empty_one(
-    directory: Callable[[str], Path], tmp_path: Path
+def test_a_template_that_refuses_a_system_text_serves_a_dialect_without_one(
+    directory: Callable[[str], Path],
 ) -> None:
     model_directory = directory("qwen3_vl")
-    template, empty = model_directory / "chat_template.jinja", tmp_path / "empty"
+    template = model_directory / "chat_template.jinja"
     template.write_text(TEMPLATES["refuses a system text"][0] + template.read_text())
-    empty.touch()
     options = ("--target", str(model_directory), "--device", "cpu", "--no-check")
-    assert not worker_of(*options, "--system-text", str(empty))._models.spec.system_text
+    for dialect, imposed in (("navila", ""), ("any", None)):
+        models = worker_of(*options, "--dialect", dialect)._models
+        assert models.spec.system_text == imposed
+        assert models.speaker.prompt(models.spec.request("hello"), models.spec).common
 
 
 def test_of_named_templates_the_default_is_taken(directory: Callable[[str], Path]) -> None:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Abort, Inbox
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
@@ -41,13 +42,13 @@ from edge_cloud_spec.models.openai_drafter import (
     ContinuedSession,
 )
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE
-from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
 
 DRAFTER = str(EMBEDDED / "drafter")
 COUNT = "one, two, three, four, five, six"
-REQUEST = Request("find the silver bottle", jpeg(1))
+REQUEST = ours().request("find the silver bottle", jpeg(1))
 NONCES = itertools.count(1)
 TOKENIZER = load(checkpoint()).tokenizer
 
@@ -91,7 +92,7 @@ def served_by(url: str, tokenizer: str = "", model: str = "a-model") -> Any:
 @pytest.fixture(scope="module")
 def there() -> Iterator[SimpleNamespace]:
     target, alone = (load(checkpoint(), threads=1) for _ in range(2))
-    spec = target.spec("You guide a robot.", 14)
+    spec = target.spec(14)
     own = {  # what the target says by itself
         temperature: own_tokens(alone, REQUEST, spec, SamplingPolicy(temperature, seed=5))
         for temperature in (0.0, 0.8)
@@ -231,7 +232,7 @@ def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleN
         assert peer.drafted <= 1 + outcome.stats.drafted - outcome.stats.accepted
     asked = [body for body in peer.asked if not is_probe(body)]
     assert all(body["max_tokens"] == AHEAD and body["temperature"] == 0 for body in asked)
-    assert asked[0]["messages"][0]["content"] == there.spec.system_text
+    assert asked[0]["messages"][0]["content"] == REQUEST.messages[0].text
     picture = asked[0]["messages"][1]["content"][0]["image_url"]["url"]
     assert picture.startswith("data:image/jpeg;base64,")
 
@@ -264,8 +265,8 @@ def test_decode_tells_what_the_server_did(
     there: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture, words = tmp_path / "picture.jpg", there.words
-    picture.write_bytes(REQUEST.jpeg)
-    given = ["decode", str(picture), REQUEST.instruction, "--cloud", there.address]
+    picture.write_bytes(jpeg(1))
+    given = ["decode", str(picture), "find the silver bottle", "--cloud", there.address]
     given += ["--preset", "dsd", "--tokenizer", str(checkpoint()), "--model", "a-model"]
     with Continuing(there.says) as peer:
         given += ["--drafter", f"openai:{peer.url}"]
@@ -502,7 +503,7 @@ def test_a_real_servers_tokens_are_those_of_the_same_model_in_torch(
     transformers_serve: str,
 ) -> None:
     served, ours = served_by(transformers_serve, DRAFTER, DRAFTER), load(DRAFTER, threads=1)
-    spec = ours.spec("", 32)
+    spec = ours.spec(32)
     for request in sample_requests(5, 4):
         prefill = served.prefill(served.prompt(request, spec))
         with pytest.raises(ValueError):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import io
 import shutil
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.history import MOST_KEPT, History, HistorySpec, Turn, history_digest
 from edge_cloud_spec.models import cache as cache_module
 from edge_cloud_spec.models.image import (
     MAX_PIXELS,
@@ -38,10 +38,21 @@ from edge_cloud_spec.models.image import (
 )
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, chat_of, either, render
+from edge_cloud_spec.models.prompt import Prompt, PromptSpec, chat_of, either, render
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import CLAUSES, Dialect
+from edge_cloud_spec.nav.history import MOST_KEPT, HistorySpec, Turn
 from edge_cloud_spec.replay.recording import check_picture
-from edge_cloud_spec.request import Picture
+from edge_cloud_spec.request import (
+    USER,
+    Message,
+    Part,
+    Picture,
+    Request,
+    digests,
+    messages_digest,
+    with_pictures,
+)
 
 
 def png(width: int, height: int, texts: int = 0) -> bytes:
@@ -52,44 +63,59 @@ def png(width: int, height: int, texts: int = 0) -> bytes:
     return file.getvalue()
 
 
-def spec_of(system: str = "You guide a robot.") -> PromptSpec:
-    return vlm().spec(system, 64)
+GUIDE = "You guide a robot."
+ASKS = replace(CLAUSES, system_text=GUIDE)
+
+
+def spec_of(system: str | None = None) -> PromptSpec:
+    return vlm().spec(64, system)
 
 
 def test_two_models_of_one_tokenizer_make_the_same_prompt() -> None:
     robot, cloud = vlm(seed=1, vocabulary=350), vlm()
-    sent = PromptSpec.from_bytes(cloud.spec("Guide.", 64).to_bytes())
-    request = Request("find the red chair", jpeg(3), "reason first")
+    sent = PromptSpec.from_bytes(cloud.spec(64, GUIDE).to_bytes())
+    request = ASKS.request("find the red chair", jpeg(3), "reason first")
     one, two = robot.prompt(request, sent), cloud.prompt(request, sent)
     assert one.digest == two.digest
     assert np.array_equal(one.input_ids, two.input_ids)
     text = cloud.tokenizer.decode(one.input_ids)
-    assert "Guide." in text and "find the red chair\nreason first" in text
+    assert GUIDE in text and "find the red chair\nreason first" in text
+
+
+SIZES = "96x96", "97x97"
 
 
 def test_the_digest_depends_on_all_that_the_models_see() -> None:
     first, second, third = turns(3)
-    chair = Request("find the red chair", jpeg(3))
+    asked = partial(ASKS.request, "find the red chair", jpeg(3), "action first")
+    chair = asked()
+    shown = chair.messages[-1].parts
+    small, other = (replace(ASKS, history=HistorySpec(8, size=size)) for size in SIZES)
     requests = [
         chair,
-        Request("find the red box", jpeg(3)),
-        Request("find the red chair", jpeg(4)),
-        Request("find the red chair", jpeg(3), "reason first"),
-        Request("find the red chair", jpeg(3, 224, 224)),
-        replace(chair, history=(first, second, third)),
-        replace(chair, history=(first, second, replace(third, answer="stop"))),
-        replace(chair, history=(first, Turn.of(jpeg(99, 140, 96), second.answer), third)),
-        replace(chair, history=(second, third)),
-        replace(chair, history=(second, first, third)),
+        CLAUSES.request("find the red box", jpeg(3)),
+        CLAUSES.request("find the red chair", jpeg(4)),
+        CLAUSES.request("find the red chair", jpeg(3), "reason first"),
+        CLAUSES.request("find the red chair", jpeg(3, 224, 224)),
+        asked((first, second, third)),
+        asked((first, second, replace(third, answer="stop"))),
+        asked((first, Turn.of(jpeg(99, 140, 96), second.answer), third)),
+        asked((second, third)),
+        asked((second, first, third)),
+        replace(ASKS, system_text="Another rule.").request("find the red chair", jpeg(3)),
+        CLAUSES.request("find the red chair", jpeg(3)),
+        small.request("find the red chair", jpeg(3)),
+        other.request("find the red chair", jpeg(3)),  # stretched to as many patches
+        Request((*chair.messages[:-1], Message(USER, shown[::-1]))),
+        Request((*chair.messages[:-1], Message(USER, shown[1:]))),
+        Request((*chair.messages[:-1], Message(USER, (shown[0], *shown)))),
     ]
-    spec = mission_spec("qwen3_vl")
-    digests = {vlm().prompt(request, spec).digest for request in requests}
-    digests.add(vlm().prompt(chair, replace(spec, system_text="Another rule.")).digest)
-    assert len(digests) == 1 + len(requests)
+    digests = {vlm().prompt(request, spec_of()).digest for request in requests}
+    assert len(digests) == len(requests) == len({request.digest for request in requests})
 
 
 def test_spec_survives_the_wire_and_garbage_is_refused() -> None:
-    spec = spec_of("Système, 系统")
+    spec = replace(spec_of("Système, 系统"), pictures=3)
     assert PromptSpec.from_bytes(spec.to_bytes()) == spec
     for garbage in (b"", b"{}", b"[1]", b"\xff\xfe", spec.to_bytes()[:-9]):
         with pytest.raises(UserError, match="same version"):
@@ -110,11 +136,13 @@ def test_spec_survives_the_wire_and_garbage_is_refused() -> None:
 )
 def test_an_unusable_instruction_says_what_to_do(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        vlm().prompt(Request(text, jpeg()), spec_of())
+        vlm().prompt(CLAUSES.request(text, jpeg()), spec_of())
 
 
 def test_an_instruction_in_another_language_is_still_a_prompt() -> None:
-    prompt = vlm().prompt(Request("найди серебряную бутылку 找到银色的瓶子", jpeg()), spec_of())
+    prompt = vlm().prompt(
+        CLAUSES.request("найди серебряную бутылку 找到银色的瓶子", jpeg()), spec_of()
+    )
     assert "银色" in vlm().tokenizer.decode(prompt.input_ids)
 
 
@@ -165,7 +193,7 @@ PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))  # a megabyte, 
 )
 def test_a_bad_frame_says_what_to_do(data: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        vlm().prompt(Request("find the chair", data), spec_of())
+        vlm().prompt(CLAUSES.request("find the chair", data), spec_of())
 
 
 @pytest.mark.parametrize("data", [png(8192, 8192), png(2048, 1025)])
@@ -268,7 +296,7 @@ def test_a_black_frame_is_decoded_and_recognized() -> None:
 
 def test_models_of_unlike_patches_are_refused() -> None:
     with pytest.raises(UserError, match="patch_size"):
-        vlm("qwen2_vl").prompt(Request("find it", jpeg()), spec_of())
+        vlm("qwen2_vl").prompt(CLAUSES.request("find it", jpeg()), spec_of())
 
 
 @given(
@@ -316,16 +344,20 @@ def test_a_checkpoint_without_a_chat_template_cannot_be_a_target(tmp_path: Path)
     copied = shutil.copytree(checkpoint(), tmp_path / "model")
     (copied / "chat_template.jinja").unlink()
     with pytest.raises(UserError, match=r"no chat template: add chat_template\.jinja"):
-        load(copied).spec("Guide.", 64)
+        load(copied).spec(64)
 
 
 def test_a_template_that_asks_whether_to_think_is_told_not_to() -> None:
-    model, request = vlm(), Request("find the red chair", jpeg(3))
+    model, request = vlm(), CLAUSES.request("find the red chair", jpeg(3))
     plain = spec_of()
     asks = "{% if enable_thinking is defined and not enable_thinking %}at once{% endif %}"
     asking = replace(plain, chat_template=plain.chat_template + asks)
     before, after = (model.prompt(request, spec).input_ids for spec in (plain, asking))
     assert model.tokenizer.decode(after) == model.tokenizer.decode(before) + "at once"
+
+
+def shown(seed: int, size: tuple[int, int] = (0, 0)) -> Picture:
+    return Picture.of(jpeg(seed, 112 + 28 * seed, 96), size)
 
 
 # The frames and answers of a mission, against transformers' own classes
@@ -342,17 +374,24 @@ def turns(count: int, first: int = 20) -> tuple[Turn, ...]:
     )
 
 
-@cache
-def mission_spec(family: str, frames: int = 8, choose: str = "conversation") -> PromptSpec:
-    history = HistorySpec(frames, choose)
+def spec_in(family: str) -> PromptSpec:
+    return vlm(family).spec(64, GUIDE)
+
+
+def mission_dialect(choose: str = "conversation") -> Dialect:
+    history = HistorySpec(8, choose)
     if choose == "spread":
         history = replace(history, text="Before: {frames}. ", size="96x96")
-    return replace(vlm(family).spec("You guide a robot.", 64), history=history)
+    return replace(ASKS, history=history)
+
+
+def asked_in(choose: str, turns: Sequence[Turn], newest: int = 0) -> Request:
+    dialect = mission_dialect(choose)
+    return dialect.request("find the silver bottle", jpeg(newest), turns=turns)
 
 
 def prompt_of(family: str, count: int, choose: str = "conversation", newest: int = 0) -> Prompt:
-    request = Request("find the silver bottle", jpeg(newest), history=turns(count))
-    return vlm(family).prompt(request, mission_spec(family, choose=choose))
+    return vlm(family).prompt(asked_in(choose, turns(count), newest), spec_in(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -377,19 +416,19 @@ def test_prompts_equal_those_of_the_checkpoints_own_processor(
     own = PROCESSORS[family]
     # Its part for videos wants torchvision, and is not used here.
     monkeypatch.setattr(own, "check_argument_for_proper_class", lambda *_: None)
-    directory, spec = checkpoint(family), mission_spec(family, choose=choose)
+    directory, spec = checkpoint(family), spec_in(family)
     processor = own(
         image_processor=Qwen2VLImageProcessorPil.from_pretrained(directory),
         tokenizer=AutoTokenizer.from_pretrained(directory),
         video_processor=None,
     )
-    request = Request("find the silver bottle", jpeg(0), history=turns(3))
+    request = asked_in(choose, turns(3))
     text = processor.apply_chat_template(
-        chat_of(request.by(spec), spec, either([])),
+        chat_of(request, spec, either([])),
         chat_template=spec.chat_template,
         add_generation_prompt=True,
     )
-    pictures = [Image.open(io.BytesIO(each.jpeg)) for each in request.pictures]
+    pictures = [Image.open(io.BytesIO(each.data)) for each in request.pictures]
     if choose == "spread":
         pictures = [picture.resize((96, 96), Image.Resampling.BICUBIC) for picture in pictures]
     theirs = processor(text=[text], images=pictures, return_tensors="np")
@@ -405,11 +444,11 @@ def test_prompts_equal_those_of_the_checkpoints_own_processor(
 @pytest.mark.parametrize("rows", [7, 1000])
 def test_a_conversation_reads_the_new_frame_only(family: str, rows: int) -> None:
     """What was verified of the answer is not read again either; the logits stay the same."""
-    model, spec = fresh(family), mission_spec(family)
+    model, spec = fresh(family), spec_in(family)
     history: tuple[Turn, ...] = ()
     known: list[int] = []
     for step in range(4):
-        request = Request("find the silver bottle", jpeg(step), history=history)
+        request = asked_in("conversation", history, step)
         prompt = model.prompt(request, spec)
         prefill = model.prefill(prompt)
         answer = ANSWERS[step]
@@ -425,7 +464,7 @@ def test_a_conversation_reads_the_new_frame_only(family: str, rows: int) -> None
         session.extend(tokens)
         session.forward(())
         session.close()
-        history = (*history, Turn.of(request.jpeg, answer))
+        history = (*history, Turn.of(jpeg(step), answer))
 
 
 def found_again(model: Vlm, prompt: Prompt) -> int:
@@ -466,24 +505,127 @@ def test_a_robot_with_many_missions_takes_no_place_of_another(other: str) -> Non
     assert (found_again(model, first) == len(prompt.input_ids)) == (other == "b")
 
 
-def test_no_history_is_the_prompt_of_one_frame_byte_for_byte() -> None:
-    model = vlm()
-    request = Request("find it", jpeg(0))
-    plain = model.spec("Guide.", 64)
-    assert b"history" not in plain.to_bytes()
-    talks = replace(plain, history=HistorySpec(8))
-    assert PromptSpec.from_bytes(talks.to_bytes()) == talks
-    assert model.prompt(request, plain).digest == model.prompt(request, talks).digest
-
-
 def test_an_answer_with_control_tokens_adds_none() -> None:
-    model, spec = vlm(), mission_spec("qwen3_vl")
     bad = "<|im_<|im_end|>end|><|image_pad|>stop"
-    request = Request("find it", jpeg(0), history=(Turn.of(jpeg(1), bad),))
-    clean = replace(request, history=(Turn.of(jpeg(1), "stop"),))
-    assert np.array_equal(
-        model.prompt(request, spec).input_ids, model.prompt(clean, spec).input_ids
+    one, two = (
+        vlm().prompt(asked_in("conversation", (Turn.of(jpeg(1), said),)), spec_of()).input_ids
+        for said in (bad, "stop")
     )
+    assert np.array_equal(one, two)
+
+
+def user(*parts: Part) -> Message:
+    return Message("user", parts)
+
+
+FORMS = {
+    "no picture": (user("Say ", "hello."),),
+    "three pictures between texts": (
+        user("First ", shown(1), "then", shown(2), " and ", shown(3, (96, 64)), "which?"),
+    ),
+    "pictures side by side": (user(shown(1), shown(2)),),
+    "several turns": (
+        user("Hello"),
+        Message("assistant", ("Good day",)),
+        user(shown(1), "What is this?"),
+        Message("assistant", ("A chair", ".")),
+        user("And now?"),
+    ),
+    "a system text of the robot's own": (
+        Message("system", ("Be brief.",)),
+        user("Hello", shown(4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_request_of_any_form_has_transformers_tokens_and_logits(family: str, form: str) -> None:
+    request, model, spec = Request(FORMS[form]), fresh(family), vlm(family).spec(64)
+    prompt = model.prompt(request, spec)
+    said = [
+        {"role": each.role, "content": [content_of(part) for part in each.parts]}
+        for each in request.messages
+    ]
+    ids = model.tokenizer.apply_chat_template(
+        said, chat_template=spec.chat_template, add_generation_prompt=True, tokenize=False
+    )
+    assert model.tokenizer.decode(prompt.input_ids[prompt.input_ids != model.image_id]) == (
+        ids.replace("<|image_pad|>", "")
+    )
+    assert len(prompt.images) == len(request.pictures)
+    assert difference(model.open(prompt).forward(TOKENS), family, prompt, TOKENS) < CLOSE
+
+
+def content_of(part: Part) -> dict[str, str]:
+    return {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "imposed", "advice"),
+    [
+        ((), None, "ends with a message of the user"),
+        ((user("a"), Message("assistant", ("b",))), None, "ends with a message of the user"),
+        ((user("a"), Message("tool", ("b",)), user("c")), None, "of system, user, assistant"),
+        ((user("a"), Message("system", ("b",)), user("c")), None, "the first one at most"),
+        ((user("a"), user("", "")), None, "is empty: leave it out"),
+        ((user("<|im_", "end|>"),), None, "'<|im_end|>', a control token"),
+        ((Message("system", ("<|im_end|>",)), user("a")), None, "a control token"),
+        (
+            (user("a"), Message("assistant", ("<|im_" * 9 + "end|>" * 9,)), user("b")),
+            None,
+            "a control token",
+        ),
+        ((user(*[shown(1)] * 66),), None, "at most 65 pictures, not 66"),
+        ((user(shown(1, (2**13, 2**13))),), None, "is stretched to 1 to"),
+        ((user(shown(1, (0, 9))),), None, "is stretched to 1 to"),
+        ((user("a" * 2**18, "b"),), None, "characters of text"),
+        ((user("a"), Message("assistant", ("b",))) * 200 + (user("c"),), None, "256 messages"),
+        ((user("a"),), GUIDE, "begin with its own system text ('You guide a robot.' ...)"),
+        ((Message("system", ("Be brief.",)), user("a")), GUIDE, "the same dialect"),
+        ((Message("system", ("Be brief.",)), user("a")), "", "of no system text"),
+    ],
+)
+def test_a_request_that_no_prompt_is_made_of_says_what_to_do(
+    messages: tuple[Message, ...], imposed: str | None, advice: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        vlm().prompt(Request(messages), spec_of(imposed))
+    assert advice in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_an_operator_imposes_is_taken_as_it_is() -> None:
+    """Its system text may hold what no robot may say."""
+    spec = spec_of("Write <|im_start|> first.")
+    assert "Write <|im_start|> first." in vlm().tokenizer.decode(
+        vlm().prompt(spec.request("a"), spec).input_ids
+    )
+    with pytest.raises(UserError, match="control token"):
+        vlm().prompt(spec.request("a"), spec_of())
+
+
+@given(st.sampled_from([None, "", GUIDE]), st.sampled_from([*FORMS.values()]), st.integers(0, 3))
+def test_no_word_of_a_robot_is_common_to_all(
+    imposed: str | None, form: tuple[Message, ...], count: int
+) -> None:
+    """What the first ids say is the operator's text and the template's; the control: an imposed
+    text is common."""
+    model, spec = vlm(), spec_of(imposed)
+    own = [each for each in form if each.role != "system"]
+    messages = (*spec.imposed, *own) if imposed is not None else form
+    prompt = model.prompt(Request(messages), spec)
+    common = model.tokenizer.decode(prompt.input_ids[: prompt.common])
+    assert common.replace(imposed or "", "").strip("\n") in (
+        "<|im_start|>",
+        "<|im_start|>user",
+        "<|im_start|>user\n<|vision_start|>",
+        *(
+            f"<|im_start|>system\n{end}<|im_end|>\n<|im_start|>user{more}"
+            for end in ("", "You are a helpful assistant.")
+            for more in ("", "\n<|vision_start|>")
+        ),
+    ), common
+    assert (GUIDE in common) == (imposed == GUIDE)
 
 
 def test_a_full_conversation_begins_anew_with_its_last_turn() -> None:
@@ -518,29 +660,14 @@ def test_last_and_uniform_choose_among_all_that_is_kept() -> None:
     assert HistorySpec().kept(turns(2)) == ()
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        (b'"frames": 2', b'"frames": -1'),
-        (b'"frames": 2', b'"frames": 1000'),
-        (b'"conversation"', b'"first"'),
-    ],
-)
-def test_an_impossible_history_is_refused_with_its_reason(said: bytes, told: bytes) -> None:
-    spec = replace(mission_spec("qwen3_vl"), history=HistorySpec(2)).to_bytes()
-    with pytest.raises(UserError, match=r"history.*same version"):
-        PromptSpec.from_bytes(spec.replace(said, told))
-
-
-def test_the_digest_of_turns_is_a_chain() -> None:
-    named = turns(3)
-    assert history_digest([]) == b""
-    assert len({history_digest(named[:size]) for size in range(4)}) == 4
-    assert history_digest([replace(named[0], answer="stop;")]) != history_digest(named[:1])
-    whole, known = History.named(named), history_digest(named[:2])
-    shorter = History.after_last(named, known)
-    assert shorter.digest == whole.digest == history_digest(named)
-    assert (len(shorter.turns), len(whole.turns)) == (0, 3)
-    assert not any(turn.jpeg for turn in whole.turns)
-    assert History.after_last(named, history_digest(named[:1])) == whole  # it has another
-    assert History.after_last((), b"") == History()
+def test_the_name_of_messages_is_a_chain_that_names_them_however_they_are_cut() -> None:
+    request = asked_in("conversation", turns(3))
+    names = list(digests(request.messages))
+    assert len({b"", *names}) == 1 + len(request.messages)
+    for count, name in enumerate(names, start=1):
+        assert messages_digest(request.messages[:count]) == name
+        assert messages_digest(request.messages[count:], name) == request.digest
+    bare = with_pictures(request.messages, lambda picture: replace(picture, data=b""))
+    assert messages_digest(bare) == request.digest
+    unlike = [("ab",), ("a", "b"), ("b", "a"), ("a", "text", "b"), (shown(1),), (shown(1, (9, 9)),)]
+    assert len({messages_digest([user(*parts)]) for parts in unlike}) == len(unlike)

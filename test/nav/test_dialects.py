@@ -31,9 +31,8 @@ FORWARD = Action("move", "forward", amount=0.5)
 
 def test_ours_in_the_file_reads_as_ours_in_the_code() -> None:
     assert dialect_names() == SHIPPED == tuple(sorted(fuzz.TRUTHS))
-    assert load_dialect("clauses") == CLAUSES and load_dialect("clauses").identity == ""
-    names = [load_dialect(name).identity for name in WHOLE]
-    assert [name.split(" ")[0] for name in names] == list(WHOLE) and len(set(names)) == 3
+    assert load_dialect("clauses") == CLAUSES
+    assert len({load_dialect(name) for name in WHOLE}) == 3
 
 
 def test_whoever_reads_otherwise_is_named_otherwise(tmp_path: Path) -> None:
@@ -42,8 +41,7 @@ def test_whoever_reads_otherwise_is_named_otherwise(tmp_path: Path) -> None:
     other = made(
         tmp_path, THINKING.replace("walk {amount} m/s", "go {amount} m/s").replace("I walk", "I go")
     )
-    assert one == asked and one.identity == asked.identity, "how it is asked travels by itself"
-    assert one != other and one.identity != other.identity
+    assert one == asked != other, "how it is asked travels by itself"
 
 
 FIELDS: dict[str, Any] = {
@@ -272,13 +270,13 @@ def test_a_thought_is_never_an_action(text: str, tmp_path: Path) -> None:
         assert dialect.action_of(said, ended=True) == Action("stop")
     with pytest.raises(NotAnAction):
         dialect.read(f"x</think>y</think>{own};", ended=True)
-    assert not dialect.answers, "no draft begins with a thought"
+    assert not dialect.candidates, "no draft begins with a thought"
 
 
 def test_every_answer_of_the_table_is_one_that_an_answer_begins_with() -> None:
     for name in SHIPPED:
         dialect = load_dialect(name)
-        meant = {str(dialect.action_of(text, ended=True)) for text in dialect.answers}
+        meant = {str(dialect.action_of(text, ended=True)) for text in dialect.candidates}
         sizes = [meaning for _, meaning in dialect.actions if "{amount}" not in meaning]
         assert "None" not in meant and {str(parse_action(size)) for size in sizes} <= meant
 

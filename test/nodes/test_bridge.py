@@ -29,6 +29,7 @@ from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import route
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nodes import bridge_messages, cloud_bridge
 from edge_cloud_spec.nodes.bridge_messages import MOVED, from_topic, to_draft, to_request, to_topic
 from edge_cloud_spec.nodes.runtime.qos import RELIABLE
@@ -80,7 +81,7 @@ class Recorder(ScriptedCloud):
 def message_of(request: int, number: int, last: int) -> ClientMessage:
     base = PrefixDigest(number, request)
     if number == 0:
-        return Open(request, "find", b"", "action first", GREEDY, "greedy")
+        return Open(request, CLAUSES.request("find", b""), GREEDY, "greedy")
     if number == last:
         return Close(request)
     if number % 3:

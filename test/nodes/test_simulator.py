@@ -30,7 +30,7 @@ from edge_cloud_spec.lab.sim.room import Room, make_room
 from edge_cloud_spec.lab.simulator.simulator import FIRST, NO_TRANSFORMS
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS
+from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
 
 pytest.importorskip("mujoco")

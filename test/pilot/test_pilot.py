@@ -16,11 +16,11 @@ from helpers.scripted_runner import ScriptedRunner
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import TRACEBACKS, UserError
-from edge_cloud_spec.history import HistorySpec, picture_digest
 from edge_cloud_spec.instruction import check_instruction
 from edge_cloud_spec.models.byte_drafter import ByteDrafter, byte_spec
 from edge_cloud_spec.nav.answer import CLAUSES, Dialect
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Words
+from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
@@ -48,6 +48,11 @@ def explaining(explain: str) -> PilotSettings:
     return replace(STOPS, loop=LoopSettings(explain))
 
 
+def remembering(settings: PilotSettings, frames: int) -> PilotSettings:
+    dialect = replace(settings.loop.dialect, history=HistorySpec(frames))
+    return replace(settings, loop=replace(settings.loop, dialect=dialect))
+
+
 class Flight:
     """A pilot with a scripted runner, what it has published, and the presets of its decodes."""
 
@@ -58,9 +63,8 @@ class Flight:
         self.failing: tuple[type, ...] = ()  # what cannot be published
         tokens = vlm().tokenizer(text, add_special_tokens=False)["input_ids"]
         self.runner = ScriptedRunner(vlm(), tuple(tokens))
-        self.runner.history = HistorySpec(frames)
         self.pilot = Pilot(
-            settings,
+            remembering(settings, frames),
             lambda decide, on_receive: pytest.fail("scripted runners need no transport"),
             self.publish,
             is_link_lost=lambda: self.lost,
@@ -163,7 +167,8 @@ def test_bytes_that_never_became_a_letter_are_told_at_the_end(reason: str, rest:
 
 def answers(flight: Flight) -> list[str]:
     """The answers in the prompt of the last decision."""
-    return [turn.answer for turn in flight.runner.requests[-1].history]
+    messages = flight.runner.requests[-1].messages
+    return [message.text for message in messages if message.role == "assistant"]
 
 
 def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> None:
@@ -171,10 +176,8 @@ def test_each_prompt_holds_the_frames_and_answers_of_its_mission_before() -> Non
     held = []
     for _ in range(4):
         decided = flight.decided()
-        held.append([turn.jpeg for turn in decided.history])
-        assert [turn.image_digest for turn in decided.history] == [
-            picture_digest(b"picture") for _ in held[-1]
-        ]
+        held.append(decided.history)
+        assert all(turn.picture.data == b"picture" for turn in decided.history)
     assert [len(each) for each in held] == [0, 1, 2, 1]
     assert answers(flight) == [SEARCH]
 
@@ -186,7 +189,7 @@ def test_another_mission_begins_anew(change: str) -> None:
         flight.decided()
     assert answers(flight) == [SEARCH]
     if change == "history":
-        flight.runner.history = HistorySpec(4)
+        flight.pilot.settings = remembering(STOPS, 0)
     else:
         flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
     flight.decided()
@@ -287,7 +290,7 @@ def test_a_preset_that_a_drafter_of_chains_cannot_follow_is_refused_before_it_de
     preset: str,
 ) -> None:
     """Whatever the drafter is by its path: the settings say it, or the decode works in chains."""
-    runner, wanted = DecodeRunner(ByteDrafter(), byte_spec("rules", 64, "")), load_preset(preset)
+    runner, wanted = DecodeRunner(ByteDrafter(), byte_spec(64, "")), load_preset(preset)
     try:
         fitted = runner.fitted(wanted)
     except UserError as error:

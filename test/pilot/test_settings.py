@@ -58,6 +58,24 @@ def test_every_decision_has_the_rules_own_temperature_and_a_seed_of_its_own() ->
     assert coupled[0].policy.seed != coupled[1].policy.seed
 
 
+@pytest.mark.parametrize(
+    ("dialect", "history", "shown_one"),
+    [("clauses", -1, False), ("uni_navid", -1, True), ("navila", -1, False), ("navila", 0, True)],
+)
+def test_a_model_of_several_pictures_that_is_shown_one_is_said(
+    dialect: str, history: int, shown_one: bool
+) -> None:
+    settings = DrafterSettings(dialect=dialect, history=history)
+    assert ("is shown one" in settings.caution) == shown_one
+
+
+def test_as_many_frames_are_remembered_as_the_dialect_has_or_as_is_chosen() -> None:
+    for dialect, history, frames in (("navila", -1, 7), ("navila", 3, 3), ("clauses", 8, 8)):
+        loaded = DrafterSettings(dialect=dialect, history=history).pilot.loop.dialect
+        assert loaded.history.frames == frames
+        assert loaded.history.choose == load_dialect(dialect).history.choose
+
+
 def test_no_other_grammar_or_dialect_is_taken_and_grammars_need_llguidance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.edge.verifier_memory import VerifierMemory
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
+from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.observe.decision import Decision
 from edge_cloud_spec.observe.run_log import RunLog
 from edge_cloud_spec.replay.difference import reasons
+from edge_cloud_spec.replay.recording import opening_of, parameters_of
+from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.frames import Head, client_frame
 from edge_cloud_spec.wire.messages import Open
 
-GREEDY = Open(1, "find it", b"a picture", "free", SamplingPolicy(), "greedy", draft_identity="d")
+ASKED = CLAUSES.request("find it", b"a picture")
+GREEDY = Open(1, ASKED, SamplingPolicy(), "greedy", draft_identity="d")
 SAMPLED = replace(GREEDY, rule="coupled", policy=SamplingPolicy(1.0, seed=3))
 DRAWN = replace(SAMPLED, rule="rejection")
 
@@ -30,8 +39,8 @@ def run(opening: Open, preset: str = "dsd", **run_info: str) -> tuple[RunLog, De
     ("was", "changes", "why"),
     [
         (GREEDY, {"rule": "coupled"}, "the rule is coupled, and was greedy"),
-        (GREEDY, {"instruction": "stop it"}, "the instruction is stop it, and was find it"),
-        (GREEDY, {"jpeg": b"another"}, "the picture is "),
+        (GREEDY, {"request": CLAUSES.request("find it", b"another")}, "the picture is "),
+        (GREEDY, {"request": CLAUSES.request("stop it", b"a picture")}, "the rest of the messages is "),
         (GREEDY, {"max_tokens": 9}, "the max_tokens is 9, and was 0"),
         (SAMPLED, {"policy": SamplingPolicy(1.0, seed=4)}, "the seed is 4, and was 3"),
         (SAMPLED, {"policy": SamplingPolicy(2.0, seed=3)}, "the temperature is 2.0, and was 1.0"),
@@ -51,6 +60,60 @@ def test_what_they_do_not_depend_on_is_no_reason(changes: dict[str, Any]) -> Non
     assert found.startswith("nothing that the bag knows of differs: ")
     newer = reasons(run(GREEDY, versions="torch 1"), run(GREEDY, versions="torch 2"))
     assert "but the software is torch 2, and was torch 1" in newer
+
+
+def test_a_bag_of_protocol_4_is_refused_in_a_sentence() -> None:
+    """Its Open: the protocol, an instruction, a picture, an order."""
+    said = b"\x08\x04\x1a\x07find it\x22\x02jp\x2a\x0caction first"
+    recorded = client_frame(Head("open"), said)
+    decision = Decision(3, "r", 0.0, opening=recorded)
+    with pytest.raises(UserError, match="decision 3 was recorded with protocol 4") as refused:
+        opening_of(decision)
+    assert "replay it with the edge_cloud_spec that made it" in str(refused.value)
+
+
+def asked_by(*openings: Open) -> RunLog:
+    """The log of decisions that ask so, in this order."""
+    log, header = RunLog(), SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
+    for number, opening in enumerate(openings):
+        payload = encode_client(opening)
+        log.on_message(
+            "decode_request",
+            SimpleNamespace(
+                kind=0,
+                request_id=f"r{number}",
+                payload=payload,
+                seed=0,
+                preset="dsd",
+                header=header,
+            ),
+            float(number),
+        )
+    return log
+
+
+def test_what_a_request_names_is_known_from_those_before_it() -> None:
+    """A conversation of three frames, of which each request sends what is new; a picture that is
+    asked about again is not sent twice."""
+    memory, openings = VerifierMemory(), list[Open]()
+    turns = [Turn.of(bytes([n]), f"action: {n};") for n in range(3)]
+    wholes = [
+        replace(CLAUSES.request("find it", bytes([n]), ORDERS[1], turns[:n]), continues=True)
+        for n in (0, 1, 2, 2)
+    ]
+    for whole in wholes:
+        said, after = memory.shortened(whole)
+        memory.add(whole)
+        openings.append(replace(GREEDY, request=said, after=after))
+    decisions = [*asked_by(*openings).decisions.values()]
+    for decision, whole in zip(decisions, wholes, strict=True):
+        assert messages_digest(decision.messages) == whole.digest
+    assert [decision.remembered for decision in decisions] == [0, 1, 2, 2]
+    assert [len(opening.request.messages) for opening in openings] == [1, 2, 2, 1]
+    for decision, opening in zip(decisions, openings, strict=True):
+        assert parameters_of(decision, opening)["order"] == ORDERS[1]
+    cut_off = asked_by(*openings[1:]).decisions["r0"]  # recording began in the midst
+    assert cut_off.remembered == 0 and "order" not in parameters_of(cut_off, openings[1])
 
 
 def test_the_models_of_the_run_and_the_preset_are_named() -> None:

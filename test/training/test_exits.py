@@ -45,7 +45,7 @@ def decided(folder: Path) -> Path:
 def test_training_lowers_the_loss_of_a_frozen_target(tmp_path: Path) -> None:
     model = load(decided(tmp_path / "target"), threads=1)
     before = model.open(helper.prompt_of(model)).forward((1, 2, 3))
-    layers, spec = (1, 2), model.spec("You guide a robot.", 12)
+    layers, spec = (1, 2), model.spec(12)
     requests = picture_requests(*material(tmp_path), 1)
     rows = collect(model, spec, layers, requests, 12, 1)
     assert rows.hidden.shape[1:] == (2, HIDDEN)

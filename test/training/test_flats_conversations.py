@@ -115,7 +115,7 @@ def test_a_tuned_pair_loads_and_a_second_run_goes_on(
         model = load(tmp_path / name, threads=1)
         pattern = instruction_pattern(tmp_path / name)
         assert pattern is not None and pattern.fullmatch("go through the second door on the left")
-        (ids,) = greedy_answers(model, [sample_requests(0, 1)[0]], model.spec("", 8))
+        (ids,) = greedy_answers(model, [sample_requests(0, 1)[0]], model.spec(8))
         assert ids
 
 

@@ -14,6 +14,7 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
+from edge_cloud_spec.request import DIGEST, Message, Picture, Request
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import (
@@ -64,12 +65,20 @@ policies = st.builds(
     u64,
     text,
 )
+digest16 = st.binary(min_size=DIGEST, max_size=DIGEST)
+pictures = st.builds(Picture, digest16, st.binary(max_size=60), st.tuples(u32, u32))
+sayings = st.builds(Message, text, st.lists(text | pictures, max_size=4).map(tuple))
+requests = st.builds(
+    Request,
+    st.lists(sayings, max_size=4).map(tuple),
+    st.lists(text, max_size=3).map(tuple),
+    st.booleans(),
+    st.booleans(),
+)
 opens = st.builds(
     Open,
     u64,
-    text,
-    st.binary(max_size=60),
-    text,
+    requests,
     policies,
     st.sampled_from(["greedy", "coupled", "rejection"]),
     payload=text,
@@ -88,6 +97,7 @@ opens = st.builds(
     preset=text,
     generation=st.none() | st.builds(Generation, st.booleans(), st.booleans()),
     lookup=st.booleans(),
+    after=st.just(b"") | digest16,
 )
 float32s = st.floats(0, 1, width=32)
 
@@ -145,7 +155,7 @@ clients = st.one_of(
     st.builds(RowRequest, digests),
 )
 servers = st.one_of(
-    st.builds(Opened, text, st.binary(max_size=50), digests),
+    st.builds(Opened, text, st.binary(max_size=50), digests, u32, u32, st.booleans()),
     st.builds(
         Verdict,
         digests,
@@ -262,6 +272,10 @@ def test_random_bytes_and_mutated_messages_are_a_named_error_or_a_message(
                 assert str(error)
 
 
+def opening(*parts: pb.Part) -> pb.Open:
+    return pb.Open(messages=[pb.Message(role="user", parts=parts)])
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
@@ -274,7 +288,16 @@ def test_random_bytes_and_mutated_messages_are_a_named_error_or_a_message(
             pb.Open(policy=pb.Policy(grammar="a" * 10**6)),
             "at most 4096 characters, not 1000000",
         ),
+        (pb.Open(after=b"12"), "named by 16 bytes"),
+        (opening(pb.Part(picture=pb.Picture(digest=b"12"))), "a picture is named by 16 bytes"),
+        (opening(pb.Part()), "of a later protocol; update the verifier"),
+        (opening(*[pb.Part(text="a")] * 257), "256 messages of 256 parts"),
+        (pb.Open(messages=[pb.Message(role="user")] * 257), "256 messages of 256 parts"),
+        (opening(pb.Part(text="a" * 2**18), pb.Part(text="b")), "262144 characters of text"),
+        (pb.Open(candidates=["a"] * 65), "64 candidates of 256 characters"),
+        (pb.Open(candidates=["a" * 257]), "64 candidates of 256 characters"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_message_that_is_not_whole_or_too_long_is_refused(
     body: pb.Draft | pb.Open, complaint: str

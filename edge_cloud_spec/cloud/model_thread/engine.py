@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from ...decoding.target_rows import TargetRows
 from ...errors import MemoryFull, UserError, is_out_of_memory
-from ...history import NO_TURNS
 from ...lookup import Lookups
 from ...models.openai_server import Unavailable
+from ...models.prompt import check_request
 from ...wire.codec import decode_client
 from ...wire.frames import kind_of
 from ...wire.messages import (
     PROTOCOL,
-    UNKNOWN_HISTORY,
+    UNKNOWN_MESSAGES,
     Close,
     Fault,
     Generate,
@@ -48,7 +48,7 @@ from ..session.events import (
 )
 from ..session.session import SessionStatus, SessionTrigger
 from ..session.validation import check_verified
-from .histories import Histories, UnknownHistory
+from .message_store import MessageStore, UnknownMessages
 from .model_runner import ModelRunner
 from .scheduler import Job, Scheduler
 from .sessions import HeldSession, NotArrived, RobotStream, Sessions, WorkerLimits
@@ -84,7 +84,7 @@ class Engine:
             ServerDrafting(lambda: scheduler.has_model_work) if models.drafter else None
         )
         self.waiting_for_memory: dict[HeldSession, None] = {}
-        self.histories = Histories(
+        self.messages = MessageStore(
             int(limits.history_mb * 2**20), limits.keep_s, credentials=limits.sessions
         )
         self._spec_bytes = models.spec.to_bytes()
@@ -220,22 +220,18 @@ class Engine:
         session = stream.session
         if session is not None:
             self._sessions.drop(session, message)
-            if self._models.spec.history.grows:
-                answers = self._models.answers(session.tokens)
-                self.histories.answered(session.opening, stream.credential, answers)
         stream.end()
 
     def _open(self, stream: RobotStream, opening: Open, waiting: tuple[bytes, float]) -> None:
         self._models.check(opening)
-        spec = self._models.spec
-        if spec.history.frames:
-            opening = self.histories.completed(opening, stream.credential)
-        else:
-            opening = replace(opening, history=NO_TURNS)
-        if self._models.decode_one(opening, stream.credential):
+        spec, credential = self._models.spec, stream.credential
+        request = self.messages.completed(opening.request, opening.after, credential)
+        check_request(request, spec)
+        if self._models.decode_one(request):
             stream.waiting.appendleft(waiting)  # others have their turns before the next picture
             return
-        prompt = self._models.prompt(opening, stream.credential)
+        opening = replace(opening, request=request, after=b"")
+        prompt = self._models.speaker.prompt(request, spec)
         base = base_digest(opening, prompt.digest, self._spec_digest)
         spec_bytes = b"" if opening.spec_digest == self._spec_digest else self._spec_bytes
         again = self._sessions.of(base, opening.key)
@@ -243,7 +239,7 @@ class Engine:
             text = "this very request is being decoded for its robot; start a decode of your own"
             stream.send(Fault("in_use", text))
             return
-        processors = self._models.processors(opening, prompt, stream.credential)
+        processors = self._models.processors(opening, prompt)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
@@ -252,7 +248,8 @@ class Engine:
         ):  # the robot lost the link
             again.pause()
             self._sessions.attach(stream, again)
-            stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified))
+            keeps = self.messages.keep(request, credential, self._clock())
+            stream.send(Opened(again.name, spec_bytes, base, PROTOCOL, verified, keeps))
             self._generate_as_opened(again, opening)
             return
         if again is not None:
@@ -262,10 +259,11 @@ class Engine:
             self._counters.answers.refused[reason] += 1
             stream.send(fault)
             return
-        target = self._models.open(opening, prompt, stream.credential)
+        target = self._models.open(opening, prompt)
+        keeps = self.messages.keep(request, credential, self._clock())
         name = secrets.token_hex(8)
         # The robot prefills at the same time.
-        stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified))
+        stream.send(Opened(name, spec_bytes, base, PROTOCOL, verified, keeps))
         session = HeldSession(
             name,
             opening,
@@ -276,16 +274,12 @@ class Engine:
             draft_tokens=self._limits.draft_tokens,
             counters=self._counters,
             processors=processors,
-            lookup=self._lookups.of(
-                stream.credential, opening, self._models.instruction_tokens(opening)
-            ),
+            lookup=self._lookups.of(credential, opening),
             server_drafting=self._server_drafting,
         )
         session.target, session.opened = target, self._clock()
         session.arrived = session.opened
         self._sessions.attach(stream, session)
-        if spec.history.frames:
-            self.histories.keep(opening, stream.credential, session.opened)
         self._queue_prefill(session)
         self._generate_as_opened(session, opening)
 
@@ -404,8 +398,8 @@ def fault_of(error: Exception) -> Fault:
         log.error("the device has no memory for a request", exc_info=error)
         text = "the verifier's device has no memory for this request; try again later"
         return Fault("overloaded", text, RETRY_S)
-    if isinstance(error, UnknownHistory):
-        return Fault(UNKNOWN_HISTORY, str(error))
+    if isinstance(error, UnknownMessages):
+        return Fault(UNKNOWN_MESSAGES, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
         return Fault("bad_request", text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")

@@ -15,8 +15,8 @@ from ...decoding.target_rows import TargetRows
 from ...errors import UserError
 from ...models.draft_model import DraftModel
 from ...models.kv_memory import KvMemory
-from ...models.prompt import Prompt, PromptSpec, Request, instruction_tokens, logits_processors
-from ...nav.answer import CLAUSES_FORM, Dialect
+from ...models.prompt import Prompt, PromptSpec, logits_processors, text_tokens
+from ...request import Request
 from ...wire.messages import Open
 from ..session.events import Predicted
 from ..session.validation import check_opening
@@ -49,20 +49,18 @@ class ModelRunner(ABC):
         self,
         speaker: Processor | ByteDrafter,
         spec: PromptSpec,
-        dialect: Dialect,
         kv_bytes: int = 1,
     ) -> None:
-        """speaker: makes the target's prompts and tokens. dialect: of the target's answers.
+        """speaker: makes the target's prompts and tokens.
 
         kv_bytes: the limit of keys and values in its models.
         """
-        self.speaker, self.spec, self._dialect = speaker, spec, dialect
+        self.speaker, self.spec = speaker, spec
         self.memory = KvMemory(kv_bytes)
 
     @abstractmethod
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
-        """Start the target's state for a session; ``credential`` names the robot's. UserError:
-        unavailable."""
+    def open(self, opening: Open, prompt: Prompt) -> TargetSession:
+        """Start the target's state for a session. UserError: unavailable."""
 
     @abstractmethod
     def forward(
@@ -81,39 +79,19 @@ class ModelRunner(ABC):
         """Raise UserError if the target cannot serve this request."""
         check_opening(opening, self.speaker.tokenizer_digest)
 
-    def decode_one(self, opening: Open, credential: str) -> bool:
-        """Decode the next picture of a request; True: there are more that ``prompt`` would have to
+    def decode_one(self, request: Request) -> bool:
+        """Decode the next picture of a request; True: there are more that its prompt would have to
         decode."""
         decode = getattr(self.speaker, "decode_one", None)  # others decode none
-        return bool(decode and decode(request_of(opening, credential), self.spec))
+        return bool(decode and decode(request, self.spec))
 
-    def prompt(self, opening: Open, credential: str = "") -> Prompt:
-        """The target's prompt for a request."""
-        return self.speaker.prompt(request_of(opening, credential), self.spec)
-
-    def processors(self, opening: Open, prompt: Prompt, credential: str) -> LogitsProcessors | None:
+    def processors(self, opening: Open, prompt: Prompt) -> LogitsProcessors | None:
         """What changes the target's logits, None if nothing does; UserError: no such grammar."""
-        grammar = _grammar(self.speaker, opening, self.spec, credential)
-        return logits_processors(self.spec, prompt, grammar)
+        return logits_processors(self.spec, prompt, _grammar(self.speaker, opening, self.spec))
 
-    def instruction_tokens(self, opening: Open) -> tuple[int, ...]:
-        """The instruction in the target's tokens."""
-        return instruction_tokens(self.speaker, opening.instruction)
-
-    def answers(self, tokens: Sequence[int]) -> set[str]:
-        """The texts by which a robot may remember this answer: the whole, or up to its action."""
-        whole = self.speaker.tokenizer.decode(tokens, skip_special_tokens=True)
-        return {whole, self._dialect.decided(whole)}
-
-    def actions(self) -> list[tuple[int, ...]]:
-        """The tokens of each action in the dialect, as an answer begins with them.
-
-        In a dialect other than clauses, the end token follows.
-        """
-        end = () if self._dialect.form == CLAUSES_FORM else self.spec.end_ids[:1]
-        written = [instruction_tokens(self.speaker, words) for words in self._dialect.answers]
-        known = self.spec.vocabulary
-        return [(*each, *end) for each in written if each and max(each) < known]
+    def text_tokens(self, text: str) -> tuple[int, ...]:
+        """A text in the target's tokens; empty for a target that scores nothing in advance."""
+        return text_tokens(self.speaker, text)
 
 
 class CachedTarget(TargetSession):
@@ -191,18 +169,17 @@ class LocalModels(ModelRunner):
         spec: PromptSpec,
         drafter: Vlm | None,
         exits: Exits | None,
-        dialect: Dialect,
         kv_bytes: int = 0,
     ) -> None:
         """kv_bytes: the limit of keys and values; 0: the device's default."""
-        super().__init__(target, spec, dialect, kv_bytes or target.default_kv_bytes)
+        super().__init__(target, spec, kv_bytes or target.default_kv_bytes)
         self.target, self.drafter, self._exits = target, drafter, exits
         for model in (target, drafter):
             if model is not None:
                 model.crop(spec.vocabulary)
                 model.use_memory(self.memory)
 
-    def open(self, opening: Open, prompt: Prompt, credential: str) -> TargetSession:
+    def open(self, opening: Open, prompt: Prompt) -> TargetSession:
         return CachedTarget(self.target, prompt, opening.verified)
 
     def forward(
@@ -251,9 +228,8 @@ class LocalModels(ModelRunner):
             return super().propose(session, prefix, length)
         if session.drafter is None:
             opening = session.opening
-            request = request_of(opening, session.credential)
-            prompt = self.drafter.prompt(request, self.spec)
-            grammar = _grammar(self.drafter, opening, self.spec, session.credential)
+            prompt = self.drafter.prompt(opening.request, self.spec)
+            grammar = _grammar(self.drafter, opening, self.spec)
             proposal = ProposalConfig(opening.rule, opening.policy)
             session.drafter = DraftModel(
                 self.drafter.open(prompt),
@@ -269,19 +245,11 @@ def _cached(session: HeldSession) -> CachedTarget:
     return session.target
 
 
-def _grammar(
-    model: Processor | ByteDrafter, opening: Open, spec: PromptSpec, owner: str
-) -> Grammar | None:
+def _grammar(model: Processor | ByteDrafter, opening: Open, spec: PromptSpec) -> Grammar | None:
     text = opening.policy.grammar
-    return model.grammar(text, spec, owner) if text else None
+    return model.grammar(text, spec, opening.request.owner) if text else None
 
 
 def adjustments_of(session: HeldSession) -> AdjustmentAfter | None:
     """How the target's logits change after each node of the due draft."""
     return adjustment_after(session.processors, session.tokens, session.due.draft)
-
-
-def request_of(opening: Open, credential: str = "") -> Request:
-    """The request of an Open whose history is complete, from a robot with this credential."""
-    turns = opening.history.turns
-    return Request(opening.instruction, opening.jpeg, opening.order, turns, credential)

@@ -68,7 +68,7 @@ class WorkerLimits:
     )
     lookup_nodes: int = 16
     history_mb: float = bounded(
-        8.0, 0.0, inf, "MB of earlier frames and answers that are kept for each robot's credential"
+        8.0, 0.0, inf, "MB of messages and pictures that are kept for each robot's credential"
     )
 
 
@@ -166,7 +166,6 @@ class HeldSession(CloudSession):
     drafter: DraftModel | None = None
     stream: RobotStream | None = None
     client = ""  # the stream's client
-    credential = ""  # the same
     opened = 0.0  # s
     arrived = 0.0  # last message, or loss of the stream, s
     passes = 0  # since the last prefill
@@ -318,7 +317,7 @@ class Sessions:
             session.stream.session = None
             session.stream.end()
         session.stream, stream.session = stream, session
-        session.client, session.credential = stream.client, stream.credential
+        session.client = stream.client
         self._sessions[session.name] = session
 
     def leave(self, stream: RobotStream, now: float) -> None:

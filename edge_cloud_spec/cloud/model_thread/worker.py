@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from ...lookup import Lookups
 from ...models.prompt import PromptSpec
-from ...nav.answer import CLAUSES, Dialect
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
@@ -49,18 +48,16 @@ class Worker(threading.Thread):
         clock: Callable[[], float] = time.perf_counter,
         exits: Exits | None = None,
         instructions: re.Pattern[str] | None = None,
-        dialect: Dialect = CLAUSES,
     ) -> None:
         """target: the model, or the runner of all models. exits: the target's early exits.
-        instructions: the pattern that the target was trained on, if known. dialect: of its
-        answers."""
+        instructions: the pattern that the target was trained on, if known."""
         super().__init__(name="model", daemon=True)
         self.limits = limits or WorkerLimits()
         if isinstance(target, ModelRunner):
             self._models = target
         else:
             kv_bytes = int(self.limits.kv_mb * 2**20)
-            self._models = LocalModels(target, spec, drafter, exits, dialect, kv_bytes)
+            self._models = LocalModels(target, spec, drafter, exits, kv_bytes)
         self._clock = clock
         self.held = Sessions(self.limits)
         self.counters = Counters()
@@ -78,10 +75,11 @@ class Worker(threading.Thread):
                 instructions,
                 self._scheduler.estimator.seconds,
                 spec.vocabulary,
-                {"action first": self._models.actions()},
+                self._models.text_tokens,
+                spec.end_ids[:1],
             ),
         )
-        self.histories = self._engine.histories  # what robots have sent of their missions
+        self.messages = self._engine.messages  # what robots have sent
         self.kv_memory = self._models.memory  # its counters are for any thread
         # Streams with a new message or a lost robot, and sessions whose remote
         # target has answered; None: stop.

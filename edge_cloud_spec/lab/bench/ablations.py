@@ -32,9 +32,9 @@ from ...lookup import pattern_of
 from ...models import EMBEDDED
 from ...models.exits import ExitPrediction, Exits, shape_of
 from ...models.load import load
-from ...models.prompt import Request, instruction_tokens
+from ...models.prompt import text_tokens
 from ...models.vlm import Vlm
-from ...share import rules_text
+from ...request import Request
 from .command import Options, Row
 from .decodes import emitted_tokens, local_rounds
 from .models import crop_alike
@@ -94,7 +94,7 @@ def exit_rounds(
     target: Vlm, drafter: Vlm, exits: Exits, gamma: int, request: Request
 ) -> Iterator[ExitRound]:
     """All rounds of one answer, with chains of ``gamma`` tokens."""
-    spec = target.spec(rules_text(), MAX_TOKENS)
+    spec = target.spec(MAX_TOKENS)
     session, draft_session = (vlm.open(vlm.prompt(request, spec)) for vlm in (target, drafter))
     predictions: list[ExitPrediction] = []
     seconds = {True: 0.0, False: 0.0}
@@ -161,8 +161,8 @@ def lookup_row(
     """
     index, passes, lookup_s = SuffixIndex(SUFFIXES), 0, 0.0
     for request, answer in zip(requests, said, strict=True):
-        pattern = pattern_of(request.order, request.instruction, known)
-        words = instruction_tokens(target, request.instruction)
+        pattern, asked = pattern_of(request.text, known)
+        words = text_tokens(target, asked)
         done = 0
         while done < len(answer):
             begun = time.thread_time()

@@ -19,8 +19,9 @@ from ...decoding.target_rows import LogitRows
 from ...edge.runner import Outcome
 from ...models.draft_model import DraftModel
 from ...models.drafter import DraftSession
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
 from ...models.session import Session
+from ...request import Picture, Request, with_pictures
 from .requests import sample_requests
 
 T = TypeVar("T")
@@ -47,11 +48,15 @@ def in_turn(decodes: Mapping[str, Decode[T]], cases: Sequence[Case]) -> dict[str
     found: dict[str, list[T]] = {name: [] for name in decodes}
     for number, (request, policy) in enumerate(cases):
         for place, (name, decode) in enumerate(decodes.items()):
-            own = replace(request, jpeg=request.jpeg + bytes([place, not number]))
-            result = decode(own, policy)
+            result = decode(_padded(request, bytes([place, not number])), policy)
             if number:
                 found[name].append(result)
     return found
+
+
+def _padded(request: Request, behind: bytes) -> Request:
+    padded = with_pictures(request.messages, lambda p: Picture.of(p.data + behind, p.size))
+    return replace(request, messages=padded)
 
 
 def acceptance(done: Iterable[Outcome]) -> float | None:

@@ -15,25 +15,26 @@ from typing import Any
 
 from ...decoding.policy import SamplingPolicy
 from ...decoding.preset import Preset
+from ...dialects import ours
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
-from ...history import HistorySpec
 from ...models import EMBEDDED, VLLM
 from ...models.load import load
 from ...models.load_drafter import DraftModelSettings, load_drafter
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
 from ...models.vlm import Vlm
+from ...nav.history import HistorySpec
 from ...pilot.pilot import MissionMemory
 from ...presets import load_preset, preset_names
-from ...share import rules_text
+from ...request import Request
 from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .chi_square import compare
 from .command import Options, Row
-from .decodes import acceptance, sample_cases
+from .decodes import acceptance
 from .options import check_counts
 from .reference import generate, load_reference, sample
-from .requests import sample_requests
+from .requests import sample_questions, sample_requests
 
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
 SAMPLED_PROMPTS = 2
@@ -65,17 +66,17 @@ def run(args: argparse.Namespace) -> list[Row]:
         chosen = [preset for preset in chosen if preset.drafter != "cloud"]
     presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
     target = load(args.target, threads=1)
-    reference, spec = load_reference(args.target, target), target.spec(rules_text(), MAX_TOKENS)
+    reference, spec = load_reference(args.target, target), target.spec(MAX_TOKENS)
     try:
-        spec = replace(spec, history=HistorySpec(args.history))
+        history = HistorySpec(args.history)
     except ValueError as error:
         raise UserError(f"--history: {error}") from None
+    dialect = replace(ours(), history=history)
     rows: list[Row] = []
     in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
     drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
     options = verifier_options(args.target, in_cloud, args.engine)
-    options += ["--history", str(args.history)]
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, drafter, spec) as robot,
@@ -83,16 +84,16 @@ def run(args: argparse.Namespace) -> list[Row]:
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
             cases, own = list[tuple[Request, SamplingPolicy]](), list[tuple[int, ...]]()
             memory, first = MissionMemory(), 0
-            for number, (r, p) in enumerate(sample_cases(args.seed, args.prompts, temperature)):
-                first = first if number % MISSION else number
-                mission = (str(first), spec.history)
-                if spec.history.frames and number > first:
-                    begun, turns = cases[first][0], memory.turns(mission)
-                    r = replace(begun, jpeg=r.jpeg, history=turns)
+            asked = sample_questions(args.seed, args.prompts)
+            for number, question in enumerate(asked):
+                first = first if number % MISSION and history.frames else number
+                begun, turns = asked[first], memory.turns(str(first), history)
+                r = dialect.request(begun.instruction, question.jpeg, begun.order, turns)
+                p = SamplingPolicy(temperature, seed=args.seed + number)
                 cases.append((r, p))
                 own.append(generate(reference, target.prompt(r, spec), spec, p))
                 said = target.tokenizer.decode(own[-1], skip_special_tokens=True)
-                memory.add(mission, r.jpeg, said)
+                memory.add(str(first), history, question.jpeg, said)
             for preset in presets:
                 done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p in cases]
                 equal = [o.completed and o.tokens == t for o, t in zip(done, own, strict=True)]

@@ -11,22 +11,20 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from ...history import HistorySpec
 from ...models import FLATS
 from ...models.load import load
-from ...models.prompt import ORDERS, Request
 from ...models.vlm import Vlm
-from ...nav.answer import action_of
+from ...nav.answer import ORDERS, action_of
 from ...nav.events import Words
+from ...nav.history import HistorySpec
 from ...nav.pose import wrap
 from ...nav.settings import STOP_AND_GO, NavigatorSettings
 from ...presets import load_preset
-from ...share import rules_text
 from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
 from ..harness.virtual_time import Timeline
@@ -155,11 +153,11 @@ def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Say:
 def decoded(flat: Flat, preset: str, pair: Path, frames: int, order: str) -> Iterator[Say]:
     """Says what robot and verifier decode by a preset, which remember so many frames."""
     target, drafter = (_loaded(pair / name) for name in MODELS)
-    spec = replace(target.spec(rules_text(), MAX_TOKENS), history=HistorySpec(frames))
-    with remembering_robot(target, drafter, spec, preset) as decide:
+    spec = target.spec(MAX_TOKENS)
+    with remembering_robot(target, drafter, spec, preset, HistorySpec(frames)) as decide:
 
         def say(_: Sight, frame: Callable[[], bytes]) -> str:
-            text = decide("", Request(flat.room.instruction, frame(), order))[2]
+            text = decide("", flat.room.instruction, frame(), order)[2]
             return str(action_of(text) or "")
 
         yield say

@@ -9,21 +9,19 @@ Times of larger models are computed: a profile's time for a prompt of one frame,
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import UserError
-from ...history import NO_HISTORY, HistorySpec
 from ...models import FLATS
 from ...models.load import load
-from ...share import rules_text
+from ...nav.history import NO_HISTORY, HistorySpec
 from ..harness.cost_profiles import load_cost_profile
 from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
 from .command import Options, Row
 from .options import check_counts
-from .requests import sample_requests
+from .requests import sample_questions
 
 PROFILES = ("today-7b", "today-32b", "today-72b")
 
@@ -59,14 +57,15 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _row(args: argparse.Namespace, history: HistorySpec) -> Row:
     target, drafter = (load(str(args.pair / name), threads=1) for name in ("target", "drafter"))
-    spec = replace(target.spec(rules_text(), MAX_TOKENS), history=history)
+    spec = target.spec(MAX_TOKENS)
     figures = []
-    with remembering_robot(target, drafter, spec, args.preset) as decide:
+    with remembering_robot(target, drafter, spec, args.preset, history) as decide:
         for number in range(args.missions):
-            requests = sample_requests(args.seed + number, args.decisions)
-            for each in requests:
+            questions = sample_questions(args.seed + number, args.decisions)
+            asked = questions[0]
+            for each in questions:
                 before = [model.memory.prefix_rows for model in (target, drafter)]
-                request, outcome, _ = decide(str(number), replace(requests[0], jpeg=each.jpeg))
+                request, outcome, _ = decide(str(number), asked.instruction, each.jpeg, asked.order)
                 rows = len(target.prompt(request, spec).input_ids)
                 cloud, robot = (
                     rows - (model.memory.prefix_rows - known)

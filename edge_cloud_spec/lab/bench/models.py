@@ -33,11 +33,12 @@ from ...models import EMBEDDED
 from ...models.image import PictureLimits
 from ...models.llama import LlamaDrafter, LlamaSession, load_llama
 from ...models.load import DTYPES, load
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
 from ...models.session import ALL_ROWS, Session
 from ...models.vlm import Vlm
 from ...nav.answer import CLAUSES_FORM
 from ...presets import load_preset, preset_names
+from ...request import Request
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
 from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
@@ -47,7 +48,7 @@ from .decodes import in_turn, local_rounds
 from .formulas import promised
 from .options import finite
 from .passes import timed
-from .requests import sample_requests
+from .requests import sample_questions
 
 
 def promises(costs: Costs) -> dict[str, float]:
@@ -377,8 +378,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _spec(model: Drafter, args: argparse.Namespace) -> PromptSpec:
-    dialect = load_dialect(args.dialect)
-    return model.spec(dialect.system_text, args.max_tokens, dialect.user_text, dialect.identity)
+    return model.spec(args.max_tokens)
 
 
 def _row(measured: PairMeasures, costs: Costs) -> Row:
@@ -409,12 +409,15 @@ def _check(args: argparse.Namespace) -> None:
 
 def _requests(args: argparse.Namespace) -> list[Request]:
     """The requests: the bag's pictures, evenly chosen, or simulated views."""
+    dialect = load_dialect(args.dialect)
     if args.bag is None:
-        made = sample_requests(args.seed, args.frames)
-        return [Request(args.say or each.instruction, each.jpeg, each.order) for each in made]
+        made = sample_questions(args.seed, args.frames)
+        return [
+            dialect.request(args.say or each.instruction, each.jpeg, each.order) for each in made
+        ]
     from ...replay.recording import Choice, read_recording
 
     choice = Choice(args.camera, args.instruction, args.say, every=0.5)
     tasks = read_recording(args.bag, choice).tasks
     step = max(1, len(tasks) // args.frames)
-    return [Request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]
+    return [dialect.request(task.instruction, task.jpeg) for task in tasks[::step][: args.frames]]

@@ -17,9 +17,8 @@ from ...decoding.policy import SamplingPolicy
 from ...edge.runner import DecodeSettings
 from ...models import EMBEDDED
 from ...models.load import load
-from ...models.prompt import Request
 from ...presets import load_preset
-from ...share import rules_text
+from ...request import Request
 from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
 from .command import Options, Row
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per peer."""
     check_counts(args, "requests")
     ours, draft_model = load(args.target, threads=1), load(args.drafter, threads=1)
-    spec = ours.spec(rules_text(), MAX_TOKENS)
+    spec = ours.spec(MAX_TOKENS)
     model, assistant = (load_reference(each, ours) for each in (args.target, args.drafter))
     _prepare(assistant, model)
     options: dict[str, dict[str, Any]] = {

@@ -20,10 +20,9 @@ from ...edge.measures import Round
 from ...edge.runner import DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.prompt import Request
 from ...models.vlm import Vlm
 from ...presets import load_preset
-from ...share import rules_text
+from ...request import Request
 from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
 from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
@@ -151,7 +150,7 @@ def _embedded_answers(
 ) -> dict[str, list[Outcome]]:
     """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
-        drafter.spec(rules_text(), MAX_TOKENS),
+        drafter.spec(MAX_TOKENS),
         REPLY_TIMEOUT + profile.longest_outage_s,
     )
     with ExitStack() as stack:

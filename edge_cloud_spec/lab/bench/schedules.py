@@ -25,7 +25,7 @@ from ...errors import UserError
 from ...presets import load_preset, preset_names
 from ...wire.messages import COMPLETE, Close
 from ..harness.toy import spec_of
-from ..harness.virtual_decode import FAULTS, Conditions, Decode
+from ..harness.virtual_decode import FAULTS, Conditions, Decode, Form
 from ..harness.virtual_time import Hung
 from .command import Options, Row
 from .options import check_counts
@@ -40,6 +40,7 @@ BATCH = 250  # random schedules that a process takes at a time
 MAX_PRINTED = 20  # failed schedules
 
 MILD = Conditions(jitter=0.1, draft_pass=0.1)
+ONE_PICTURE = Form()
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Schedule:
     tiny: bool = True
     ahead: int = 0  # drafts beyond the one that is verified; 0: as many as the preset says
     conditions: Conditions = MILD
-    turns: int = 0  # of the mission before the decision
-    known: bool = False  # whether the first verifier has answered them
+    form: Form = ONE_PICTURE  # of the request
+    known: bool = False  # whether the first verifier keeps its turns but the last
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,8 @@ def random_schedule(presets: list[str], seed: int, number: int) -> Schedule:
         ),
     )
     schedule = with_hand_overs(schedule, random)
-    turns = random.choice((0, 1, 3))
-    return replace(schedule, turns=turns, known=turns > 0 and random.random() < 0.5)
+    form = Form(random.choice((0, 1, 3)), random.choice((0, 1, 1, 3)), random.random() < 0.5)
+    return replace(schedule, form=form, known=random.random() < 0.5)
 
 
 def with_hand_overs(schedule: Schedule, random: Random) -> Schedule:
@@ -249,7 +250,7 @@ def decode_of(schedule: Schedule) -> Decode:
         reply_timeout=TIMEOUT,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
-        turns=schedule.turns,
+        form=schedule.form,
         known=schedule.known,
     )
 

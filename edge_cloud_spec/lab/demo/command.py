@@ -15,7 +15,7 @@ from ...bringup.graph import LOCAL, GraphSettings, Value
 from ...bringup.running_graph import LaunchConfig, RunningGraph, free_address, launch_graph
 from ...decoding.policy import RULES, check_rule, temperature_of
 from ...errors import UserError
-from ...models.prompt import ORDERS
+from ...nav.answer import ORDERS
 from ...nav.status import NavigatorStatus
 from ...observe.console_view import ConsoleView
 from ...observe.observer import Observer

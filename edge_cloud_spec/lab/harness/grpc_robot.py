@@ -9,13 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...cloud.model_thread.worker import Worker
+from ...dialects import ours
 from ...edge.client import ClientSettings, VerifierClient
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ...errors import UserError
 from ...models import EMBEDDED
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
+from ...nav.history import HistorySpec
 from ...pilot.pilot import MissionMemory
 from ...presets import load_preset
+from ...request import Request
 from .server import InProcessServer
 
 if TYPE_CHECKING:
@@ -38,25 +41,29 @@ class GrpcRobot(ExitStack):
         return self.runner.run(request, settings, secrets.randbits(64), self.client.connect)
 
 
-Decide = Callable[[str, Request], tuple[Request, Outcome, str]]
-"""Decides on a frame of a mission, after the earlier ones; returns the request with its history,
-the outcome, and the answer."""
+Decide = Callable[[str, str, bytes, str], tuple[Request, Outcome, str]]
+"""Decides for the instruction of a mission, named first, on a frame, with the clauses in an order;
+returns the request, the outcome, and the answer."""
 
 
 @contextmanager
-def remembering_robot(target: Vlm, drafter: Vlm, spec: PromptSpec, preset: str) -> Iterator[Decide]:
-    """A context with the decisions of a robot and a verifier in this process, which remember as
-    ``spec`` says. UserError: a decision has failed."""
+def remembering_robot(
+    target: Vlm, drafter: Vlm, spec: PromptSpec, preset: str, history: HistorySpec
+) -> Iterator[Decide]:
+    """A context with the decisions of a robot, which remembers so much, and a verifier in this
+    process. UserError: a decision has failed."""
     settings, memory = DecodeSettings(load_preset(preset)), MissionMemory()
+    dialect = replace(ours(), history=history)
 
-    def decide(name: str, request: Request) -> tuple[Request, Outcome, str]:
-        mission = (name, spec.history)
-        request = replace(request, history=memory.turns(mission))
+    def decide(
+        mission: str, instruction: str, jpeg: bytes, order: str
+    ) -> tuple[Request, Outcome, str]:
+        request = dialect.request(instruction, jpeg, order, memory.turns(mission, history))
         outcome = robot.decode(request, settings)
         if not outcome.completed:
             raise UserError(f"a decision has failed: {outcome.text}")
         text = target.tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-        memory.add(mission, request.jpeg, text)
+        memory.add(mission, history, jpeg, text)
         return request, outcome, text
 
     with (

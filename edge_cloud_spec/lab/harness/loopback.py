@@ -20,7 +20,7 @@ from ...edge.decoder import EdgeDecoder
 from ...edge.events import Drafted, Emit, Event, PromptReady, Received, Send, Work
 from ...edge.runner import DecodeSettings, opening_of
 from ...models.draft_model import DraftModel
-from ...models.prompt import Request
+from ...nav.answer import CLAUSES
 from ...wire.codec import decode_client, decode_server, encode_client, encode_server
 from ...wire.messages import (
     ClientMessage,
@@ -39,7 +39,7 @@ SPEC = b"face to face"
 NO_LIMIT = 2**31  # tokens; no answer is that long
 VERIFY_S, QUEUE_S = 0.1, 0.01  # times that verdicts carry, in bytes that count
 
-REQUEST = Request("find", b"")
+REQUEST = CLAUSES.request("find", b"")
 
 Wire = Callable[[ClientMessage | ServerMessage], tuple[ClientMessage | ServerMessage, int]]
 

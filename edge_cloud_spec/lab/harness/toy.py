@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -16,7 +15,6 @@ from ...cloud.model_thread.worker import Worker
 from ...decoding.grammar import Allowed
 from ...decoding.policy import SamplingPolicy
 from ...decoding.processors import LogitsProcessors
-from ...history import history_digest
 from ...models.image import ImageSpec
 from ...models.prompt import PromptSpec
 from .scripted.model import FakeVlm, OnLayer, ScriptedSession, answer_alone
@@ -29,7 +27,7 @@ IMAGE = ImageSpec(784, 784, 14, 2, 2)
 
 def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
     """The prompt specification of a toy target."""
-    return PromptSpec("template", "rules", IMAGE, (END,), max_tokens, "toy", vocabulary)
+    return PromptSpec("template", IMAGE, (END,), max_tokens, "toy", vocabulary)
 
 
 @lru_cache(maxsize=100_000)
@@ -89,8 +87,7 @@ class ToyVlm(FakeVlm):
 
     def prompt(self, request: Any, spec: PromptSpec) -> Any:
         """A prompt with a digest only."""
-        whole = request.instruction.encode() + history_digest(request.under(spec).history)
-        return SimpleNamespace(digest=hashlib.blake2b(whole, digest_size=16).digest())
+        return SimpleNamespace(digest=request.digest)
 
     def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
         """A grammar (``Vlm.grammar``); any text is valid."""

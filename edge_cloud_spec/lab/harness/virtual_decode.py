@@ -20,9 +20,9 @@ from ...decoding.preset import Preset
 from ...edge.decoder import EdgeDecoder
 from ...edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
 from ...edge.runner import DecodeRunner, DecodeSettings, Outcome
-from ...history import History, HistorySpec, Turn
-from ...models.prompt import PromptSpec, Request
+from ...models.prompt import PromptSpec
 from ...presets import load_preset
+from ...request import ASSISTANT, SYSTEM, USER, Message, Part, Picture, Request
 from ...wire.codec import decode_server
 from ...wire.messages import ClientMessage, Close, Open, Verdict
 from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
@@ -163,8 +163,31 @@ class InjectedFaults(Impairments):
 
 
 MAX_STEPS = 20_000  # of the timeline, for one decode
-REQUEST = Request("find", b"jpeg")
 NONCE = 7
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a request: the user's messages before its last one, each with an answer; the
+    pictures of each, between texts; and whether the robot has a system text of its own."""
+
+    turns: int = 0
+    pictures: int = 1
+    system: bool = False
+
+    @property
+    def request(self) -> Request:
+        """The request, of which others may begin with the first messages."""
+        messages = [Message(SYSTEM, ("rules",))] if self.system else []
+        for turn in range(self.turns + 1):
+            shown = (Picture.of(bytes([turn, number])) for number in range(self.pictures))
+            parts: list[Part] = ["find"]
+            for number, picture in enumerate(shown):
+                parts += [picture, f"part {number}"]
+            messages += [Message(USER, tuple(parts)), Message(ASSISTANT, (f"answer {turn}",))]
+        return Request(tuple(messages[:-1]), continues=True)
+
+
 OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
 Tokens = tuple[int, ...]
 
@@ -190,23 +213,19 @@ class Decode:
         max_tokens: int = 0,
         spec: PromptSpec | None = None,
         faults: Mapping[int, str] | None = None,
-        turns: int = 0,
+        form: Form = Form(),
         known: bool = False,
     ) -> None:
         """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds.
 
-        turns: of the mission before this decision; the robot believes that the cloud has answered
-        them. known: whether the first verifier has.
+        form: of the request; the robot believes that the cloud keeps its turns but the last. known:
+        whether the first verifier does.
         """
         conditions = conditions or Conditions()
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
         self.spec = spec or spec_of()
-        self.request = REQUEST
-        if turns:
-            self.spec = replace(self.spec, history=HistorySpec(turns))
-            history = tuple(Turn.of(bytes([i]), f"answer {i}") for i in range(turns))
-            self.request = replace(REQUEST, history=history)
+        self.request = form.request
         self.emitted: list[int] = []
         self.sent: list[ClientMessage] = []
         self.verdicts_received = 0
@@ -232,14 +251,11 @@ class Decode:
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
         self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
-        if turns:
-            self._runner.answered(History.named(self.request.history[:-1]).digest)
-        if known:
-            before, last = History(self.request.history[:-1]), self.request.history[-1]
-            opening = Open(0, "", last.jpeg, "", policy, rule, history=before)
-            histories = first.worker.histories
-            histories.keep(opening, "", 0.0)
-            histories.answered(opening, "", [last.answer])
+        if form.turns:
+            before = replace(self.request, messages=self.request.messages[:-2])
+            self._runner.at_verifier.add(before)
+            if known:
+                first.worker.messages.keep(before, "", 0.0)
 
     @property
     def decoder(self) -> EdgeDecoder:
@@ -334,10 +350,8 @@ class _Runner(DecodeRunner):
         super().__init__(decode.draft_model, decode.spec, decode.timeline.clock)  # type: ignore[arg-type]
         self._decode = decode
 
-    def decoder_of(
-        self, opening: Open, settings: DecodeSettings, histories: tuple[History, ...] = ()
-    ) -> EdgeDecoder:
-        self.decoder = decoder = super().decoder_of(opening, settings, histories)
+    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
+        self.decoder = decoder = super().decoder_of(opening, settings)
         handle = decoder.handle
 
         def watched(event: Event, now: float) -> list[Effect]:

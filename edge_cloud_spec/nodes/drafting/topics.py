@@ -34,7 +34,7 @@ from ...nav.status import GoalStatus
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
-from ...wire.messages import ClientMessage, DraftMessage
+from ...wire.messages import ClientMessage, DraftMessage, Open
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
 from ..runtime.subscription_thread import SubscriptionThread
@@ -150,6 +150,7 @@ class TopicTransport:
     def __init__(self, topics: DrafterTopics, decide: Decide) -> None:
         self._topics, self._request = topics, decide.request
         self._stamp = Time(nanoseconds=decide.frame.stamp).to_msg()
+        self._instruction = decide.instruction
         self._preset = topics.settings.preset
         self._sequence = 0
 
@@ -160,6 +161,8 @@ class TopicTransport:
             out, publisher = self._topics.to_draft(message), self._topics.drafts
         else:
             out, publisher = to_request(message, self._preset), self._topics.requests
+            if isinstance(message, Open):
+                out.instruction = self._instruction
         out.header.stamp = self._stamp
         out.request_id = self._request
         out.sequence = self._sequence
@@ -204,34 +207,29 @@ def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
 
 SETTINGS = (
     *("preset", "rule", "temperature", "top_k", "top_p", "seed"),
-    *("grammar", "order", "explain", "max_tokens", "dialect"),
+    *("grammar", "order", "explain", "max_tokens", "dialect", "history"),
 )
 
 
 class RunInfo:
     """Publishes what the answers of a run depend on, on the latched topic ``run_info``.
 
-    JSON with both models' identities, the decoding's settings, the versions, and how many earlier
-    frames a prompt remembers.
+    JSON with both models' identities, the decoding's settings, and the versions.
     """
 
     def __init__(self, node: Node) -> None:
         self._publisher = node.create_publisher(String, "run_info", LATCHED)
         self._target = self._drafter = self._text = ""
-        self._history = -1  # not known yet
         self._lock = threading.Lock()  # the executor and the model's thread both update
 
-    def update(
-        self, settings: DrafterSettings, *, drafter: str = "", target: str = "", history: int = -1
-    ) -> None:
+    def update(self, settings: DrafterSettings, *, drafter: str = "", target: str = "") -> None:
         """Publish if something changed, once the draft model is known; what is not given stays as
         before."""
         with self._lock:
-            self._history = history if history >= 0 else self._history
             self._drafter, self._target = drafter or self._drafter, target or self._target
             chosen = {name: getattr(settings, name) for name in SETTINGS}
             models = {"target": self._target, "drafter": self._drafter, "versions": versions()}
-            text = json.dumps({**models, **chosen, "history": self._history})
+            text = json.dumps({**models, **chosen})
             if self._drafter and text != self._text:
                 self._text = text
                 self._publisher.publish(String(data=text))

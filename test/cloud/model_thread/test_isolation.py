@@ -17,34 +17,62 @@ from helpers.cloud.worker_robot import Robot, do_all
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.dialects import dialect_names, load_dialect
-from edge_cloud_spec.history import History, HistorySpec, Turn
 from edge_cloud_spec.models import processor as processor_module
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import ORDERS
 from edge_cloud_spec.models.token_grammar import GrammarCompiler, TokenGrammar
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import CLAUSES_FORM
+from edge_cloud_spec.nav.answer import CLAUSES, ORDERS
+from edge_cloud_spec.nav.history import Turn
+from edge_cloud_spec.request import Message, Part, Picture, Request
 from edge_cloud_spec.wire.messages import Close, Generation, Open, Opened, Verdict, key_of
 
 WORDS = ["find", "the", "red", "door", "box", "go", "left", "7", "-", ",", "secret"]
 
 
-def any_opening(rng: random.Random) -> Open:
-    """What a robot may ask: any words, pictures, order and grammar."""
+ANY = "any"
+
+
+def any_opening(rng: random.Random, dialect: str) -> Open:
+    """What a robot may ask: any words, pictures, order and grammar, in a dialect or in any form."""
     frames = rng.choices(range(6), k=rng.randint(1, 3))
     grammar = rng.choice(["", "start: /[a-z ;:]+/", "start: /[a-z ]+/"])
+    if dialect == ANY:
+        request = any_request(rng, frames)
+    else:
+        turns = [Turn.of(jpeg(each), "action: search;") for each in frames[1:]]
+        asking = load_dialect(dialect)
+        asking = replace(asking, history=replace(asking.history, frames=8))
+        request = asking.request(any_words(rng), jpeg(frames[0]), rng.choice(ORDERS), turns)
     return Open(
         1,
-        " ".join(rng.choices(WORDS, k=rng.randint(1, 12))),
-        jpeg(frames[0]),
-        rng.choice(ORDERS),
+        request,
         replace(GREEDY, grammar=grammar),
         "greedy",
         key=key_of(b"secret"),
         lookup=rng.random() < 0.5,
-        history=History(tuple(Turn.of(jpeg(each), "action: search;") for each in frames[1:])),
         generation=Generation(),
     )
+
+
+def any_words(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, 12)))
+
+
+def any_request(rng: random.Random, frames: list[int]) -> Request:
+    """Texts and pictures in any order, over turns or in one message, after a system text or none,
+    with candidates of the robot's own."""
+    messages = [Message("system", (any_words(rng),))] if rng.random() < 0.5 else []
+    parts: list[Part] = [any_words(rng)]
+    for frame in frames:
+        parts.insert(rng.randrange(len(parts) + 1), Picture.of(jpeg(frame)))
+        parts.append(any_words(rng))
+        if rng.random() < 0.3:
+            answer = Message("assistant", (any_words(rng),))
+            messages += [Message("user", tuple(parts)), answer]
+            parts = [any_words(rng)]
+    messages.append(Message("user", tuple(parts)))
+    candidates = tuple(any_words(rng) for _ in range(rng.randrange(4)))
+    return Request(tuple(messages), candidates, rng.random() < 0.5, rng.random() < 0.7)
 
 
 @contextmanager
@@ -71,11 +99,9 @@ def counted() -> Iterator[Counter[str]]:
 
 def work_of(dialect_name: str, asked: list[tuple[str, Open]]) -> Counter[str]:
     """What the last request costs a verifier that has heard the others of these credentials."""
-    target, dialect = load(checkpoint(), threads=1, check=False), load_dialect(dialect_name)
-    identity = "" if dialect.form == CLAUSES_FORM else dialect.identity
-    spec = target.spec("You guide a robot.", 4, dialect.user_text, identity)
-    spec = replace(spec, history=replace(dialect.history, frames=8))
-    worker = Worker(target, spec, clock=lambda: 0.0, dialect=dialect)
+    target = load(checkpoint(), threads=1, check=False)
+    imposed = None if dialect_name == ANY else load_dialect(dialect_name).system_text
+    worker = Worker(target, target.spec(4, imposed), clock=lambda: 0.0)
     for credential, opening in asked:
         before = worker.kv_memory.prefix_rows
         robot = Robot(worker)
@@ -91,14 +117,15 @@ def work_of(dialect_name: str, asked: list[tuple[str, Open]]) -> Counter[str]:
     return work
 
 
-@pytest.mark.parametrize("dialect", dialect_names())
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("dialect", "seed"), [*((name, 0) for name in dialect_names()), *((ANY, n) for n in range(5))]
+)
 def test_a_robot_finds_the_same_whatever_another_was_told_and_showed(
     seed: int, dialect: str
 ) -> None:
     """A verifier that has served somebody; then one robot asks the very same, or something else."""
     rng = random.Random(f"{seed} {dialect}")
-    first, other, asked = (any_opening(rng) for _ in range(3))
+    first, other, asked = (any_opening(rng, dialect) for _ in range(3))
     told, untold = (
         work_of(dialect, [("c", first), ("a", before), ("b", asked)]) for before in (asked, other)
     )
@@ -107,7 +134,7 @@ def test_a_robot_finds_the_same_whatever_another_was_told_and_showed(
 
 def test_a_robot_that_asks_again_finds_what_it_has_sent() -> None:
     """The control: the counts tell one who asks that the same was asked before."""
-    asked = any_opening(random.Random(3))
+    asked = any_opening(random.Random(3), "internvla_n1")
     new, again = (work_of("internvla_n1", [(each, asked), ("b", asked)]) for each in "ab")
     assert again["rows that were known"] > new["rows that were known"]
     assert again["decode_image"] == 0 < new["decode_image"]
@@ -116,15 +143,15 @@ def test_a_robot_that_asks_again_finds_what_it_has_sent() -> None:
 def test_between_two_pictures_of_one_robot_others_have_their_turn() -> None:
     """However many a request has, another robot waits for one of them at most."""
     target = load(checkpoint(), threads=1, check=False)
-    spec = replace(target.spec("You guide a robot.", 4), history=HistorySpec(8))
+    spec = target.spec(4)
     turns = tuple(Turn.of(jpeg(10 + n), "action: search;") for n in range(8))
     with counted() as work:
         worker = Worker(target, spec, clock=lambda: float(work["decode_image"]))  # 1 s each
         worker._scheduler.estimator.observe(1, 0.01)
         many, few = Robot(worker), Robot(worker)
-        many.say(Open(1, "find", jpeg(1), ORDERS[0], GREEDY, "greedy", history=History(turns)))
+        many.say(Open(1, CLAUSES.request("find", jpeg(1), turns=turns), GREEDY, "greedy"))
         worker.run_one()
-        few.say(Open(1, "find", jpeg(2), ORDERS[0], GREEDY, "greedy"))
+        few.say(Open(1, CLAUSES.request("find", jpeg(2)), GREEDY, "greedy"))
         worker.run_one()
         assert few.count(Opened) and not many.count(Opened)
         while not many.count(Opened):

@@ -23,15 +23,14 @@ from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, WorkerLimit
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.bench.requests import sample_questions, sample_requests
 from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
 from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.nav.answer import action_of
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.nav.answer import ORDERS, action_of
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import (
     Close,
@@ -410,12 +409,13 @@ def test_who_waits_for_room_gets_it_from_those_that_never_stop() -> None:
 
 def test_the_first_verdict_of_the_first_decode_has_the_action_without_a_pass_of_its_own() -> None:
     target = load(EMBEDDED / "target", threads=1)
-    spec = target.spec(rules_text(), 48)
+    spec = target.spec(48)
     effects = {}
-    for n, request in enumerate(sample_requests(3, 2)):
+    for n, question in enumerate(sample_questions(3, 2)):
+        request = replace(question, order=ORDERS[0]).request
         for lookup in (True, False):
             robot = Robot(Worker(target, spec))  # to which nobody has said anything yet
-            asked = replace(opening_of(request), order="action first", lookup=lookup)
+            asked = replace(opening_of(request), lookup=lookup)
             robot.say(replace(asked, generation=Generation()))
             while not robot.count(Verdict):
                 robot.worker.run_one()
@@ -462,7 +462,7 @@ def test_sessions_that_share_passes_and_are_evicted_say_what_each_says_alone(
     """The embedded target with room for three of ten, and exits that are wrong. Each is evicted
     after a prediction as well: its robot has drafted on from that by then."""
     target, alone = (load(EMBEDDED / "target", threads=1) for _ in range(2))
-    spec, memory, ticks = target.spec(rules_text(), 24), KvMemory(), itertools.count()
+    spec, memory, ticks = target.spec(24), KvMemory(), itertools.count()
     alone.use_memory(memory)
     exits = Exits(target, {2: Adapter(target.transformer.hidden_size, 4)}, range(spec.vocabulary))
     requests, rules = sample_requests(0, 10), itertools.cycle([("greedy", GREEDY), COUPLED])

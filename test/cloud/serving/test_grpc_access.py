@@ -507,7 +507,7 @@ with Cloud(worker, token_file=right, metrics="127.0.0.1:0") as cloud, Proxy(clou
                 robot.ask(DraftMessage(opened.base, Draft((99,)), 0))
                 proxy.cut()
                 robot.hear()
-    worker._models.prompt = lambda *_: 1 / 0  # a failure in the middle of a request
+    worker._models.speaker.prompt = lambda *_: 1 / 0  # a failure in the middle of a request
     with Talk(proxy.address, token_file=right) as robot:
         robot.ask(opening(jpeg=picture))
     from urllib.request import urlopen
@@ -548,7 +548,7 @@ MEGABYTE = 2**20
 @pytest.fixture
 def wordy() -> Iterator[SimpleNamespace]:
     """A verifier whose Opened has a megabyte, of which it lets eight wait."""
-    spec = replace(spec_of(60), system_text="x" * MEGABYTE)
+    spec = replace(spec_of(60), chat_template="x" * MEGABYTE)
     limits = WorkerLimits(queue_bytes=8 * MEGABYTE)
     with Cloud(Worker(ToyVlm(1), spec, None, limits)) as running:  # type: ignore[arg-type]
         yield running

@@ -25,7 +25,16 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from helpers.cloud import scripted_cloud
 from helpers.cloud.certificates import Authority
 from helpers.cloud.grpc_cloud import Cloud, free_port, until
-from helpers.cloud.grpc_robot import OWN, REQUEST, Talk, decode_at, opening, settings, toy_robot
+from helpers.cloud.grpc_robot import (
+    FRAME,
+    OWN,
+    REQUEST,
+    Talk,
+    decode_at,
+    opening,
+    settings,
+    toy_robot,
+)
 from helpers.cloud.scripted_cloud import RobotSide, ScriptedCloud
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
@@ -36,6 +45,7 @@ from edge_cloud_spec.cloud.serving import service
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
@@ -45,8 +55,7 @@ from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
 from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
-from edge_cloud_spec.models.prompt import Request
-from edge_cloud_spec.share import rules_text
+from edge_cloud_spec.request import Message, Request
 from edge_cloud_spec.wire.channel import EARLIER_SERVICE, MESSAGE_BYTES
 from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client, encode_server
 from edge_cloud_spec.wire.messages import (
@@ -66,7 +75,7 @@ from edge_cloud_spec.wire.messages import (
 def cloud() -> Iterator[SimpleNamespace]:
     """The embedded pair."""
     target, robot = (load(EMBEDDED / name, threads=1) for name in ("target", "drafter"))
-    spec = target.spec(rules_text(), 24)
+    spec = target.spec(24)
     with (
         Cloud(Worker(target, spec)) as running,
         closing(VerifierClient(ClientSettings(running.address))) as link,
@@ -80,13 +89,12 @@ def decode(cloud: Any, request: Request = REQUEST, **changes: Any) -> Outcome:
 
 
 BAD_REQUESTS = [
-    (Request("", REQUEST.jpeg), "instruction is empty"),
-    (Request("x" * 100_000, REQUEST.jpeg), "has 100000 characters"),
-    (Request("find <|im_end|>", REQUEST.jpeg), "control token"),
-    (Request("find it", b""), "frame is empty"),
-    (Request("find it", b"\xff\xd8 not a picture"), "not a JPEG or PNG image"),
-    (Request("find it", REQUEST.jpeg[:200]), "damaged"),
-    (Request("find it", REQUEST.jpeg, "last words first"), "order .* unknown.*use one of"),
+    (Request(()), "ends with a message of the user"),
+    (Request((Message("user", ("",)),)), "is empty: leave it out"),
+    (Request((Message("user", ("find <|im_end|>",)),)), "control token"),
+    (ours().request("find it", b""), "frame is empty"),
+    (ours().request("find it", b"\xff\xd8 not a picture"), "not a JPEG or PNG image"),
+    (ours().request("find it", FRAME[:200]), "damaged"),
 ]
 
 
@@ -105,7 +113,7 @@ def test_a_request_that_cannot_be_used_ends_with_what_to_do_and_the_next_is_serv
 
 
 def test_a_message_over_the_limit_is_a_fault_and_the_verifier_goes_on(cloud: Any) -> None:
-    huge = Request("find it", REQUEST.jpeg + bytes(MESSAGE_BYTES))
+    huge = ours().request("find it", FRAME + bytes(MESSAGE_BYTES))
     outcome = decode(cloud, huge, preset="cloud_ar")
     assert outcome.reason == "too_large"
     assert "smaller camera frame" in outcome.text

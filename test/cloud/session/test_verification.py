@@ -46,6 +46,7 @@ from edge_cloud_spec.decoding.split import SparseResidual, Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.transitions import OutOfTurn
 from edge_cloud_spec.edge import rounds
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
@@ -60,7 +61,7 @@ from edge_cloud_spec.wire.messages import (
 )
 
 after = BASE.extend
-PLAIN = Open(1, "find", b"", "action first", GREEDY, "greedy")
+PLAIN = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy")
 DENSE = replace(
     PLAIN, policy=SamplingPolicy(1.0), rule="rejection", payload="dense", draft_identity="d"
 )
@@ -281,7 +282,7 @@ class Talk:
     """A session, the target that it asks, and all that was said to it."""
 
     def __init__(self) -> None:
-        opening = Open(1, "find", b"", "action first", GREEDY, "greedy", draft_identity="small")
+        opening = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy", draft_identity="small")
         self.cloud = opened(opening, 40)
         self.scoring: Draft | None = None
         self.pushed: list[DraftMessage] = []  # while the answer was before their place

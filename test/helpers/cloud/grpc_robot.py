@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
-from edge_cloud_spec.lab.bench.requests import sample_requests
+from edge_cloud_spec.lab.bench.requests import sample_questions
 from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
-from edge_cloud_spec.models.prompt import Request
+from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Open
@@ -24,7 +26,8 @@ POLICIES = {
     "coupled": SamplingPolicy(0.8, seed=5),
     "rejection": SamplingPolicy(0.8),
 }
-REQUEST = Request("find the silver bottle", sample_requests(1, 1)[0].jpeg)
+FRAME = sample_questions(1, 1)[0].jpeg
+REQUEST = ours().request("find the silver bottle", FRAME)
 
 
 def settings(preset: str = "dsd", rule: str = "greedy", **changes: Any) -> DecodeSettings:
@@ -107,6 +110,10 @@ class Talk(AbstractContextManager["Talk"]):
         self.link.close()
 
 
-def opening(nonce: int = 1, **changes: Any) -> Open:
-    message = Open(nonce, "find", b"jpeg", "action first", POLICIES["coupled"], "coupled")
+def opening(
+    nonce: int = 1, jpeg: bytes = b"jpeg", turns: Sequence[Turn] = (), **changes: Any
+) -> Open:
+    """What a robot asks with; turns: its mission's earlier ones, of which it says all."""
+    request = replace(CLAUSES.request("find", jpeg, turns=turns), continues=bool(turns))
+    message = Open(nonce, request, POLICIES["coupled"], "coupled")
     return replace(message, tokenizer_digest=ToyVlm.tokenizer_digest, **changes)

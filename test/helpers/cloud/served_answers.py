@@ -12,9 +12,9 @@ from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
-from edge_cloud_spec.models.prompt import Request
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.request import Request
 from edge_cloud_spec.wire.messages import Open
 
 TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
@@ -28,7 +28,7 @@ def worker_of(*options: str) -> Any:
 
 def opening_of(request: Request, rule: str = "greedy", policy: SamplingPolicy = GREEDY) -> Open:
     """What a robot opens a decode with."""
-    return Open(0, request.instruction, request.jpeg, request.order, policy, rule)
+    return Open(0, request, policy, rule)
 
 
 def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0) -> list[Any]:
@@ -45,7 +45,7 @@ def answers(worker: Any, names: list[str], rule: str, count: int, seed: int = 0)
             for request in requests:
                 outcome = robot.decode(request, settings)
                 assert outcome.completed, (name, outcome)
-                said.append((name, request.instruction, outcome.tokens))
+                said.append((name, request.text, outcome.tokens))
     return said
 
 

@@ -17,12 +17,13 @@ from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.lookup import AnswerLookup
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Open, Verdict
 
 BASE = PrefixDigest(0, 77)
 VOCABULARY = 10
 END = 9
-OPENING = Open(1, "x", b"", "action first", GREEDY, "greedy", draft_identity="d", lookup=True)
+OPENING = Open(1, CLAUSES.request("x", b""), GREEDY, "greedy", draft_identity="d", lookup=True)
 PAUSE = object()
 DRAFTED = DuePass(Draft((1, 2)), given=2, source="cloud")
 LOOKED_UP = DuePass(Draft((1, 2), looked_up=2))
@@ -33,7 +34,7 @@ ROW = TokenDistribution(np.full(VOCABULARY, 0.1, np.float32))
 def session(rule: str = "greedy", max_tokens: int = 50, draft_length: int = 3) -> CloudSession:
     policy = GREEDY if rule == "greedy" else SamplingPolicy(1.0)
     payload = "dense" if rule == "rejection" else "ids"
-    opening = Open(1, "find", b"", "action first", policy, rule, payload=payload)
+    opening = Open(1, CLAUSES.request("find", b""), policy, rule, payload=payload)
     return opened(replace(opening, draft_length=draft_length), max_tokens)
 
 

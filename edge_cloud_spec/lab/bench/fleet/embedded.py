@@ -23,9 +23,9 @@ from ....cloud.model_thread.sessions import WorkerLimits
 from ....cloud.model_thread.worker import Worker
 from ....cloud.vllm_server import VllmServer
 from ....models import EMBEDDED, VLLM
-from ....models.prompt import PromptSpec, Request
+from ....models.prompt import PromptSpec
 from ....presets import load_preset
-from ....share import rules_text
+from ....request import Request
 from ...harness.emulated_link import LinkProfile
 from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
@@ -90,11 +90,11 @@ class RecordedDrafter(FakeVlm):
     def __init__(self, robots: RecordedRobots) -> None:
         self.identity, self.tokenizer_digest = robots.identity, robots.tokenizer_digest
         self.vocabulary, self._pass_s = robots.vocabulary, robots.pass_s
-        self._recordings = {recording.request.jpeg: recording for recording in robots.recordings}
+        self._recordings = {recording.request.digest: recording for recording in robots.recordings}
 
     def prompt(self, request: Request, spec: PromptSpec) -> Any:
         """The prompt of a recorded request."""
-        recording = self._recordings[request.jpeg]
+        recording = self._recordings[request.digest]
         return SimpleNamespace(digest=recording.prompt_digest, recording=recording)
 
     def start(self, prompt: Any) -> tuple[RecordedDecode, int]:
@@ -122,7 +122,7 @@ def record_robots(requests: Sequence[Request]) -> RecordedRobots:
     from ....models.load import load
 
     target, drafter = (load(EMBEDDED / name, threads=1) for name in ("target", "drafter"))
-    spec = target.spec(rules_text(), MAX_TOKENS)
+    spec = target.spec(MAX_TOKENS)
     for model in (target, drafter):
         model.crop(spec.vocabulary)
     recordings = tuple(record(target, drafter, spec, request) for request in requests)
@@ -161,7 +161,7 @@ def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
 
     target = load(EMBEDDED / "target", threads=1)
     drafter = load(EMBEDDED / "drafter", threads=1) if with_drafter else None
-    return Worker(target, target.spec(rules_text(), MAX_TOKENS), drafter, limits)
+    return Worker(target, target.spec(MAX_TOKENS), drafter, limits)
 
 
 WARM_UP = 0.15  # share of the time that is not counted

@@ -14,7 +14,6 @@ from ....models import EMBEDDED
 from ....models.image import PictureLimits
 from ....models.load import load
 from ....models.prompt import Prompt
-from ....share import rules_text
 from ..scripted.model import FakeVlm
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class EmbeddedPair:
         self.target, self.drafter = _memoized("target"), _memoized("drafter")
         self._drafters = {1.0: self.drafter}
         self.instructions = instruction_pattern(EMBEDDED / "target")
-        self.spec = self.target.vlm.spec(rules_text(), MAX_TOKENS)
+        self.spec = self.target.vlm.spec(MAX_TOKENS)
         self.target.vlm.crop(self.spec.vocabulary)
         self.drafter.vlm.crop(self.spec.vocabulary)
 

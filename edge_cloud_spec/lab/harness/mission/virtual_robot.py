@@ -12,8 +12,7 @@ from itertools import count
 from ....decoding.policy import RULES, SamplingPolicy, temperature_of
 from ....decoding.preset import Preset
 from ....edge.runner import DecodeSettings
-from ....models.prompt import ORDERS, Request
-from ....nav.answer import GRAMMARS, answer_grammar
+from ....nav.answer import CLAUSES, GRAMMARS, ORDERS, answer_grammar
 from ....nav.events import Instruction, Words
 from ....nav.footprint import ObstacleSettings
 from ....nav.mission import MissionSettings
@@ -30,6 +29,7 @@ from ....pilot.decision_loop import (
 )
 from ....pilot.pilot import Decided, Output, Pilot, PilotSettings
 from ....presets import load_preset
+from ....request import Request
 from ...sim.bases import BASES, IDEAL, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
 from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
@@ -318,7 +318,7 @@ class VirtualRobot:
         assert outcome is not None, "the decision failed"
         decision.ended, decision.tokens = self.timeline.now, outcome.tokens
         if self.variant.rule == "greedy" and self.variant.grammar == "none":
-            request = Request(decided.decide.instruction, decision.jpeg)
+            request = CLAUSES.request(decided.decide.instruction, decision.jpeg)
             decision.own = self._is_own(request, outcome.tokens)
         record.up_bytes += outcome.stats.up_bytes
         record.down_bytes += outcome.stats.down_bytes

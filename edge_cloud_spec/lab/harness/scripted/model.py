@@ -32,7 +32,8 @@ from ....decoding.target_rows import LogitRows
 from ....errors import UserError
 from ....models.image import ImageSpec
 from ....models.kv_memory import KvMemory
-from ....models.prompt import PromptSpec, Request
+from ....models.prompt import PromptSpec
+from ....request import Picture, Request
 from ..cost_profiles import CostProfile
 
 OnLayer = Callable[[int, Any], None]
@@ -376,7 +377,7 @@ VOCABULARY = 64
 _SCALE = 2.0**64
 # The end token is outside the vocabulary: an answer has as many tokens as were asked for.
 SPEC = PromptSpec(
-    "scripted", "", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
+    "scripted", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
 )
 
 
@@ -410,7 +411,8 @@ class CalibratedVlm(FakeVlm):
 
     def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
         """The prompt with the seed that the request's picture encodes."""
-        return ScriptedPrompt(int.from_bytes(request.jpeg, "little"), request.image_digest)
+        (picture,) = request.pictures
+        return ScriptedPrompt(int.from_bytes(picture.data, "little"), picture.digest)
 
     def start(self, prompt: ScriptedPrompt) -> int:
         """The state before the answer's first token."""
@@ -438,7 +440,7 @@ class CalibratedVlm(FakeVlm):
 
 def request_of(seed: int) -> Request:
     """The request whose answer has this seed."""
-    return Request(f"answer {seed}", seed.to_bytes(8, "little"))
+    return SPEC.request(Picture.of(seed.to_bytes(8, "little")), f"answer {seed}")
 
 
 @lru_cache

@@ -19,14 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ....decoding.policy import GREEDY, SamplingPolicy
+from ....dialects import ours
 from ....errors import UserError
 from ....models import EMBEDDED
 from ....models.exits import Adapter, Exits, shape_of
 from ....models.load import load
-from ....models.prompt import ORDERS, PromptSpec, Request
+from ....models.prompt import PromptSpec
 from ....models.session import Session
 from ....models.vlm import Vlm
-from ....share import rules_text
+from ....nav.answer import ORDERS
+from ....request import Request
 from ...rows import Options, add_options
 from ..loop import REPORT_S, descend, falling, run_stage
 from ..tiny.evaluation import generate
@@ -65,7 +67,7 @@ def simulated_requests(count: int, seed: int, processes: int) -> Iterator[Reques
         names = draw_names(views.things(index), 4, rng)
         instruction = draw_instruction(names[rng.integers(len(names))], rng)
         jpeg = encode_jpeg(views.images[index], 90)
-        yield Request(instruction, jpeg, ORDERS[rng.integers(len(ORDERS))])
+        yield ours().request(instruction, jpeg, ORDERS[rng.integers(len(ORDERS))])
 
 
 def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request]:
@@ -83,7 +85,7 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
         raise UserError(f"{folder} has no JPEG or PNG picture, or {prompts} no instruction")
     rng = np.random.default_rng((seed, 0xE72))
     return (
-        Request(
+        ours().request(
             lines[rng.integers(len(lines))],
             picture.read_bytes(),
             ORDERS[rng.integers(len(ORDERS))],
@@ -262,7 +264,7 @@ def run_train(args: argparse.Namespace) -> int:
         )
     vlm = load(args.target, device=args.device, dtype=args.dtype, threads=args.threads)
     layers = _layers(args.layers, vlm)
-    spec = vlm.spec(rules_text(), args.max_tokens)
+    spec = vlm.spec(args.max_tokens)
     rows = collect(vlm, spec, layers, _requests(args), args.requests, args.seed)
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
     trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....models.prompt import ORDERS
+from ....nav.answer import ORDERS
 from ..loop import descend, falling, run_stage
 from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
 from ..tiny.data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of

@@ -18,14 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ....history import HistorySpec, Turn
+from ....dialects import ours
 from ....models.load import load
-from ....models.prompt import ORDERS, Request
 from ....models.vlm import Vlm
-from ....nav.answer import action_of, parse_action
+from ....nav.answer import ORDERS, action_of, parse_action
+from ....nav.history import HistorySpec, Turn
 from ....nav.motion import Steps, goal_of
 from ....nav.pose import Pose, wrap
-from ....share import rules_text
 from ...sim.camera import Camera, encode_jpeg, eye_at
 from ...sim.flat import Flat, Sight, flat_of, make_flat, sight_of
 from ...sim.room import make_room
@@ -115,14 +114,13 @@ class ModelPlayer:
 
     def __init__(self, vlm: Vlm, instruction: str, order: str, frames: int) -> None:
         self._vlm, self._instruction, self.order = vlm, instruction, order
-        self._history = HistorySpec(frames)
-        self._spec = replace(vlm.spec(rules_text(), MAX_TOKENS), history=self._history)
+        self._history, self._spec = HistorySpec(frames), vlm.spec(MAX_TOKENS)
         self._turns: tuple[Turn, ...] = ()
 
     def answer(self, jpeg: bytes) -> str:
         """The answer to the next frame."""
         turns = self._history.chosen(self._turns)
-        request = Request(self._instruction, jpeg, self.order, turns)
+        request = ours().request(self._instruction, jpeg, self.order, turns)
         (ids,) = greedy_answers(self._vlm, [request], self._spec)
         return str(self._vlm.tokenizer.decode(ids, skip_special_tokens=True))
 

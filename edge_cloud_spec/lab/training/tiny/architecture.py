@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from ....errors import write_json
-from ....models.prompt import ORDERS
+from ....nav.answer import ORDERS
 from .language import FLAT_PHRASES, INSTRUCTION, NAMES, PHRASES, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer
 

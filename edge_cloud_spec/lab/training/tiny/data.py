@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
-from ....models.prompt import ORDERS
+from ....nav.answer import ORDERS
 from ...sim.thing import VisibleThing
 from .architecture import VISUAL
 from .language import NAMES, PHRASES, VISIBLE_PIXELS, absent, askable, deceptive, pieces, visible

@@ -17,10 +17,13 @@ from PIL import Image
 
 from ....decoding.policy import GREEDY, SamplingPolicy
 from ....decoding.propose import coupled_token
+from ....dialects import ours
 from ....models.passes.target_rows import on_host
-from ....models.prompt import ORDERS, PromptSpec, Request
+from ....models.prompt import PromptSpec
 from ....models.session import PassRequest, Session
 from ....models.vlm import Vlm
+from ....nav.answer import ORDERS
+from ....request import Request
 from ...rows import Row
 from .data import Views, draw_instruction
 from .language import (
@@ -140,7 +143,9 @@ def wrong_pictures(probes: Sequence[Probe], views: Views, rng: np.random.Generat
 def requests_of(probes: Sequence[Probe], views: Views, rng: np.random.Generator) -> list[Request]:
     """Requests for the probes, each in a random phrasing, with their pictures lossless."""
     pictures = [png(image) for image in views.images]
-    return [Request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes]
+    return [
+        ours().request(draw_instruction(p.name, rng), pictures[p.image], p.order) for p in probes
+    ]
 
 
 def png(image: np.ndarray) -> bytes:
@@ -183,7 +188,7 @@ def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
     }
     asked = {name: requests_of(some, views, rng) for name, some in sets.items()}
     common = min(vlm.vocabulary for vlm in models.values())
-    spec = models["target"].spec("", MAX_ANSWER)
+    spec = models["target"].spec(MAX_ANSWER)
     rows: list[Row] = []
     for model, vlm in models.items():
         vlm.crop(common)

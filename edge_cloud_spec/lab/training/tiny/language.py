@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....models.prompt import ORDERS
+from ....nav.answer import ORDERS
 from ...sim.kinds import KINDS
 from ...sim.room import PHRASINGS
 from ...sim.thing import VisibleThing

@@ -6,41 +6,32 @@ frame.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import refuse
+from ..errors import refuse
+from ..request import MOST_PICTURES, Picture
 
 CHOICES = CONVERSATION, LAST, UNIFORM, SPREAD = "conversation", "last", "uniform", "spread"
 FRAMES = "{frames}"  # the place of the pictures in the text around them
-DIGEST = 16  # bytes that name a picture or a conversation
-MOST_TURNS = 64  # earlier frames of one prompt
+MOST_TURNS = MOST_PICTURES - 1  # earlier frames of one prompt
 MAX_ANSWER = 4096  # characters of an answer that is remembered
 MOST_KEPT = 512  # frames of one mission, where a prompt takes some of all
 
 
-def picture_digest(jpeg: bytes) -> bytes:
-    """16 bytes that name a picture."""
-    return hashlib.blake2b(jpeg, digest_size=DIGEST).digest()
-
-
 @dataclass(frozen=True)
 class Turn:
-    """An earlier decision of the mission: the digest of its frame, the verified answer to it, and
-    the frame itself; empty where the receiver has it."""
+    """An earlier decision of the mission: its frame, and the verified answer to it."""
 
-    image_digest: bytes
+    picture: Picture
     answer: str
-    jpeg: bytes = b""
 
     @classmethod
     def of(cls, jpeg: bytes, answer: str) -> Turn:
         """The turn of this frame and answer."""
-        return cls(picture_digest(jpeg), answer, jpeg)
+        return cls(Picture.of(jpeg), answer)
 
 
 @dataclass(frozen=True)
@@ -91,11 +82,6 @@ class HistorySpec:
         sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", self.size)
         return (int(sides[1]), int(sides[2])) if sides else None
 
-    @property
-    def grows(self) -> bool:
-        """Whether a prompt is the beginning of the next one."""
-        return self.frames > 0 and self.choose == CONVERSATION
-
     def kept(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """The turns that a mission must remember, the newest last."""
         if not self.frames:
@@ -116,46 +102,3 @@ class HistorySpec:
 
 
 NO_HISTORY = HistorySpec()
-
-
-def history_digest(turns: Sequence[Turn], after: bytes = b"") -> bytes:
-    """16 bytes that name the conversation of these turns after the one named ``after``; empty for
-    none."""
-    digest = after
-    for turn in turns:
-        named = digest + turn.image_digest + turn.answer.encode()
-        digest = hashlib.blake2b(named, digest_size=DIGEST).digest()
-    return digest
-
-
-@dataclass(frozen=True)
-class History:
-    """The turns that a prompt holds before its frame: those of the conversation that ``after``
-    names (a ``history_digest``; empty: none), then ``turns``."""
-
-    turns: tuple[Turn, ...] = ()
-    after: bytes = b""
-    earlier: int = 0  # turns of that conversation
-
-    def __len__(self) -> int:
-        return self.earlier + len(self.turns)
-
-    @property
-    def digest(self) -> bytes:
-        """The conversation's name; empty for none."""
-        return history_digest(self.turns, self.after)
-
-    @classmethod
-    def named(cls, turns: tuple[Turn, ...]) -> History:
-        """The same without the frames."""
-        return cls(tuple(replace(turn, jpeg=b"") for turn in turns))
-
-    @classmethod
-    def after_last(cls, turns: tuple[Turn, ...], known: bytes | None) -> History:
-        """Without turns, where a receiver that knew the conversation ``known`` has made the last of
-        them itself; else as ``named``. known: None if the receiver may have none of them."""
-        goes_on = bool(turns) and history_digest(turns[:-1]) == known
-        return cls((), history_digest(turns), len(turns)) if goes_on else cls.named(turns)
-
-
-NO_TURNS = History()

@@ -1,0 +1,42 @@
+"""What the verifier has of earlier requests, so that a robot names it and sends the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..lru_cache import LruCache
+from ..request import MOST_MESSAGES, MOST_PICTURES, Request, digests, without_data
+
+MESSAGES, PICTURES = 4 * MOST_MESSAGES, 8 * MOST_PICTURES  # that are known to be there
+
+
+class VerifierMemory:
+    """Digests of the messages and pictures that the verifier said to keep.
+
+    It may have forgotten them, or be another one: it then says so, and gets the whole request.
+    """
+
+    def __init__(self) -> None:
+        self._messages: LruCache[bytes, None] = LruCache(MESSAGES)
+        self._pictures: LruCache[bytes, None] = LruCache(PICTURES)
+
+    def add(self, request: Request) -> None:
+        """The verifier keeps what lasts of this request."""
+        self._messages |= dict.fromkeys(digests(request.lasting))
+        shown = (picture for message in request.lasting for picture in message.pictures)
+        self._pictures |= dict.fromkeys(picture.digest for picture in shown)
+
+    def clear(self) -> None:
+        """The verifier is another one, or has forgotten."""
+        self._messages.clear()
+        self._pictures.clear()
+
+    def shortened(self, request: Request) -> tuple[Request, bytes]:
+        """The request without what is known, and the name of the messages that it lacks; at least
+        the last message is in it."""
+        after, count = b"", 0
+        for number, name in enumerate(digests(request.messages[:-1]), start=1):
+            if name in self._messages:
+                after, count = name, number
+        rest = without_data(request.messages[count:], self._pictures)
+        return replace(request, messages=rest), after
