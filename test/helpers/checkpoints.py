@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import shutil
 import tempfile
 from collections.abc import Sequence
 from copy import copy
@@ -25,7 +26,6 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.request import Request
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
@@ -41,6 +41,21 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
     """A directory with random weights; the same arguments give the same directory."""
     directory = Path(_ROOT.name) / f"{family}_{seed}_{vocabulary}"
     return make_checkpoint(directory, family, CheckpointShape(vocabulary=vocabulary), seed=seed)
+
+
+def text_pair(directory: Path, family: str) -> tuple[Path, Path]:
+    """A random target whose answers depend on the whole prompt, and its first layers as a drafter
+    that is right now and then."""
+    shape = CheckpointShape(layers=4)
+    target = make_checkpoint(directory / "target", family, shape, text={"initializer_range": 0.15})
+    drafter = Path(shutil.copytree(target, directory / "drafter"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(target)
+    model.model.layers = model.model.layers[:-1]
+    model.config.num_hidden_layers = len(model.model.layers)
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = model.config.layer_types[:-1]
+    model.save_pretrained(drafter)
+    return target, drafter
 
 
 @functools.cache
