@@ -26,6 +26,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.request import Request
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
