@@ -5,38 +5,42 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..lru_cache import LruCache
-from ..request import MOST_MESSAGES, MOST_PICTURES, Request, digests, without_data
+from ..request import MOST_PICTURES, Request, digests, without_data
 
-MESSAGES, PICTURES = 4 * MOST_MESSAGES, 8 * MOST_PICTURES  # that are known to be there
+PICTURES = 8 * MOST_PICTURES  # that are known to be there
 
 
 class VerifierMemory:
-    """Digests of the messages and pictures that the verifier said to keep.
+    """Digests of the last request's messages, and of pictures, that the verifier said to keep.
 
     It may have forgotten them, or be another one: it then says so, and gets the whole request.
     """
 
     def __init__(self) -> None:
-        self._messages: LruCache[bytes, None] = LruCache(MESSAGES)
+        self._messages: frozenset[bytes] = frozenset()
         self._pictures: LruCache[bytes, None] = LruCache(PICTURES)
 
     def add(self, request: Request) -> None:
         """The verifier keeps what lasts of this request."""
-        self._messages |= dict.fromkeys(digests(request.lasting))
+        self._messages = frozenset(digests(request.lasting))
         shown = (picture for message in request.lasting for picture in message.pictures)
         self._pictures |= dict.fromkeys(picture.digest for picture in shown)
 
     def clear(self) -> None:
         """The verifier is another one, or has forgotten."""
-        self._messages.clear()
+        self._messages = frozenset()
         self._pictures.clear()
 
     def shortened(self, request: Request) -> tuple[Request, bytes]:
-        """The request without what is known, and the name of the messages that it lacks; at least
-        the last message is in it."""
+        """The request without what is known, and the name of the messages that it lacks.
+
+        The last message is in it, with its last picture: a bag of the robot's own messages holds
+        what it decided on.
+        """
         after, count = b"", 0
         for number, name in enumerate(digests(request.messages[:-1]), start=1):
             if name in self._messages:
                 after, count = name, number
-        rest = without_data(request.messages[count:], self._pictures)
+        newest = {shown.digest for last in request.messages[-1:] for shown in last.pictures[-1:]}
+        rest = without_data(request.messages[count:], self._pictures.keys() - newest)
         return replace(request, messages=rest), after

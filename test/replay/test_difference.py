@@ -40,7 +40,7 @@ def run(opening: Open, preset: str = "dsd", **run_info: str) -> tuple[RunLog, De
     [
         (GREEDY, {"rule": "coupled"}, "the rule is coupled, and was greedy"),
         (GREEDY, {"request": CLAUSES.request("find it", b"another")}, "the picture is "),
-        (GREEDY, {"request": CLAUSES.request("stop it", b"a picture")}, "the rest of the messages is "),
+        (GREEDY, {"request": CLAUSES.request("stop it", b"a picture")}, "the rest of the mess"),
         (GREEDY, {"max_tokens": 9}, "the max_tokens is 9, and was 0"),
         (SAMPLED, {"policy": SamplingPolicy(1.0, seed=4)}, "the seed is 4, and was 3"),
         (SAMPLED, {"policy": SamplingPolicy(2.0, seed=3)}, "the temperature is 2.0, and was 1.0"),
