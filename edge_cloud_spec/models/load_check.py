@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..errors import UserError, library_errors
 from ..request import Picture, Request
-from .image import NO_PICTURES, grid_of
+from .image import grid_of
 from .kv_memory import KvMemory
 from .processor import Processor
 from .prompt import Prompt, PromptSpec, logits_processors
@@ -30,8 +30,6 @@ PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tu
 
 def first_request(spec: PromptSpec) -> Request:
     """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
-    if spec.image == NO_PICTURES:
-        return spec.request("find the door")
     picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
     shown = [Picture.of(file.getvalue())] if spec.pictures else []

@@ -285,7 +285,8 @@ class OpenAiDrafter(Processor):
         grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
         spec = self.spec(AHEAD)
-        prompt = self.prompt(spec.request(Picture.of(grey.getvalue()), QUESTION), spec)
+        shown = [Picture.of(grey.getvalue())] if spec.pictures else []
+        prompt = self.prompt(spec.request(*shown, QUESTION), spec)
         answer = self._whole(prompt, (), WAYS[-1], on_layer).path
         half = (len(answer) + 1) // 2
         end = min(half + PROBED, len(answer))

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, SYSTEM, USER, Message, Picture, Request
 from .checkpoint import CheckpointFiles
-from .image import NO_PICTURES, Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
+from .image import Grid, PictureLimits, decode_image, grid_of, patches, picture_spans
 from .prompt import Prompt, PromptImage, PromptSpec, check_request, prompt_digest, render
 from .token_grammar import GrammarCompiler, TokenGrammar
 from .tokenizer import tokenizer_digest, tokens_of
@@ -155,10 +155,9 @@ class Processor:
 
     def _check_family(self, spec: PromptSpec) -> None:
         """Raise UserError if this model cannot see the pictures that the target sees."""
+        if self._image_token is None:
+            raise UserError(f"{self.identity} reads text alone: leave out the pictures")
         ours = self.preprocessing.spec
-        for name, image in ((self.identity, ours), (f"the target {spec.target}", spec.image)):
-            if image == NO_PICTURES:
-                raise UserError(f"{name} reads text alone: leave out the pictures")
         for name in ("patch_size", "merge_size", "temporal_patch_size"):
             if getattr(ours, name) != getattr(spec.image, name):
                 raise UserError(

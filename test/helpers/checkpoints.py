@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import shutil
 import tempfile
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec.request import Picture, Request
+from edge_cloud_spec.request import Request
 from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
@@ -42,6 +42,21 @@ def checkpoint(family: str = "qwen3_vl", seed: int = 0, vocabulary: int = 0) -> 
     """A directory with random weights; the same arguments give the same directory."""
     directory = Path(_ROOT.name) / f"{family}_{seed}_{vocabulary}"
     return make_checkpoint(directory, family, CheckpointShape(vocabulary=vocabulary), seed=seed)
+
+
+def text_pair(directory: Path, family: str) -> tuple[Path, Path]:
+    """A random target whose answers depend on the whole prompt, and its first layers as a drafter
+    that is right now and then."""
+    shape = CheckpointShape(layers=4)
+    target = make_checkpoint(directory / "target", family, shape, text={"initializer_range": 0.15})
+    drafter = Path(shutil.copytree(target, directory / "drafter"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(target)
+    model.model.layers = model.model.layers[:-1]
+    model.config.num_hidden_layers = len(model.model.layers)
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = model.config.layer_types[:-1]
+    model.save_pretrained(drafter)
+    return target, drafter
 
 
 @functools.cache
@@ -72,13 +87,10 @@ def jpeg(seed: int = 0, width: int = 112, height: int = 96) -> bytes:
 
 
 def prompt_of(model: Vlm, seed: int = 0, text: str = "find the silver bottle") -> Prompt:
-    request = CLAUSES.request(text, jpeg(seed))
-    if not model.reads_pictures:
-        (*before, asked) = request.messages
-        words = [part for part in asked.parts if not isinstance(part, Picture)]
-        asked = replace(asked, parts=(f"picture {seed}: ", *words))
-        request = replace(request, messages=(*before, asked))
-    return model.prompt(request, model.spec(64))
+    spec = model.spec(64)
+    if model.reads_pictures:
+        return model.prompt(CLAUSES.request(text, jpeg(seed)), spec)
+    return model.prompt(spec.request(f"picture {seed}: {text}"), spec)
 
 
 def full_logits(
@@ -89,15 +101,15 @@ def full_logits(
     model = reference(family)
     ids = torch.tensor([*prompt.input_ids.tolist(), *tokens])[None]
     inputs: dict[str, Any] = {}
-    if prompt.images:
-        inputs = {
-            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
-            "mm_token_type_ids": (ids == model.config.image_token_id).int(),
-        }
+    if family in FAMILIES:
+        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        if prompt.images:
+            inputs["image_grid_thw"] = torch.tensor([image.grid for image in prompt.images])
         # Positions are given, as rope_deltas would be of the prompt before.
         inputs["position_ids"] = model.model.get_rope_index(ids, **inputs)[0]
-        pixels = np.concatenate([image.pixels() for image in prompt.images])
-        inputs["pixel_values"] = torch.from_numpy(pixels)
+    if prompt.images:
+        shown = [torch.from_numpy(image.pixels()) for image in prompt.images]
+        inputs["pixel_values"] = torch.cat(shown)
     mask = torch.ones_like(ids)
     mask[0, list(hidden)] = 0
     with torch.inference_mode():

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from edge_cloud_spec.cloud.command import ANY
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.dialects import ours
@@ -21,8 +22,10 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, VLLM
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
+from edge_cloud_spec.models.passes.layer import KINDS
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.answer import Dialect
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.pilot.pilot import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
@@ -35,7 +38,7 @@ from .command import Options, Row
 from .decodes import acceptance
 from .options import check_counts
 from .reference import generate, load_reference, sample
-from .requests import sample_questions, sample_requests
+from .requests import sample_questions, sample_requests, text_requests
 
 SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
 SAMPLED_PROMPTS = 2
@@ -43,12 +46,18 @@ MISSION = 12  # decisions of a mission, with --history
 
 
 OPTIONS: Options = {
-    "--prompts": {"type": int, "default": 200, "help": "with pictures (%(default)s)"},
+    "--prompts": {
+        "type": int,
+        "default": 200,
+        "help": "with pictures, or of text if the target reads text alone (%(default)s)",
+    },
+    "--max-tokens": {"type": int, "default": MAX_TOKENS, "help": "of an answer (%(default)s)"},
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
     "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of a vLLM server of the target"},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--quantize": {"choices": KINDS, "default": "none", "help": "of the drafter"},
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
     "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
@@ -59,7 +68,7 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per preset and rule."""
-    check_counts(args, "prompts")
+    check_counts(args, "prompts", "max_tokens")
     if args.samples < 0 or not 0 < args.temperature <= 100:
         raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
     chosen = _presets(args.presets)
@@ -67,7 +76,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         chosen = [preset for preset in chosen if preset.drafter != "cloud"]
     presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
     target = load(args.target, threads=1)
-    reference, spec = load_reference(args.target, target), target.spec(MAX_TOKENS)
+    reference, spec = load_reference(args.target, target), target.spec(args.max_tokens)
     try:
         history = HistorySpec(args.history)
     except ValueError as error:
@@ -76,33 +85,59 @@ def run(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
     here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
-    drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
+    here = replace(here, path=args.drafter, name=args.model, quantize=args.quantize)
+    drafter = load_drafter(here)
     options = verifier_options(args.target, in_cloud, args.engine)
+    options += ["--max-tokens", str(args.max_tokens)]
+    if not target.reads_pictures:
+        options += ["--dialect", ANY]
     with (
         VerifierProcess(options) as cloud,
         GrpcRobot(cloud.address, drafter, spec) as robot,
     ):
         for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
-            cases, own = list[tuple[Request, SamplingPolicy]](), list[tuple[int, ...]]()
-            memory, first = MissionMemory(), 0
-            asked = sample_questions(args.seed, args.prompts)
-            for number, question in enumerate(asked):
-                first = first if number % MISSION and history.frames else number
-                begun, turns = asked[first], memory.turns(str(first), history)
-                r = dialect.request(begun.instruction, question.jpeg, begun.order, turns)
-                p = SamplingPolicy(temperature, seed=args.seed + number)
-                cases.append((r, p))
-                own.append(generate(reference, target.prompt(r, spec), spec, p))
-                said = target.tokenizer.decode(own[-1], skip_special_tokens=True)
-                memory.add(str(first), history, question.jpeg, said)
+            cases = _own(args, temperature, reference, target, spec, dialect)
             for preset in presets:
-                done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p in cases]
-                equal = [o.completed and o.tokens == t for o, t in zip(done, own, strict=True)]
+                done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p, _ in cases]
+                equal = [
+                    outcome.completed and outcome.tokens == own
+                    for outcome, (_, _, own) in zip(done, cases, strict=True)
+                ]
                 row = _row(preset, rule, temperature, args.prompts, done)
                 rows.append(row | {"equal": sum(equal)})
         if args.samples:
             rows += _by_distribution(args, presets, reference, target, spec, robot)
     return rows
+
+
+def _own(
+    args: argparse.Namespace,
+    temperature: float,
+    reference: Any,
+    target: Vlm,
+    spec: PromptSpec,
+    dialect: Dialect,
+) -> list[tuple[Request, SamplingPolicy, tuple[int, ...]]]:
+    """Requests, each with the target's own answer: of missions, or of text."""
+    cases: list[tuple[Request, SamplingPolicy, tuple[int, ...]]] = []
+
+    def answer(r: Request) -> str:
+        policy = SamplingPolicy(temperature, seed=args.seed + len(cases))
+        cases.append((r, policy, generate(reference, target.prompt(r, spec), spec, policy)))
+        return str(target.tokenizer.decode(cases[-1][-1], skip_special_tokens=True))
+
+    if not target.reads_pictures:
+        for r in text_requests(args.seed, args.prompts):
+            answer(r)
+        return cases
+    memory, first, history = MissionMemory(), 0, dialect.history
+    asked = sample_questions(args.seed, args.prompts)
+    for number, question in enumerate(asked):
+        first = first if number % MISSION and history.frames else number
+        begun, turns = asked[first], memory.turns(str(first), history)
+        said = answer(dialect.request(begun.instruction, question.jpeg, begun.order, turns))
+        memory.add(str(first), history, question.jpeg, said)
+    return cases
 
 
 def _row(
@@ -114,8 +149,10 @@ def _row(
         "rule": rule,
         "temperature": temperature,
         "prompts": prompts,
-        "tokens": sum(len(outcome.tokens) for outcome in done),
+        "tokens": (tokens := sum(len(outcome.tokens) for outcome in done)),
         "acceptance": acceptance(done) or 0.0,
+        "tokens_per_round": tokens / max(1, sum(len(each.stats.rounds) for each in done)),
+        "tokens_per_s": tokens / sum(outcome.seconds for outcome in done),
     }
 
 
@@ -139,7 +176,8 @@ def _by_distribution(
     robot: GrpcRobot,
 ) -> Iterator[Row]:
     """Compare the first tokens of many answers with the target's samples."""
-    requests = sample_requests(args.seed, args.prompts)[:SAMPLED_PROMPTS]
+    sampled = sample_requests if target.reads_pictures else text_requests
+    requests = sampled(args.seed, args.prompts)[:SAMPLED_PROMPTS]
     policy = SamplingPolicy(args.temperature, seed=args.seed)
     own = [
         (i, tokens)

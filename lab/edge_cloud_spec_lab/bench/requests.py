@@ -1,4 +1,4 @@
-"""Requests to decode: simulated views, each with an instruction."""
+"""Requests to decode: simulated views, each with an instruction; and texts alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,29 @@ import numpy as np
 
 from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.nav.answer import ORDERS
-from edge_cloud_spec.request import Request
+from edge_cloud_spec.request import USER, Message, Request
 
 from ..sim.camera import encode_jpeg
 from ..sim.kinds import KINDS
 from ..sim.view import sample_views
 
+TASKS = (
+    "Explain {} to a child.",
+    "Write a short story about {}.",
+    "List five facts about {}.",
+    "Write a poem about {}.",
+    "Write an email to a friend about {}.",
+    "What are the good and the bad sides of {}?",
+    "Write JSON with three fields that describe {}.",
+    "Summarize what is known about {}, step by step.",
+    "Repeat three times: I like {}.",
+    "Translate to French: where can I read about {}?",
+)
+TOPICS = (
+    *("bicycles", "the moon", "robots", "bees", "bread", "rivers", "trains", "the sea", "cats"),
+    *("volcanoes", "chess", "rain", "libraries", "gardens", "bridges", "music", "winter", "tea"),
+    *("maps", "light"),
+)
 PHRASES = ("find the {}", "go to the {}", "where is the {}")
 
 
@@ -48,3 +65,12 @@ def sample_questions(seed: int, count: int, renderer: str = "mixed") -> list[Que
         order = ORDERS[rng.integers(2)]
         questions.append(Question(phrase.format(names[rng.integers(len(names))]), jpeg, order))
     return questions
+
+
+def text_requests(seed: int, count: int) -> list[Request]:
+    """``count`` requests of text alone."""
+    rng = np.random.default_rng((seed, 0x7E))
+    texts = [task.format(topic) for task in TASKS for topic in TOPICS]
+    places = rng.permutation(len(texts))
+    asked = [texts[places[number % len(texts)]] for number in range(count)]
+    return [Request((Message(USER, (text,)),)) for text in asked]
