@@ -139,7 +139,6 @@ class _Reading:
     last: float = -1e9
     chosen: list[ReplayTask] = field(default_factory=list)
     seen: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    pictures: dict[bytes, bytes] = field(default_factory=dict)  # that decisions sent, by digest
 
     def take(self, stamp: int, topic: str, message: Any) -> None:
         """One message, received at ``stamp`` (ns)."""
@@ -194,9 +193,9 @@ class _Reading:
     def _recorded(self, decision: Decision) -> ReplayTask | None:
         """The task of a recorded decision; None if it did not use the cloud."""
         opening, shown = opening_of(decision), self.seen.get(decision.stamp, [])
-        if opening is None:
+        if opening is None or not opening.request.pictures:
             return None
-        jpeg = self._newest(decision)
+        jpeg = opening.request.pictures[-1].data  # which a robot always sends whole
         digest = _digest(jpeg)
         frame = next((number for number, d in shown if d in (b"", digest)), 0)
         if shown and not frame:
@@ -214,15 +213,6 @@ class _Reading:
             decision,
             opening.request.continues and not decision.remembered,
         )
-
-    def _newest(self, decision: Decision) -> bytes:
-        """The picture that the decision was made on, which an earlier one may have sent."""
-        pictures = [each for message in decision.messages for each in message.pictures]
-        sent = {each.digest: each.data for each in pictures if each.data}
-        self.pictures |= sent
-        if not pictures or pictures[-1].digest not in self.pictures:
-            raise UserError(f"{self.path} lacks the picture of decision {decision.number}")
-        return self.pictures[pictures[-1].digest]
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
         """Decisions on pictures of the bag, for the instruction that was followed then."""

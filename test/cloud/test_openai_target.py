@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import logging
 import threading
@@ -29,6 +30,7 @@ from helpers.cloud.api_peer import (
 )
 from helpers.cloud.grpc_cloud import Cloud, Proxy, free_port, until
 from helpers.cloud.served_answers import refused, worker_of
+from helpers.requests import ANY_FORM
 from helpers.transformers_serve import running
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
-from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.bench.requests import sample_questions, sample_requests
 from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
 KEY = SECRET.decode()
@@ -107,11 +109,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
 
 
 def test_a_real_servers_answers_are_those_of_our_own_verifier(served: SimpleNamespace) -> None:
-    requests = sample_requests(3, 8)
+    questions = sample_questions(3, 8)
+    requests = [question.request for question in questions]
     with verifier(served.url, "--api-timeout", "600", model=TARGET) as there:
         theirs = [there.robot.words(there.decode(request)) for request in requests[:-1]]
         # The server refuses the fields for a grammar; it is asked again without.
-        grammar = SamplingPolicy(grammar=answer_grammar("action", requests[-1].order))
+        grammar = SamplingPolicy(grammar=answer_grammar("action", questions[-1].order))
         last = there.decode(requests[-1], replace(AR, policy=grammar))
         theirs.append(there.robot.words(last))
         asked, tokens = spent(there.worker)
@@ -465,6 +468,24 @@ def test_what_a_server_without_drafts_cannot_do_is_refused_with_what_would(
     with Robot(there.cloud.address, drafter) as robot:
         refused(robot.decode(settings=settings), complaint, "bad_request")
     assert there.robot.words(there.decode()) == ANSWER
+
+
+@pytest.mark.parametrize("form", ANY_FORM)
+def test_a_request_of_any_form_is_asked_of_the_server_in_its_words(form: str) -> None:
+    request = Request(ANY_FORM[form])
+    with ApiPeer() as peer, verifier(peer.url, "--dialect", "any") as there:
+        assert there.robot.words(there.decode(request)) == ANSWER
+        (asked,) = peer.asked
+    assert [each["role"] for each in asked["messages"]] == [e.role for e in request.messages]
+    for message, told in zip(request.messages, asked["messages"], strict=True):
+        if not message.pictures:
+            assert told["content"] == message.text
+            continue
+        texts = [part["text"] for part in told["content"] if part["type"] == "text"]
+        urls = [p["image_url"]["url"] for p in told["content"] if p["type"] == "image_url"]
+        assert "".join(texts) == message.text
+        data = [base64.b64decode(url.partition("base64,")[2]) for url in urls]
+        assert data == [picture.data for picture in message.pictures]
 
 
 def test_an_answer_that_another_verifier_began_is_refused() -> None:

@@ -21,6 +21,7 @@ from helpers.cloud.served_answers import (
     worker_of,
 )
 from helpers.cloud.vllm_peer import VllmPeer
+from helpers.requests import ANY_FORM
 from helpers.suites import rows
 
 from edge_cloud_spec.cloud.model_thread.target_session import NotArrived
@@ -31,6 +32,7 @@ from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.request import Request
 from edge_cloud_spec_lab.bench import equality
 from edge_cloud_spec_lab.bench.fleet import embedded
 from edge_cloud_spec_lab.bench.requests import sample_requests
@@ -72,6 +74,27 @@ def test_benches_take_a_server_beside_our_own_engine(
     monkeypatch.setattr(equality, "preset_names", lambda: ["cloud_sd", "dsd"])
     equal = rows("equality", tmp_path, *engine, "--prompts", "1", "--samples", "0")
     assert [(row["preset"], row["equal"]) for row in equal] == [("dsd", 1)] * 2
+
+
+def test_requests_of_any_form_have_our_own_engines_answers(peer: VllmPeer) -> None:
+    drafter, policies, said = load_drafter(DraftModelSettings()), {"greedy": GREEDY}, []
+    policies["coupled"] = POLICY
+    here = worker_of(
+        "--target", str(TARGET), "--device", "cpu", "--dtype", "float32", "--dialect", "any"
+    )
+    for worker in (here, on_vllm(peer, "--dialect", "any")):
+        spec = worker._models.spec
+        with Cloud(worker) as cloud, GrpcRobot(cloud.address, drafter, spec) as robot:
+            said.append(
+                [
+                    robot.decode(
+                        Request(messages, continues=True), DecodeSettings(load_preset("dsd"), *how)
+                    ).tokens
+                    for messages in ANY_FORM.values()
+                    for how in policies.items()
+                ]
+            )
+    assert said[0] == said[1] and all(said[0])
 
 
 def penalized(directory: Path) -> Path:

@@ -13,6 +13,7 @@ import pytest
 from helpers.checkpoints import checkpoint, jpeg, own_tokens
 from helpers.cloud.grpc_cloud import Cloud
 from helpers.cloud.grpc_robot import POLICIES, settings
+from helpers.requests import ANY_FORM, shown, user
 
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
@@ -27,7 +28,7 @@ from edge_cloud_spec.nav.answer import ORDERS, Dialect
 from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
 from edge_cloud_spec.pilot.pilot import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
-from edge_cloud_spec.request import Message, Part, Picture, Request
+from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
@@ -320,38 +321,14 @@ def test_messages_that_the_verifier_does_not_know_by_their_name_are_sent_and_the
     assert again.stats.up_bytes < 2 * len(jpeg(104)) + 1500, "and is named from then on"
 
 
-def user(*parts: Part) -> Message:
-    return Message("user", parts)
-
-
-SHOWN = [Picture.of(jpeg(200 + n, 112 + 28 * n, 96)) for n in range(3)]
-FORMS = {
-    "no picture": (user("Say something."),),
-    "three pictures between texts": (
-        user("First ", SHOWN[0], "then", SHOWN[1], " and ", SHOWN[2], "which?"),
-    ),
-    "several turns": (
-        user("Hello"),
-        Message("assistant", ("Good day",)),
-        user(SHOWN[0], "What is this?"),
-        Message("assistant", ("A chair.",)),
-        user("And now?"),
-    ),
-    "a system text of the robot's own": (
-        Message("system", ("Be brief.",)),
-        user("Hello", SHOWN[1]),
-    ),
-}
-
-
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ANY_FORM)
 def test_answers_to_requests_of_any_form_are_the_targets_own_with_every_preset(
     robot_of: Any, form: str, rule: str
 ) -> None:
     """Twice each: the second time the verifier has it all."""
     robot = robot_of(remembering(0))
-    robot.request = Request(FORMS[form], continues=True)
+    robot.request = Request(ANY_FORM[form], continues=True)
     for preset in VERIFIED:
         for _ in range(2):
             outcome = robot.ask(preset, rule)
@@ -360,6 +337,6 @@ def test_answers_to_requests_of_any_form_are_the_targets_own_with_every_preset(
 
 def test_a_lie_about_a_picture_is_refused_in_words(robot_of: Any) -> None:
     robot = robot_of(remembering(0))
-    robot.request = Request((user("Hello", replace(SHOWN[0], data=jpeg(2))),))
+    robot.request = Request((user("Hello", replace(shown(0), data=jpeg(2))),))
     outcome = robot.ask("cloud_ar")
     assert outcome.reason == "bad_request" and "digest" in outcome.text

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.checkpoints import CLOSE, FAMILIES, checkpoint, difference, fresh, jpeg, vlm
+from helpers.requests import ANY_FORM, shown, user
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
@@ -356,10 +357,6 @@ def test_a_template_that_asks_whether_to_think_is_told_not_to() -> None:
     assert model.tokenizer.decode(after) == model.tokenizer.decode(before) + "at once"
 
 
-def shown(seed: int, size: tuple[int, int] = (0, 0)) -> Picture:
-    return Picture.of(jpeg(seed, 112 + 28 * seed, 96), size)
-
-
 # The frames and answers of a mission, against transformers' own classes
 
 ANSWERS = ("action: search;", "action: turn left small; reason: a chair;", "move", "")
@@ -514,34 +511,10 @@ def test_an_answer_with_control_tokens_adds_none() -> None:
     assert np.array_equal(one, two)
 
 
-def user(*parts: Part) -> Message:
-    return Message("user", parts)
-
-
-FORMS = {
-    "no picture": (user("Say ", "hello."),),
-    "three pictures between texts": (
-        user("First ", shown(1), "then", shown(2), " and ", shown(3, (96, 64)), "which?"),
-    ),
-    "pictures side by side": (user(shown(1), shown(2)),),
-    "several turns": (
-        user("Hello"),
-        Message("assistant", ("Good day",)),
-        user(shown(1), "What is this?"),
-        Message("assistant", ("A chair", ".")),
-        user("And now?"),
-    ),
-    "a system text of the robot's own": (
-        Message("system", ("Be brief.",)),
-        user("Hello", shown(4)),
-    ),
-}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ANY_FORM)
 def test_a_request_of_any_form_has_transformers_tokens_and_logits(family: str, form: str) -> None:
-    request, model, spec = Request(FORMS[form]), fresh(family), vlm(family).spec(64)
+    request, model, spec = Request(ANY_FORM[form]), fresh(family), vlm(family).spec(64)
     prompt = model.prompt(request, spec)
     said = [
         {"role": each.role, "content": [content_of(part) for part in each.parts]}
@@ -604,7 +577,7 @@ def test_what_an_operator_imposes_is_taken_as_it_is() -> None:
         vlm().prompt(spec.request("a"), spec_of())
 
 
-@given(st.sampled_from([None, "", GUIDE]), st.sampled_from([*FORMS.values()]), st.integers(0, 3))
+@given(st.sampled_from([None, "", GUIDE]), st.sampled_from([*ANY_FORM.values()]), st.integers(0, 3))
 def test_no_word_of_a_robot_is_common_to_all(
     imposed: str | None, form: tuple[Message, ...], count: int
 ) -> None:
