@@ -127,7 +127,8 @@ class Look:
 class Scene:
     """Draws the next event and what is true about it; ``heard`` tells it what came of the last.
 
-    A ``calm`` one has good clocks, and while the robot moves only further decisions come.
+    A ``calm`` one has good clocks and a drafter that does not lie, and while the robot moves only
+    further decisions come.
     """
 
     def __init__(self, random: Random, now: float, calm: bool) -> None:
@@ -317,8 +318,9 @@ class Scene:
             camera_offset=told[1],
         )
         (words,) = read_as(CLAUSES, words)
-        odd = rarely(Random(words.stamp), 0.02, ODD_READINGS, words.reading)
-        words = replace(words, reading=odd)
+        if not self.calm:
+            odd = rarely(Random(words.stamp), 0.05, ODD_READINGS, words.reading)
+            words = replace(words, reading=odd)
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
