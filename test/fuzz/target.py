@@ -13,10 +13,10 @@ from helpers.checkpoints import jpeg, own_tokens
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.history import HistorySpec, history_digest
 from edge_cloud_spec.instruction import check_instruction
-from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
 from edge_cloud_spec.models.prompt import ORDERS, PromptSpec, Request
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.harness.toy import ToyGrammar, ToyVlm
 
 END = 0
 SPEC = PromptSpec(

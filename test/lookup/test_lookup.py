@@ -17,11 +17,11 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge import runner as runner_module
 from edge_cloud_spec.edge.runner import DecodeRunner
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
 from edge_cloud_spec.lookup import MAX_CREDENTIALS, AnswerLookup, Lookups, NodeBudget
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec_lab.harness.virtual_decode import Decode
 
 ASKING = Open(1, "find the box", b"", "action first", GREEDY, "greedy", lookup=True)
 ANSWER = (1, 2, 3, 4, 5)

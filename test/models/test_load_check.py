@@ -17,13 +17,13 @@ from safetensors.numpy import load_file, save_file
 
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.reference import generate, load_reference
 from edge_cloud_spec.models import checkpoint
 from edge_cloud_spec.models import load as loading
 from edge_cloud_spec.models.load import identity, load
 from edge_cloud_spec.models.passes import layer
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, Request, logits_processors
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec_lab.bench.reference import generate, load_reference
 
 Edit = Callable[[Path], None]
 
