@@ -127,11 +127,12 @@ class Look:
 class Scene:
     """Draws the next event and what is true about it; ``heard`` tells it what came of the last.
 
-    A ``calm`` one has good clocks, and while the robot moves only further decisions come.
+    A ``calm`` one has good clocks, and while the robot moves only further decisions come. ``lies``:
+    the drafter says of words what they are not.
     """
 
-    def __init__(self, random: Random, now: float, calm: bool) -> None:
-        self._random, self.now, self.calm = random, now, calm
+    def __init__(self, random: Random, now: float, calm: bool, lies: bool) -> None:
+        self._random, self.now, self.calm, self.lies = random, now, calm, lies
         self._ahead = {source: 0.0 if calm else clock_offset(random) for source in SOURCES}
         self._pose, self._velocity, self.truth = Pose(), Velocity(), Pose()
         self._goal = GoalStatus(FOLLOWING)  # that the drafter follows
@@ -317,8 +318,9 @@ class Scene:
             camera_offset=told[1],
         )
         (words,) = read_as(CLAUSES, words)
-        odd = rarely(Random(words.stamp), 0.02, ODD_READINGS, words.reading)
-        words = replace(words, reading=odd)
+        if self.lies:
+            odd = rarely(Random(words.stamp), 0.05, ODD_READINGS, words.reading)
+            words = replace(words, reading=odd)
         self._sent.append((self.now, words))
         decision = Decision(taken, words.goal_id, words.verified, honest=told == true)
         self.decisions[words.request] = decision
@@ -715,7 +717,8 @@ def run(events: int, seed: int) -> Counter[str]:
 def episode(seed: str, events: int) -> Counter[str]:
     """One navigator, and what it is sent."""
     random = Random(seed)
-    scene = Scene(random, now=random.uniform(10.0, 1000.0), calm=random.random() < 0.5)
+    begun, calm = random.uniform(10.0, 1000.0), random.random() < 0.5
+    scene = Scene(random, begun, calm, lies=Random(f"{seed} drafter lies").random() < 0.3)
     sees = ObstacleSettings(scan=random.choice(("", "scan")))
     first = NavigatorSettings(allow_unverified=True, obstacles=sees)
     first = settings(random) if random.random() < 0.5 else first
