@@ -112,7 +112,9 @@ class VllmPeer(HttpPeer):
 
     def _scores(self, ids: list[int], seen: list[PromptImage], cached: int) -> list[Any]:
         """The likeliest token before each token of a prompt, and that token's own score."""
-        start = 1 + max(cached, *(at for at, one in enumerate(ids) if one == self._target.image_id))
+        start = 1 + max(
+            [cached, *(at for at, one in enumerate(ids) if one == self._target.image_id)]
+        )
         rows = on_host(self._open(ids[:start], seen).forward(ids[start:]))
         scores: list[Any] = [None]
         for at, token in enumerate(ids[1:], 1):
