@@ -37,7 +37,8 @@ def type_name(kind: Any) -> str:
 
 def test_the_graph_has_the_nodes_that_are_listed_once_and_parameters_of_no_others() -> None:
     everything = graph(GraphSettings(rviz=True, record="bags"))
-    assert {spec.name for spec in everything if spec.is_node} - {"rviz2"} == set(NODES)
+    nodes = {name for spec in everything if spec.is_node for name in spec.nodes or (spec.name,)}
+    assert nodes - {"rviz2"} == set(NODES)
     assert WITH_PARAMETERS.keys() == {*NODES} - {"annotator", "robot_state_publisher"}
 
 

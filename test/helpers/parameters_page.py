@@ -58,11 +58,13 @@ def _graph() -> Iterator[str]:
     yield "|---|---|---|"
     settings = GraphSettings(rviz=True, record="bags")
     for spec in graph(settings):
-        if spec.package == PACKAGE and spec.is_node:
-            text = import_module(command(spec, settings)[2]).__doc__ or ""
+        folder = command(spec, settings)[2].rpartition(".")[0]
+        ours = spec.package == PACKAGE and spec.is_node
+        for name in (spec.nodes or (spec.name,)) if ours else ():
+            text = import_module(f"{folder}.{name}").__doc__ or ""
             _, _, what = " ".join(text.partition("\n\n")[0].split()).partition(" node: ")
-            topics = [f"`{topic}`" for topic, owners in OWNERS.items() if owners == (spec.name,)]
-            yield _line([f"`{spec.name}`", what.rstrip("."), ", ".join(topics)])
+            topics = [f"`{topic}`" for topic, owners in OWNERS.items() if owners == (name,)]
+            yield _line([f"`{name}`", what.rstrip("."), ", ".join(topics)])
 
 
 def _nodes() -> Iterator[str]:
