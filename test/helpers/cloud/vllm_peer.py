@@ -66,7 +66,7 @@ class VllmPeer(HttpPeer):
 
     def on_post(self, handler: Any, body: Any) -> None:
         if handler.path == "/tokenize":
-            tokens = self._target.tokenizer.encode(body["prompt"], add_special_tokens=False)
+            tokens = self._target.tokenizer(body["prompt"])["input_ids"]
             handler.reply(*_json(200, self.said.get(handler.path, {"tokens": tokens})))
             return
         self.asked.append(body)
