@@ -21,9 +21,9 @@ from edge_cloud_spec.share import check_lab
 with imports():
     check_lab()  # the verifier within this process is of its harness
     from edge_cloud_spec.cloud.model_thread.worker import Worker
-    from edge_cloud_spec.lab.harness.server import InProcessServer
     from edge_cloud_spec.models import EMBEDDED
     from edge_cloud_spec.models.load import load
+    from edge_cloud_spec_lab.harness.server import InProcessServer
 
 MAX_TOKENS = 128  # of an answer
 

@@ -24,11 +24,11 @@ with imports():
     check_lab()
     from rosbags.rosbag2 import StoragePlugin, Writer
 
-    from edge_cloud_spec.lab.sim.camera import Camera, encode_jpeg
-    from edge_cloud_spec.lab.sim.room import make_room
-    from edge_cloud_spec.lab.sim.scene import Scene
-    from edge_cloud_spec.lab.sim.world import World
     from edge_cloud_spec.observe.bag import VERSION, types
+    from edge_cloud_spec_lab.sim.camera import Camera, encode_jpeg
+    from edge_cloud_spec_lab.sim.room import make_room
+    from edge_cloud_spec_lab.sim.scene import Scene
+    from edge_cloud_spec_lab.sim.world import World
 
 START = 1_790_000_000_000_000_000  # ns; the bag's first moment
 CYCLE = 0.1  # s between two odometry messages; every second one has a picture

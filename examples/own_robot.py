@@ -19,10 +19,10 @@ from edge_cloud_spec.share import check_lab
 
 with imports():
     check_lab()
-    from edge_cloud_spec.lab.sim.bases import IDEAL, make_base
-    from edge_cloud_spec.lab.sim.camera import Camera, encode_jpeg
-    from edge_cloud_spec.lab.sim.room import make_room
-    from edge_cloud_spec.lab.sim.scene import Scene
+    from edge_cloud_spec_lab.sim.bases import IDEAL, make_base
+    from edge_cloud_spec_lab.sim.camera import Camera, encode_jpeg
+    from edge_cloud_spec_lab.sim.room import make_room
+    from edge_cloud_spec_lab.sim.scene import Scene
 
 
 class SimulatedRobot:

@@ -19,11 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 NODES = ("test/nodes/",)
 GRAPHS = (
     "test/examples/",
-    "test/demo/test_demo.py",
+    "test/lab/demo/test_demo.py",
     "test/replay/test_replay.py",
     "test/observe/test_recorder.py",
-    "test/bench/test_stop.py",
-    "test/bench/test_faults.py",
+    "test/lab/bench/test_stop.py",
+    "test/lab/bench/test_faults.py",
     "test/view/test_view_server.py",
 )
 

@@ -23,11 +23,11 @@ from typing import Any
 from unittest import mock
 
 from edge_cloud_spec.edge.events import Received
-from edge_cloud_spec.lab.bench.schedules import decode_of, random_schedule
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
-from edge_cloud_spec.lab.harness.virtual_time import Hung
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.codec import encode_client, encode_server
+from edge_cloud_spec_lab.bench.schedules import decode_of, random_schedule
+from edge_cloud_spec_lab.harness.virtual_decode import Decode
+from edge_cloud_spec_lab.harness.virtual_time import Hung
 
 SEED = 5
 SCHEDULES = 600

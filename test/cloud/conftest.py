@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.cloud.grpc_cloud import Cloud
 
-from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 
 @pytest.fixture

@@ -42,8 +42,6 @@ from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.events import Cut, Emit, Inbox
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.requests import sample_questions, sample_requests
-from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.byte_drafter import END
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
@@ -54,6 +52,8 @@ from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text
+from edge_cloud_spec_lab.bench.requests import sample_questions, sample_requests
+from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
 KEY = SECRET.decode()
 TARGET = str(EMBEDDED / "target")

@@ -27,10 +27,10 @@ from helpers.wide_checkpoint import write_wide
 
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
-from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
 VENV = os.environ.get("EDGE_CLOUD_SPEC_VLLM")
 if not VENV:

@@ -31,13 +31,13 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench import equality
-from edge_cloud_spec.lab.bench.fleet import embedded
-from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Picture, Request, with_pictures
+from edge_cloud_spec_lab.bench import equality
+from edge_cloud_spec_lab.bench.fleet import embedded
+from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
 
 @pytest.fixture(scope="module")

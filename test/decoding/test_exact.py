@@ -34,8 +34,8 @@ from edge_cloud_spec.decoding.processors import UNPROCESSED, LogitsProcessing, L
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.shape import BestFirst
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
-from edge_cloud_spec.lab.harness.loopback import Wire, over_the_codec
-from edge_cloud_spec.lab.harness.toy import ToyGrammar
+from edge_cloud_spec_lab.harness.loopback import Wire, over_the_codec
+from edge_cloud_spec_lab.harness.toy import ToyGrammar
 
 PRESETS = {
     "dsd": Preset("dsd", "", "edge", draft_length=2),

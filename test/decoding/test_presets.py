@@ -28,9 +28,9 @@ from edge_cloud_spec.decoding.propose import ProposalConfig
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
 from edge_cloud_spec.decoding.split import RESIDUALS, Split
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
 
 CHAIN: dict[str, Any] = {"drafter": "edge", "summary": "x", "draft_length": 4}
 TREE: dict[str, Any] = {"drafter": "edge", "summary": "x", "expansion": [2, 2]}

@@ -29,12 +29,12 @@ from edge_cloud_spec.edge.events import (
     Item,
 )
 from edge_cloud_spec.edge.runner import MAX_HEARD, DecodeRunner, DecodeSettings, Outcome
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
-from edge_cloud_spec.lab.harness.virtual_time import Timeline, VirtualInbox
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_server
 from edge_cloud_spec.wire.messages import PROTOCOL, Opened, Prediction, Verdict
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
+from edge_cloud_spec_lab.harness.virtual_time import Timeline, VirtualInbox
 
 BASE = PrefixDigest(0, 42)
 STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))

@@ -26,9 +26,9 @@ from edge_cloud_spec.edge.measures import (
     Round,
     Stopwatch,
 )
-from edge_cloud_spec.lab.harness.toy import spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.wire.messages import Verdict
+from edge_cloud_spec_lab.harness.toy import spec_of
+from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
 
 BASE = PrefixDigest(0, 77)
 values = st.lists(st.floats(0, 10), min_size=1, max_size=20)

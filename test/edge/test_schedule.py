@@ -23,8 +23,6 @@ from edge_cloud_spec.edge.draft_planner import DraftPlanner
 from edge_cloud_spec.edge.events import DrafterFailed, Event, Received
 from edge_cloud_spec.edge.rounds import Mode
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import END, MAX_TOKENS, VOCABULARY, ToyVlm, own_answer, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Conditions, Decode
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
@@ -35,6 +33,8 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
+from edge_cloud_spec_lab.harness.toy import END, MAX_TOKENS, VOCABULARY, ToyVlm, own_answer, spec_of
+from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
 
 PRESETS = (
     "cloud_ar",

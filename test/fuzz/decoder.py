@@ -45,7 +45,6 @@ from edge_cloud_spec.edge.events import (
 )
 from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.rounds import server_generation
-from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyDrafter
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_server
@@ -61,6 +60,7 @@ from edge_cloud_spec.wire.messages import (
     base_digest,
     spec_digest,
 )
+from edge_cloud_spec_lab.harness.toy import END, VOCABULARY, ToyDrafter
 
 PRESETS = tuple(sorted(each.stem for each in Path("config/presets").glob("*.yaml")))
 OTHER_SPEC = b"another one"

@@ -18,7 +18,6 @@ from edge_cloud_spec.decoding.shape import Branch
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Drafted, PromptReady, Received
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedSession
 from edge_cloud_spec.models.draft_model import DraftModel
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.codec import (
@@ -35,6 +34,7 @@ from edge_cloud_spec.wire.messages import (
     base_digest,
     spec_digest,
 )
+from edge_cloud_spec_lab.harness.scripted.model import ScriptedSession
 
 SPEC = b"the cloud's specification"
 PROMPT = PromptReady(b"prompt", spec_digest(SPEC), (END,), MAX_TOKENS, VOCABULARY)

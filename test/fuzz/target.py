@@ -10,11 +10,11 @@ from helpers.bounded_toy import BoundedToy
 from helpers.checkpoints import jpeg, own_tokens
 
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import ToyGrammar, ToyVlm
 from edge_cloud_spec.models.image import ImageSpec, decode_image
 from edge_cloud_spec.models.prompt import PromptSpec, check_request
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.harness.toy import ToyGrammar, ToyVlm
 
 END = 0
 SPEC = PromptSpec("template", ImageSpec(784, 784, 14, 2, 2), (END,), MAX_TOKENS, "fuzz", VOCABULARY)

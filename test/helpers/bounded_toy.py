@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
-from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.models.cache import SPARE, CacheLayout, KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
+from edge_cloud_spec_lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
+from edge_cloud_spec_lab.harness.toy import ToyVlm
 
 LAYOUT = CacheLayout(1, 1, 1, torch.float32, torch.device("cpu"))
 PROMPT_ROWS = 300

@@ -17,7 +17,6 @@ from PIL import Image
 from edge_cloud_spec.decoding.grammar import masked
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.propose import coupled_token
-from edge_cloud_spec.lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.passes.target_rows import on_host
@@ -25,6 +24,7 @@ from edge_cloud_spec.models.prompt import Prompt, PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.request import Request
+from edge_cloud_spec_lab.harness.random_checkpoint import CheckpointShape, make_checkpoint
 
 HIDDEN, LAYERS = 32, 3  # of each checkpoint
 CLOSE = 1e-4  # of logits, that were computed in another order

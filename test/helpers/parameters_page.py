@@ -13,7 +13,6 @@ from typing import Any
 
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cloud.command import ServeSettings
-from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.nodes.cloud_bridge import BridgeSettings
 from edge_cloud_spec.nodes.instruction_server import InstructionServerSettings
@@ -23,6 +22,7 @@ from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
 from edge_cloud_spec.options import flag, flat_fields, span, title
 from edge_cloud_spec.pilot.settings import DrafterSettings
+from edge_cloud_spec_lab.simulator.simulator import SimulatorSettings
 
 NODES: dict[str, object] = {
     "drafter": DrafterSettings(),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.bench.command import add_bench_arguments
+from edge_cloud_spec_lab.bench.command import add_bench_arguments
 
 
 def rows(suite: str, folder: Path, *options: str, seed: int = 3) -> list[dict[str, Any]]:

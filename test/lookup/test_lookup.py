@@ -17,8 +17,6 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge import runner as runner_module
 from edge_cloud_spec.edge.runner import DecodeRunner
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
-from edge_cloud_spec.lab.harness.virtual_decode import Decode
 from edge_cloud_spec.lookup import (
     MAX_BEGINNINGS,
     MAX_CREDENTIALS,
@@ -29,6 +27,8 @@ from edge_cloud_spec.lookup import (
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
+from edge_cloud_spec_lab.harness.virtual_decode import Decode
 
 ASKING = Open(1, CLAUSES.request("find the box", b""), GREEDY, "greedy", lookup=True)
 ANSWER = (1, 2, 3, 4, 5)

@@ -16,12 +16,12 @@ from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import FinishedDraft, ProposalConfig, likeliest
 from edge_cloud_spec.decoding.shape import BestFirst, Branch, Expansion, Shape, chain
-from edge_cloud_spec.lab.harness.toy import ToyVlm
 from edge_cloud_spec.lookup import Lookups
 from edge_cloud_spec.models.draft_model import MAX_LOOKED_UP, DraftModel
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.harness.toy import ToyVlm
 
 PROPOSALS = (
     ProposalConfig("greedy", GREEDY),

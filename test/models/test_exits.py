@@ -29,12 +29,12 @@ from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import ToyGrammar
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, ExitPrediction, Exits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec_lab.harness.toy import ToyGrammar
 
 policies = st.builds(
     SamplingPolicy, temperature=st.sampled_from([0.0, 0.8, 3.0]), seed=st.integers(0, 2**32)

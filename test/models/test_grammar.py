@@ -21,9 +21,9 @@ from llguidance import LLMatcher, LLTokenizer
 from edge_cloud_spec.decoding.grammar import forced_token
 from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.training.tiny.tokenizer import build_tokenizer
 from edge_cloud_spec.models.token_grammar import GrammarCompiler, TokenGrammar
 from edge_cloud_spec.nav.answer import ORDERS, Dialect, answer_grammar, every_action
+from edge_cloud_spec_lab.training.tiny.tokenizer import build_tokenizer
 
 TINY = build_tokenizer()
 TOKENIZERS = {"embedded": TINY, "random": vlm().tokenizer}

@@ -33,8 +33,6 @@ from edge_cloud_spec.decoding.digest import common_prefix
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.decodes import sample_cases
-from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
 from edge_cloud_spec.models import EMBEDDED, llama
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
@@ -45,6 +43,8 @@ from edge_cloud_spec.models.prompt import Prompt
 from edge_cloud_spec.models.session import ALL_ROWS
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec_lab.bench.decodes import sample_cases
+from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
 
 F16 = 0.004  # of the range of a row's logits: what sixteen bits, in weights and products, change
 FAMILIES = {

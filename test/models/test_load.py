@@ -26,7 +26,6 @@ from edge_cloud_spec.doctor.machine import check_model
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import known_instructions
-from edge_cloud_spec.lab.bench.models import crop_alike
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.cache import KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
@@ -37,6 +36,7 @@ from edge_cloud_spec.models.passes.attention import PassItem
 from edge_cloud_spec.models.passes.layer import quantize_linears
 from edge_cloud_spec.models.passes.transformer import Transformer
 from edge_cloud_spec.models.tokenizer import tokenizer_digest
+from edge_cloud_spec_lab.bench.models import crop_alike
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 
 from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.reference import generate, load_reference
 from edge_cloud_spec.models import checkpoint
 from edge_cloud_spec.models import load as loading
 from edge_cloud_spec.models.load import identity, load
@@ -25,6 +24,7 @@ from edge_cloud_spec.models.passes import layer
 from edge_cloud_spec.models.prompt import Prompt, PromptSpec, logits_processors
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import CLAUSES
+from edge_cloud_spec_lab.bench.reference import generate, load_reference
 
 Edit = Callable[[Path], None]
 

@@ -30,7 +30,6 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Abort, Inbox
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.bench.requests import sample_requests
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
@@ -45,6 +44,7 @@ from edge_cloud_spec.models.openai_server import KEY_VARIABLE
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec_lab.bench.requests import sample_requests
 
 DRAFTER = str(EMBEDDED / "drafter")
 COUNT = "one, two, three, four, five, six"

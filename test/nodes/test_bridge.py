@@ -27,7 +27,6 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import route
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.msg import Verdict
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nodes import bridge_messages, cloud_bridge
@@ -49,6 +48,7 @@ from edge_cloud_spec.wire.messages import (
 )
 from edge_cloud_spec.wire.messages import Prediction as WirePrediction
 from edge_cloud_spec.wire.messages import Verdict as WireVerdict
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from helpers.graph.decode_graph import INSTRUCTION, Watcher, frame
 
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.noise import decision_seed
-from edge_cloud_spec.lab.harness.random_checkpoint import make_checkpoint
 from edge_cloud_spec.msg import VerifiedTokens
 from edge_cloud_spec.nodes.runtime.heartbeat import HUNG
 from edge_cloud_spec.options import parsed
+from edge_cloud_spec_lab.harness.random_checkpoint import make_checkpoint
 
 BREAKS, HANGS = "find the broken door", "find the brown door"
 # A drafter whose model fails with these instructions, and whose waits are shorter.

@@ -13,12 +13,12 @@ from rclpy.time import Time
 from sensor_msgs.msg import PointCloud2
 
 from edge_cloud_spec.bringup.graph import GraphSettings, graph
-from edge_cloud_spec.lab.sim.world import World
-from edge_cloud_spec.lab.simulator.simulator import SimulatorSettings, camera_transform
 from edge_cloud_spec.nav.footprint import SOURCES, Mount
 from edge_cloud_spec.nodes.runtime.qos import SENSOR_DATA
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.sim.world import World
+from edge_cloud_spec_lab.simulator.simulator import SimulatorSettings, camera_transform
 
 RVIZ = yaml.safe_load((share() / "config/go2_nav.rviz").read_text())
 URDF = ElementTree.parse(share() / "config/go2.urdf").getroot()

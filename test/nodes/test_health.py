@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.health import Health, Level, worst_of
-from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.models.image import decode_image
 from edge_cloud_spec.nav.status import E_STOP, IMPLAUSIBLE, NavigatorStatus
 from edge_cloud_spec.nodes.drafter import drafter_health
@@ -37,6 +36,7 @@ from edge_cloud_spec.nodes.health import (
 from edge_cloud_spec.nodes.monitor import Heartbeats
 from edge_cloud_spec.nodes.navigator import navigator_health
 from edge_cloud_spec.throttle import LINES, REPORT_S, Reports
+from edge_cloud_spec_lab.sim.camera import encode_jpeg
 
 TOPIC = "/camera/image_raw/compressed"
 TOPICS = CameraTopics((TOPIC, "/camera/image_raw"), publishers=1)

@@ -23,25 +23,25 @@ from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
 from edge_cloud_spec.bringup.graph import FLAT_FRAMES
-from edge_cloud_spec.lab.bench.flats import model, walk
-from edge_cloud_spec.lab.sim.camera import decode_jpeg
-from edge_cloud_spec.lab.sim.flat import make_flat
-from edge_cloud_spec.lab.sim.room import Room, make_room
-from edge_cloud_spec.lab.simulator.simulator import FIRST, NO_TRANSFORMS
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nodes.runtime.qos import LATCHED, RELIABLE, SENSOR_DATA
+from edge_cloud_spec_lab.bench.flats import model, walk
+from edge_cloud_spec_lab.sim.camera import decode_jpeg
+from edge_cloud_spec_lab.sim.flat import make_flat
+from edge_cloud_spec_lab.sim.room import Room, make_room
+from edge_cloud_spec_lab.simulator.simulator import FIRST, NO_TRANSFORMS
 
 pytest.importorskip("mujoco")
 
 
 Start = Callable[..., subprocess.Popen[str]]
-MODULE = ["-m", "edge_cloud_spec.lab.simulator.simulator"]
+MODULE = ["-m", "edge_cloud_spec_lab.simulator.simulator"]
 WITHOUT_TF2 = """
 import sys
 sys.modules["tf2_msgs"] = None
-from edge_cloud_spec.lab.simulator.simulator import main
+from edge_cloud_spec_lab.simulator.simulator import main
 sys.exit(main())
 """
 

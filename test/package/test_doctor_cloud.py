@@ -27,8 +27,8 @@ from edge_cloud_spec.doctor.machine import check_cloud
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.link.probe import TIMEOUT_S
 from edge_cloud_spec.health import Health, Level
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import SERVICE
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 OK, ERROR = Level.OK, Level.ERROR
 

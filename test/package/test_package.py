@@ -27,11 +27,11 @@ from edge_cloud_spec.doctor.machine import check_simulator
 from edge_cloud_spec.errors import _OPTIONAL, UserError, exit_status, how_to_install
 from edge_cloud_spec.health import Level
 from edge_cloud_spec.instruction import check_instruction, known_instructions
-from edge_cloud_spec.lab.sim.room import make_room
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.llama_process import INSTALL
 from edge_cloud_spec.options import flat_fields
 from edge_cloud_spec.share import share
+from edge_cloud_spec_lab.sim.room import make_room
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -264,7 +264,7 @@ def test_the_tests_run_in_a_sourced_ros_shell(
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_hooks\n")
     tests = "import pytest, sys; sys.exit(pytest.main())"
-    given = (*options, "--collect-only", "test/sim/test_room.py")
+    given = (*options, "--collect-only", "test/lab/sim/test_room.py")
     done = python(tests, *given, path=(ROOT, tmp_path))
     assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
 

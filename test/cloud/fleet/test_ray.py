@@ -27,8 +27,8 @@ from edge_cloud_spec.cloud.fleet.registry import ScalingLimits
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.loop_thread import LoopThread
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 # It is imported once its environment is set.
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra fleet is not installed")
@@ -82,7 +82,7 @@ SERVE = """
 import sys
 from edge_cloud_spec.cloud import command
 from edge_cloud_spec.cli import main
-from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec_lab.harness.toy import toy_worker
 command.make_worker = lambda args: toy_worker()
 sys.exit(main(["serve", "--replicas", "1", "--address", "127.0.0.1:0"]))
 """

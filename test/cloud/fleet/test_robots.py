@@ -33,10 +33,10 @@ from edge_cloud_spec.edge.events import Emit, LinkLost
 from edge_cloud_spec.edge.link import route
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.health import Health, Level
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.channel import ASK, CLIENT_OPTIONS, LEASE, METHOD
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import MOVED, Open
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 KEY = new_key()
 GOOD = sign(Lease("ann", "a", 100.0), KEY)

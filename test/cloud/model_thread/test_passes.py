@@ -23,9 +23,6 @@ from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, WorkerLimit
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
-from edge_cloud_spec.lab.bench.requests import sample_questions, sample_requests
-from edge_cloud_spec.lab.harness.scripted.model import ScriptedPrefill
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
@@ -42,6 +39,9 @@ from edge_cloud_spec.wire.messages import (
     Resume,
     Verdict,
 )
+from edge_cloud_spec_lab.bench.requests import sample_questions, sample_requests
+from edge_cloud_spec_lab.harness.scripted.model import ScriptedPrefill
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
 
 COUPLED = ("coupled", SamplingPolicy(0.8, seed=5))
 ROOM = 3  # sessions that there is memory for

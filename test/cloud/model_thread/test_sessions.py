@@ -31,7 +31,6 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import END, VOCABULARY, ToyVlm
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.wire.channel import MAX_RETRY_S
 from edge_cloud_spec.wire.codec import MAX_VERIFIED, decode_client, encode_client
@@ -48,6 +47,7 @@ from edge_cloud_spec.wire.messages import (
     Verdict,
     WireError,
 )
+from edge_cloud_spec_lab.harness.toy import END, VOCABULARY, ToyVlm
 
 LIMITS = WorkerLimits(sessions=4, sessions_per_robot=2, keep_s=10.0, idle_s=30.0)
 OPENING = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy", draft_identity="small")

@@ -49,12 +49,12 @@ from edge_cloud_spec.edge.events import LinkLost, LinkUp
 from edge_cloud_spec.edge.link import stream as link_stream
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume, Verdict
 from edge_cloud_spec.wire.secret_files import named_tokens, validity
+from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of, toy_worker
 
 PAGE = Path(__file__).parents[3] / "docs/certificates.md"
 
@@ -487,7 +487,7 @@ logging.getLogger().addHandler(text)
 from helpers.cloud.grpc_cloud import Cloud, Proxy
 from helpers.cloud.grpc_robot import Talk, opening
 from edge_cloud_spec.edge.client import ClientSettings
-from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec_lab.harness.toy import toy_worker
 from edge_cloud_spec.wire.messages import DraftMessage
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.cloud.serving.server import ServerSettings

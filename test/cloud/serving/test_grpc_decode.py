@@ -52,7 +52,6 @@ from edge_cloud_spec.edge.link import stream as link_stream
 from edge_cloud_spec.edge.link.route import KnownPlace, Route
 from edge_cloud_spec.edge.link.stream import ClockOffset
 from edge_cloud_spec.edge.runner import DecodeRunner, Outcome
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.request import Message, Request
@@ -69,6 +68,7 @@ from edge_cloud_spec.wire.messages import (
     Resume,
     Verdict,
 )
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 
 @pytest.fixture(scope="module")

@@ -42,10 +42,10 @@ from edge_cloud_spec.edge.client import (
     open_channel,
 )
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.channel import EARLIER_SERVICE, METHOD, SERVICE, retry_after_s
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import DraftMessage, Generate, Verdict
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of, toy_worker
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -143,7 +143,7 @@ def test_channels_to_replicas_that_come_and_go_are_closed_once_their_streams_hav
 
 
 SERVE = """
-from edge_cloud_spec.lab.harness.toy import toy_worker
+from edge_cloud_spec_lab.harness.toy import toy_worker
 from edge_cloud_spec.cloud.serving.server import ServerSettings, serve
 serve(toy_worker(), ServerSettings("127.0.0.1:0", grace_s=0.2), lambda a: print(a, flush=True))
 print("ended", flush=True)

@@ -32,8 +32,8 @@ from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer, metrics
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of, toy_worker
 from edge_cloud_spec.wire.messages import DraftMessage, Fault, Verdict
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of, toy_worker
 
 BOARD = json.loads((Path(__file__).parents[3] / "config/grafana.json").read_text())
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]

@@ -6,8 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from edge_cloud_spec.lab.harness.proxy import Proxy
-from edge_cloud_spec.lab.harness.server import InProcessServer as Cloud
+from edge_cloud_spec_lab.harness.proxy import Proxy
+from edge_cloud_spec_lab.harness.server import InProcessServer as Cloud
 
 __all__ = ["Cloud", "Proxy", "free_port", "until"]
 

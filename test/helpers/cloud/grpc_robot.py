@@ -13,13 +13,13 @@ from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import Emit, LinkLost, LinkUp
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
-from edge_cloud_spec.lab.bench.requests import sample_questions
-from edge_cloud_spec.lab.harness.toy import ToyVlm, own_answer, spec_of
 from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.bench.requests import sample_questions
+from edge_cloud_spec_lab.harness.toy import ToyVlm, own_answer, spec_of
 
 POLICIES = {
     "greedy": GREEDY,

@@ -7,15 +7,15 @@ from typing import Any
 from edge_cloud_spec.cloud.command import ServeSettings, make_worker
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
-from edge_cloud_spec.lab.bench.requests import sample_requests
-from edge_cloud_spec.lab.harness.grpc_robot import GrpcRobot
-from edge_cloud_spec.lab.harness.server import InProcessServer
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.options import parsed
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.wire.messages import Open
+from edge_cloud_spec_lab.bench.requests import sample_requests
+from edge_cloud_spec_lab.harness.grpc_robot import GrpcRobot
+from edge_cloud_spec_lab.harness.server import InProcessServer
 
 TARGET, DRAFTER = EMBEDDED / "target", EMBEDDED / "drafter"
 POLICY = SamplingPolicy(0.8, top_p=0.95, seed=7)

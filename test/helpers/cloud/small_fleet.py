@@ -14,8 +14,8 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.fleet.router import RouterServer
 from edge_cloud_spec.cloud.serving.access import AccessSettings
 from edge_cloud_spec.cloud.serving.server import ServerSettings
-from edge_cloud_spec.lab.harness.toy import toy_worker
 from edge_cloud_spec.loop_thread import LoopThread
+from edge_cloud_spec_lab.harness.toy import toy_worker
 
 # Processes are forked from one that has imported what a replica and its first pass need, which
 # takes a new one seconds. It finds no module of the tests.
@@ -23,7 +23,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "edge_cloud_spec.cloud.fleet.replica",
-        "edge_cloud_spec.lab.harness.toy",
+        "edge_cloud_spec_lab.harness.toy",
         "edge_cloud_spec.models.session",
         "edge_cloud_spec.models.passes.target_rows",
     ]

@@ -10,7 +10,6 @@ from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, WorkerLimit
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
-from edge_cloud_spec.lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec.wire.codec import decode_server, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
@@ -19,6 +18,7 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
+from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
 
 
 class Costly(ToyVlm):

@@ -9,7 +9,6 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from edge_cloud_spec.lab.sim.camera import encode_jpeg
 from edge_cloud_spec.msg import (
     DecodeStats,
     Draft,
@@ -18,6 +17,7 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 from edge_cloud_spec.nav.status import GoalStatus
+from edge_cloud_spec_lab.sim.camera import encode_jpeg
 
 CAMERA = "camera/image_raw/compressed"
 INSTRUCTION = "find the silver bottle"

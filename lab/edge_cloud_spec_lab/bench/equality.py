@@ -1,0 +1,164 @@
+"""``bench equality``: whether answers over gRPC equal the target's.
+
+Prints, for ``greedy`` and ``coupled``, how many answers equal the target's token by token; for
+``rejection`` the chi-square test of many answers to a few prompts against as many that transformers
+samples from the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.dialects import ours
+from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.models import EMBEDDED, VLLM
+from edge_cloud_spec.models.load import load
+from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.models.vlm import Vlm
+from edge_cloud_spec.nav.history import HistorySpec
+from edge_cloud_spec.pilot.pilot import MissionMemory
+from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.request import Request
+
+from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
+from ..harness.server import VerifierProcess
+from .chi_square import compare
+from .command import Options, Row
+from .decodes import acceptance
+from .options import check_counts
+from .reference import generate, load_reference, sample
+from .requests import sample_questions, sample_requests
+
+SAMPLED_TOKENS = 6  # of an answer that is compared by distribution
+SAMPLED_PROMPTS = 2
+MISSION = 12  # decisions of a mission, with --history
+
+
+OPTIONS: Options = {
+    "--prompts": {"type": int, "default": 200, "help": "with pictures (%(default)s)"},
+    "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
+    "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
+    "--target": {"default": str(EMBEDDED / "target")},
+    "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of a vLLM server of the target"},
+    "--drafter": {"default": str(EMBEDDED / "drafter")},
+    "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
+    "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
+    "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
+    "--history": {"type": int, "default": 0, "help": "earlier frames in a prompt (%(default)s)"},
+    "--lookup": {"action": "store_true", "help": "all presets look up, too"},
+}
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Run the suite; returns a row per preset and rule."""
+    check_counts(args, "prompts")
+    if args.samples < 0 or not 0 < args.temperature <= 100:
+        raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
+    chosen = _presets(args.presets)
+    if args.engine and args.presets == "all":  # before vLLM there is no draft model in the cloud
+        chosen = [preset for preset in chosen if preset.drafter != "cloud"]
+    presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
+    target = load(args.target, threads=1)
+    reference, spec = load_reference(args.target, target), target.spec(MAX_TOKENS)
+    try:
+        history = HistorySpec(args.history)
+    except ValueError as error:
+        raise UserError(f"--history: {error}") from None
+    dialect = replace(ours(), history=history)
+    rows: list[Row] = []
+    in_cloud = args.drafter if Path(args.drafter).is_dir() else ""
+    here = DraftModelSettings(device="cpu", dtype="float32", tokenizer=args.tokenizer)
+    drafter = load_drafter(replace(here, path=args.drafter, name=args.model))
+    options = verifier_options(args.target, in_cloud, args.engine)
+    with (
+        VerifierProcess(options) as cloud,
+        GrpcRobot(cloud.address, drafter, spec) as robot,
+    ):
+        for rule, temperature in (("greedy", 0.0), ("coupled", args.temperature)):
+            cases, own = list[tuple[Request, SamplingPolicy]](), list[tuple[int, ...]]()
+            memory, first = MissionMemory(), 0
+            asked = sample_questions(args.seed, args.prompts)
+            for number, question in enumerate(asked):
+                first = first if number % MISSION and history.frames else number
+                begun, turns = asked[first], memory.turns(str(first), history)
+                r = dialect.request(begun.instruction, question.jpeg, begun.order, turns)
+                p = SamplingPolicy(temperature, seed=args.seed + number)
+                cases.append((r, p))
+                own.append(generate(reference, target.prompt(r, spec), spec, p))
+                said = target.tokenizer.decode(own[-1], skip_special_tokens=True)
+                memory.add(str(first), history, question.jpeg, said)
+            for preset in presets:
+                done = [robot.decode(r, DecodeSettings(preset, rule, p)) for r, p in cases]
+                equal = [o.completed and o.tokens == t for o, t in zip(done, own, strict=True)]
+                row = _row(preset, rule, temperature, args.prompts, done)
+                rows.append(row | {"equal": sum(equal)})
+        if args.samples:
+            rows += _by_distribution(args, presets, reference, target, spec, robot)
+    return rows
+
+
+def _row(
+    preset: Preset, rule: str, temperature: float, prompts: int, done: Sequence[Outcome]
+) -> Row:
+    return {
+        "preset": preset.name,
+        "lookup": preset.lookup,
+        "rule": rule,
+        "temperature": temperature,
+        "prompts": prompts,
+        "tokens": sum(len(outcome.tokens) for outcome in done),
+        "acceptance": acceptance(done) or 0.0,
+    }
+
+
+def _presets(names: str) -> list[Preset]:
+    chosen = preset_names() if names == "all" else names.split(",")
+    presets = [load_preset(name) for name in chosen]
+    unverified = [preset.name for preset in presets if not preset.verified]
+    if unverified and names != "all":
+        raise UserError(
+            f"{', '.join(unverified)}: unverified output equals no target's; leave it out"
+        )
+    return [preset for preset in presets if preset.verified]
+
+
+def _by_distribution(
+    args: argparse.Namespace,
+    presets: Iterable[Preset],
+    reference: Any,
+    target: Vlm,
+    spec: PromptSpec,
+    robot: GrpcRobot,
+) -> Iterator[Row]:
+    """Compare the first tokens of many answers with the target's samples."""
+    requests = sample_requests(args.seed, args.prompts)[:SAMPLED_PROMPTS]
+    policy = SamplingPolicy(args.temperature, seed=args.seed)
+    own = [
+        (i, tokens)
+        for i, request in enumerate(requests)
+        for tokens in sample(
+            reference, target.prompt(request, spec), spec, policy, args.samples, SAMPLED_TOKENS
+        )
+    ]
+    for preset in presets:
+        done = [
+            (i, robot.decode(request, DecodeSettings(preset, "rejection", drawn, SAMPLED_TOKENS)))
+            for i, request in enumerate(requests)
+            for each in range(args.samples)
+            for drawn in [replace(policy, seed=args.seed + 1_000 * i + each)]
+        ]
+        test = compare([(i, outcome.tokens) for i, outcome in done], own)
+        outcomes = [outcome for _, outcome in done]
+        yield _row(preset, "rejection", args.temperature, len(requests), outcomes) | {
+            "samples": len(done),
+            "exact": preset.exact,
+            **asdict(test),
+        }

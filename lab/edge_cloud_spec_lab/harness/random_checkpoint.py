@@ -1,0 +1,228 @@
+"""Makes checkpoints of the three families with random weights, for tests and for timing real
+shapes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from edge_cloud_spec.models.load import FAMILIES
+
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+WORDS = (
+    "action: turn left small; reason: the silver bottle is far left, right of the red chair; "
+    "find the green box near the brown door; move forward large; search; stop; action first"
+)
+
+
+@dataclass(frozen=True)
+class CheckpointShape:
+    """Sizes of a random checkpoint; `vocabulary` includes padding rows, 0 means none."""
+
+    hidden: int = 32
+    mlp: int = 64
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    vision: int = 32
+    vision_layers: int = 2
+    vision_heads: int = 2
+    vocabulary: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        """Width of an attention head."""
+        return self.hidden // self.heads
+
+
+TINY = CheckpointShape()
+SHAPE_100M = CheckpointShape(768, 2048, 16, 12, 4, 256, 4, 4)  # about 0.1 billion weights
+SHAPE_500M = CheckpointShape(1024, 4096, 32, 16, 4, 512, 6, 8)
+
+
+def make_checkpoint(
+    directory: Path,
+    family: str = "qwen3_vl",
+    shape: CheckpointShape = TINY,
+    *,
+    seed: int = 0,
+    follows: np.ndarray | None = None,
+) -> Path:
+    """Write a checkpoint of `family` (qwen2_vl, qwen2_5_vl, qwen3_vl) and return its directory.
+
+    follows: int [tokens], the most likely successor of each token, -1 for none; see `make_pair`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = _make_tokenizer()
+    tokenizer.save_pretrained(directory)
+    config = _config(family, shape, tokenizer)
+    config.tie_word_embeddings = follows is None
+    torch.manual_seed(seed)
+    model = getattr(transformers, FAMILIES[family])(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(".bias"):  # zero by default, which would hide a lost bias
+                weight.normal_(0, 0.02)
+        if follows is not None:
+            _follow(model, follows)
+    model.generation_config = transformers.GenerationConfig(
+        eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), do_sample=False
+    )
+    model.half().save_pretrained(directory)
+    patch = config.vision_config.patch_size
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "min_pixels": (2 * patch) ** 2,
+        "max_pixels": (8 * patch) ** 2,
+        "patch_size": patch,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+    return directory
+
+
+def make_pair(
+    directory: Path,
+    target: CheckpointShape = SHAPE_500M,
+    drafter: CheckpointShape = SHAPE_100M,
+    *,
+    agreement: float = 0.8,
+    seed: int = 0,
+) -> tuple[Path, Path]:
+    """The directories of a random target and drafter whose greedy tokens agree at about this rate.
+
+    The passes cost what such shapes cost. The text is meaningless: each model's most likely token
+    is a successor of the last one, along one cycle through all ordinary tokens; for 1 -
+    ``agreement`` of the tokens the drafter has another successor. Answers never end by themselves.
+    """
+    tokenizer = _make_tokenizer()
+    special = set(tokenizer.added_tokens_decoder)
+    ordinary = np.array([i for i in sorted(tokenizer.get_vocab().values()) if i not in special])
+    rng = np.random.default_rng(seed)
+    cycle = rng.permutation(ordinary)
+    follows = np.full(len(tokenizer), -1)
+    follows[cycle] = np.roll(cycle, -1)
+    errs = rng.permutation(len(cycle))[round(agreement * len(cycle)) :]
+    drafted = follows.copy()
+    drafted[cycle[errs]] = np.roll(cycle, -2)[errs]
+    return (
+        make_checkpoint(directory / "target", shape=target, seed=seed, follows=follows),
+        make_checkpoint(directory / "drafter", shape=drafter, seed=seed + 1, follows=drafted),
+    )
+
+
+def _follow(model: Any, follows: np.ndarray) -> None:
+    """Set the head's row of each token's successor to that token's embedding, and scale the blocks
+    down so that the successor stays the most likely."""
+    embeddings = model.get_input_embeddings().weight
+    for name, weight in model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.mul_(0.1)
+    known = torch.from_numpy(np.flatnonzero(follows >= 0))
+    head = torch.zeros_like(model.lm_head.weight)
+    head[torch.from_numpy(follows)[known]] = embeddings[known]
+    # The right logit is about `size * spread`, the others' spread its root: bring it to 12.
+    head *= 12.0 / (embeddings.shape[1] * float(embeddings.std()))
+    model.lm_head.weight.copy_(head)
+
+
+def _make_tokenizer() -> Any:
+    """A byte-level BPE, always the same."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([WORDS], trainer)
+    bpe.add_special_tokens(list(SPECIAL))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def _config(family: str, shape: CheckpointShape, tokenizer: Any) -> Any:
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad")
+    }
+    tokens = {
+        "image_token_id": ids["image_pad"],
+        "video_token_id": ids["video_pad"],
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+    }
+    half = shape.head_dim // 2
+    side = half // 3
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [half - 2 * side, side, side],
+    }
+    text: dict[str, Any] = {
+        "vocab_size": shape.vocabulary or len(tokenizer),
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": 4096,
+        "rope_parameters": rope,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+    }
+    vision: dict[str, Any]
+    kind: Any
+    if family == "qwen2_vl":
+        vision = {"embed_dim": shape.vision, "hidden_size": shape.hidden, "mlp_ratio": 2}
+        kind = transformers.Qwen2VLConfig
+    elif family == "qwen2_5_vl":
+        vision = {
+            "hidden_size": shape.vision,
+            "out_hidden_size": shape.hidden,
+            "intermediate_size": 2 * shape.vision,
+            "window_size": 56,
+            "fullatt_block_indexes": [shape.vision_layers - 1],
+        }
+        kind = transformers.Qwen2_5_VLConfig
+    else:
+        text["head_dim"] = shape.head_dim
+        rope["mrope_interleaved"] = True
+        vision = {
+            "hidden_size": shape.vision,
+            "out_hidden_size": shape.hidden,
+            "intermediate_size": 2 * shape.vision,
+            "num_position_embeddings": 256,
+            "deepstack_visual_indexes": [0, shape.vision_layers - 1],
+        }
+        kind = transformers.Qwen3VLConfig
+    patch = 16 if family == "qwen3_vl" else 14
+    vision |= {"depth": shape.vision_layers, "num_heads": shape.vision_heads, "patch_size": patch}
+    return kind(text_config=text, vision_config=vision, **tokens)

@@ -1,0 +1,153 @@
+"""Toy models with a few tokens: logits are drawn by seed and prefix."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.decoding.grammar import Allowed
+from edge_cloud_spec.decoding.policy import SamplingPolicy
+from edge_cloud_spec.decoding.processors import LogitsProcessors
+from edge_cloud_spec.models.image import ImageSpec
+from edge_cloud_spec.models.prompt import PromptSpec
+
+from .scripted.model import FakeVlm, OnLayer, ScriptedSession, answer_alone
+
+VOCABULARY = 7
+END = 0
+MAX_TOKENS = 14
+IMAGE = ImageSpec(784, 784, 14, 2, 2)
+
+
+def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
+    """The prompt specification of a toy target."""
+    return PromptSpec("template", IMAGE, (END,), max_tokens, "toy", vocabulary)
+
+
+@lru_cache(maxsize=100_000)
+def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    row = np.random.default_rng((seed, 5, *prefix)).standard_normal(vocabulary)
+    row[END] -= 1.5
+    return row.astype(np.float32)
+
+
+class ToyGrammar:
+    """A grammar that allows random tokens after each prefix, by a hash of its text; sometimes only
+    one."""
+
+    def __init__(self, text: str, vocabulary: int) -> None:
+        self._seed, self._vocabulary = zlib.crc32(text.encode()), vocabulary
+
+    def allowed(self, answer: Sequence[int]) -> Allowed:
+        """The allowed tokens, bool [V]."""
+        random = np.random.default_rng((self._seed, 11, *answer))
+        allowed: Allowed = np.zeros(self._vocabulary, bool)
+        count = 1 if random.random() < 0.3 else random.integers(1, self._vocabulary + 1)
+        allowed[random.permutation(self._vocabulary)[:count]] = True
+        return allowed
+
+
+class ToyTokenizer:
+    """Writes tokens as numbers with blanks between them; it has none for a text."""
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": []}
+
+    def decode(self, tokens: Sequence[int], **_: object) -> str:
+        """The text of these tokens."""
+        return " ".join(map(str, tokens))
+
+
+class ToyVlm(FakeVlm):
+    """A toy model: logits are a function of seed and prefix.
+
+    ``draft_noise``: the scale of the noise that a draft model adds to the target's logits; 0: the
+    target.
+    """
+
+    identity = "toy"
+    tokenizer = ToyTokenizer()
+    tokenizer_digest = b"toy tokenizer"
+
+    def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+        self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
+
+    def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
+        """Logits float32 [V] after these tokens."""
+        row = _row(self.seed, prefix, self.vocabulary)
+        if not self.draft_noise:
+            return row
+        return row + np.float32(self.draft_noise) * _row(self.seed + 1, prefix, self.vocabulary)
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """A prompt with a digest only."""
+        return SimpleNamespace(digest=request.digest)
+
+    def grammar(self, text: str, spec: PromptSpec, owner: str = "") -> ToyGrammar:
+        """A grammar (``Vlm.grammar``); any text is valid."""
+        return ToyGrammar(text, self.vocabulary)
+
+    def row(self, state: tuple[int, ...]) -> np.ndarray:
+        """Logits float32 [V] after this prefix."""
+        return self.logits(state)
+
+
+PROMPT_S = 0.1  # to make a prompt
+PREFILL_S = 0.5  # to read it; the cloud may have said several tokens by then
+
+
+class ToyDrafter(ToyVlm):
+    """A draft model on the robot, whose passes take ``pass_s`` seconds each."""
+
+    layers = 2
+
+    def __init__(
+        self,
+        seed: int,
+        draft_noise: float,
+        vocabulary: int,
+        pass_s: float,
+        sleep: Callable[[float], None],
+    ) -> None:
+        super().__init__(seed, draft_noise, vocabulary)
+        self.pass_s, self.sleep = pass_s, sleep
+
+    def prompt(self, request: Any, spec: PromptSpec) -> Any:
+        """The prompt of a request."""
+        self.sleep(PROMPT_S)
+        return super().prompt(request, spec)
+
+    def session(self, prompt: Any) -> ScriptedSession:
+        """A session whose first pass computes the prompt's last token."""
+        return ScriptedSession(self, (), computed=-1)
+
+    def read(self, share: float) -> None:
+        """Spend the time of this share of a prompt."""
+        self.sleep(share * PREFILL_S)
+
+    def compute(self, rows: int, on_layer: OnLayer | None) -> None:
+        """Spend the time of a pass, layer by layer."""
+        for layer in range(self.layers):
+            self.sleep(self.pass_s / self.layers)
+            if on_layer is not None:
+                on_layer(layer, None)
+
+
+def toy_worker(limits: WorkerLimits | None = None) -> Worker:
+    """A worker whose answers have at most 60 tokens."""
+    return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
+
+
+def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[list[int], str]:
+    """The target's answer under greedy or coupled, and why it ends."""
+    grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
+    processors = LogitsProcessors(model.vocabulary, grammar)
+    tokens = answer_alone(model, None, policy, longest, end=END, processors=processors)
+    return list(tokens), "end" if tokens[-1:] == (END,) else "length"

@@ -1,0 +1,368 @@
+"""One decode of toy models in virtual time, over a link with random or given faults.
+
+The runner, the worker, the codec and both state machines are the real ones; the models are seeded
+functions of the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from edge_cloud_spec.cloud.model_thread.sessions import WorkerLimits
+from edge_cloud_spec.cloud.model_thread.worker import Worker
+from edge_cloud_spec.cloud.session.session import CloudSession
+from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
+from edge_cloud_spec.decoding.preset import Preset
+from edge_cloud_spec.edge.decoder import EdgeDecoder
+from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
+from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.presets import load_preset
+from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Picture, Request
+from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
+
+from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
+from .virtual_time import (
+    Arrival,
+    Impairments,
+    Timeline,
+    VirtualCloud,
+    VirtualInbox,
+    VirtualLink,
+)
+
+# What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
+# flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
+# arrives. repeated: it arrives again later. late: others overtake it.
+FAULTS = ("cut", "moved", "lost", "repeated", "late")
+NEVER_ON_TIME = ("cut", "moved", "lost", "late")
+LATE_S = 0.35
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a decode: probabilities from 0 to 1, times in seconds."""
+
+    delay: float = 0.05
+    jitter: float = 0.2
+    duplicated: float = 0.0
+    reordered: bool = False  # verdicts overtake one another
+    cuts: float = 0.0  # how often the link breaks, 1/s
+    max_cuts: int = 12  # after these it does not break
+    outage: float = 0.5  # at most, after each
+    moves: float = 0.0  # share of the random cuts after which the robot is at the other verifier
+    restart: float = 0.0  # of the server at a cut: it forgets every session
+    cloud_job: float = 0.02  # of a job in the cloud
+    draft_pass: float = 0.03  # of a pass of the draft model
+
+
+class InjectedFaults(Impairments):
+    """The link's impairments under these conditions.
+
+    faults: the fault of a message, by its number over both directions.
+    """
+
+    def __init__(self, random: Random, conditions: Conditions, faults: Mapping[int, str]) -> None:
+        self.messages = 0  # sent so far, both ways
+        self.cuts = 0
+        self.left_out = False  # whether one was lost or late though the link was up
+        self._random, self._conditions, self._faults = random, conditions, faults
+        self._up_free = self._down_free = 0.0  # when the last message that is in order arrives
+
+    def start(self, link: VirtualLink) -> None:
+        """Plan the next cut of the link, up to the number of cuts."""
+        self._link = link
+        if self._conditions.cuts and self.cuts < self._conditions.max_cuts:
+            link.timeline.after(self._random.expovariate(self._conditions.cuts), self._cut_anywhere)
+
+    def up(self, message: ClientMessage, size: int, now: float) -> Iterable[Arrival]:
+        """Deliver a robot's message in order, unless late."""
+        fault = self._fault()
+        self.left_out |= fault in ("lost", "late")  # what follows cannot be used without it
+        arrivals = self._later(fault, now)
+        if fault not in NEVER_ON_TIME:
+            for _ in range(1 if isinstance(message, Close) else self._copies()):
+                self._up_free = max(self._up_free, now + self._delay())
+                arrivals.append(Arrival(self._up_free))
+        return arrivals
+
+    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+        """Deliver a cloud's message in order unless late; verdicts survive a change of the
+        stream."""
+        fault = self._fault()
+        self.left_out |= fault == "lost"
+        arrivals = self._later(fault, now)
+        if fault in NEVER_ON_TIME:
+            return arrivals
+        is_verdict = isinstance(decode_server(data), Verdict)
+        for _ in range(self._copies() if is_verdict else 1):
+            time = now + self._delay()
+            if not (is_verdict and self._conditions.reordered):
+                time = self._down_free = max(self._down_free, time)
+            arrivals.append(Arrival(time, on_any_stream=is_verdict))
+        return arrivals
+
+    def closed_at(self, now: float) -> float:
+        """After all messages sent before."""
+        return max(self._up_free, now + self._delay())
+
+    def lost_at(self, now: float) -> float:
+        """The time at which a message sent now would arrive."""
+        return now + self._delay()
+
+    def clear(self) -> None:
+        """Forget what is in flight."""
+        self._up_free = self._down_free = 0.0
+
+    def notice_s(self) -> float:
+        """How long the robot sends on a new stream without knowing that it is new, s."""
+        return 0.05 * self._random.random()
+
+    def _fault(self) -> str:
+        """The fault of the next message."""
+        self.messages += 1
+        fault = self._faults.get(self.messages - 1, "")
+        if fault in ("cut", "moved"):
+            self._cut(moved=fault == "moved")
+        return fault
+
+    def _later(self, fault: str, now: float) -> list[Arrival]:
+        if fault not in ("repeated", "late"):
+            return []
+        return [Arrival(now + self._delay() + LATE_S, on_any_stream=True)]
+
+    def _delay(self) -> float:
+        return self._conditions.delay + self._conditions.jitter * self._random.random()
+
+    def _copies(self) -> int:
+        return 2 if self._random.random() < self._conditions.duplicated else 1
+
+    def _cut_anywhere(self) -> None:
+        """Cut the link between two messages."""
+        moves = self._conditions.moves
+        self._cut(moved=moves > 0 and self._random.random() < moves)
+
+    def _cut(self, *, moved: bool) -> None:
+        link = self._link
+        if not link.is_up or not link.is_used:
+            return
+        self.cuts += 1
+        link.cut()
+        if self._random.random() < self._conditions.restart:
+            link.cloud.restart()
+        outage = self._conditions.outage * self._random.random()
+        link.timeline.after(outage, partial(self._restore, moved))
+
+    def _restore(self, moved: bool) -> None:
+        self._link.restore(moved=moved)
+        self._link.timeline.after(0.1, lambda: self.start(self._link))
+
+
+MAX_STEPS = 20_000  # of the timeline, for one decode
+NONCE = 7
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a request: the user's messages before its last one, each with an answer; the
+    pictures of each, between texts; and whether the robot has a system text of its own."""
+
+    turns: int = 0
+    pictures: int = 1
+    system: bool = False
+
+    @property
+    def request(self) -> Request:
+        """The request, of which others may begin with the first messages."""
+        messages = [Message(SYSTEM, ("rules",))] if self.system else []
+        for turn in range(self.turns + 1):
+            shown = (Picture.of(bytes([turn, number])) for number in range(self.pictures))
+            parts: list[Part] = ["find"]
+            for number, picture in enumerate(shown):
+                parts += [picture, f"part {number}"]
+            messages += [Message(USER, tuple(parts)), Message(ASSISTANT, (f"answer {turn}",))]
+        return Request(tuple(messages[:-1]), continues=True)
+
+
+OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
+Tokens = tuple[int, ...]
+
+
+class Decode:
+    """One decode with its robot, link and cloud; ``run`` continues until the robot is finished.
+
+    Tests override ``on_event``, ``on_send`` and ``on_emit``.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        preset: Preset | str,
+        rule: str = "greedy",
+        policy: SamplingPolicy = GREEDY,
+        *,
+        conditions: Conditions | None = None,
+        seed: int = 0,
+        draft_noise: float = 0.5,
+        known_spec: bytes | None = None,
+        reply_timeout: float = 1e6,
+        max_tokens: int = 0,
+        spec: PromptSpec | None = None,
+        faults: Mapping[int, str] | None = None,
+        form: Form = Form(),
+        known: bool = False,
+    ) -> None:
+        """draft_noise: see ``ToyVlm``. faults: see ``InjectedFaults``. timeout: seconds.
+
+        form: of the request; the robot believes that the cloud keeps its turns but the last. known:
+        whether the first verifier does.
+        """
+        conditions = conditions or Conditions()
+        self.preset = load_preset(preset) if isinstance(preset, str) else preset
+        self.settings = DecodeSettings(self.preset, rule, policy, max_tokens, reply_timeout)
+        self.spec = spec or spec_of()
+        self.request = form.request
+        self.emitted: list[int] = []
+        self.sent: list[ClientMessage] = []
+        self.verdicts_received = 0
+        self.outcome: Outcome | None = None
+        self.timeline = Timeline(MAX_STEPS)
+        self.target = ToyVlm(seed, vocabulary=self.spec.vocabulary)
+        self.draft_model = ToyDrafter(
+            seed, draft_noise, self.spec.vocabulary, conditions.draft_pass, self.timeline.sleep
+        )
+        self.faults = InjectedFaults(random, conditions, faults or {})
+        self._clouds = [
+            VirtualCloud(
+                self.timeline,
+                partial(self._make_worker, noise),
+                conditions.cloud_job,
+                self._note_sessions,
+            )
+            for noise in (draft_noise, OTHER_NOISE)
+        ]
+        first, other = self._clouds
+        self._link = VirtualLink(self.timeline, first, self.faults, other=other)
+        self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
+        self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
+        self._runner = _Runner(self)
+        self._runner.remember(self.spec.to_bytes() if known_spec is None else known_spec)
+        if form.turns:
+            before = replace(self.request, messages=self.request.messages[:-2])
+            self._runner.at_verifier.add(before)
+            if known:
+                first.worker.messages.keep(before, "", 0.0)
+
+    @property
+    def decoder(self) -> EdgeDecoder:
+        """The robot's decoder, once it runs."""
+        return self._runner.decoder
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the verifier that the robot uses now."""
+        return self._link.cloud.worker
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.timeline.now
+
+    @property
+    def sessions(self) -> list[CloudSession]:
+        """All sessions that the clouds have had."""
+        return list(self._sessions.values())
+
+    def own_answer(self) -> tuple[list[int], str]:
+        """The target's answer, and why it ends."""
+        longest = min(self.settings.max_tokens or self.spec.max_tokens, self.spec.max_tokens)
+        return own_answer(self.target, self.settings.policy, longest)
+
+    def run(self) -> Outcome:
+        """Continue until the robot is finished; raises Hung."""
+        self.inbox = VirtualInbox(self.timeline)
+        self.outcome = self._runner.run(
+            self.request, self.settings, NONCE, self._connect, self.on_emit, self.inbox
+        )
+        return self.outcome
+
+    def settle(self) -> None:
+        """After the end: let messages in flight arrive, and the cloud finish its jobs."""
+        self.timeline.drain()
+
+    def on_event(self, event: Event) -> Event:
+        """Called before the robot's decoder handles an event; returns the event to handle."""
+        if isinstance(event, Received) and not self.decoder.finished:
+            self.verdicts_received += isinstance(event.message, Verdict)
+        return event
+
+    def on_send(self, message: ClientMessage) -> None:
+        """Called when the robot sends a message."""
+        if isinstance(message, Open):
+            held = [tuple(session.tokens) for session in self.sessions]
+            self.brought.append((message.verified, held))
+        self.sent.append(message)
+
+    def on_emit(self, emit: Emit) -> None:
+        """Called when the robot emits tokens."""
+        assert emit.position == len(self.emitted), "emitted twice, or a gap"
+        self.emitted += emit.tokens
+
+    def _connect(self, on_receive: OnReceive) -> Transport:
+        return ReportedTransport(self._link.connect(on_receive), self.on_send)
+
+    def _make_worker(
+        self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> Worker:
+        target: Any = self.target
+        drafter: Any = ToyVlm(self.target.seed, noise, self.spec.vocabulary)
+        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
+
+    def _note_sessions(self) -> None:
+        for stream in (stream for cloud in self._clouds for stream in cloud.streams):
+            if stream.session is not None:
+                self._sessions[stream.session.name] = stream.session
+
+
+class ReportedTransport:
+    """A transport that reports each message before sending it."""
+
+    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
+        self._transport, self._on_send = transport, on_send
+        self.close = transport.close
+
+    def send(self, message: ClientMessage) -> int:
+        """Report a message, and send it."""
+        self._on_send(message)
+        return self._transport.send(message)
+
+
+class _Runner(DecodeRunner):
+    """A runner whose decoder reports its events."""
+
+    decoder: EdgeDecoder
+
+    def __init__(self, decode: Decode) -> None:
+        super().__init__(decode.draft_model, decode.spec, decode.timeline.clock)  # type: ignore[arg-type]
+        self._decode = decode
+
+    def decoder_of(self, opening: Open, settings: DecodeSettings) -> EdgeDecoder:
+        self.decoder = decoder = super().decoder_of(opening, settings)
+        handle = decoder.handle
+
+        def watched(event: Event, now: float) -> list[Effect]:
+            finished = decoder.finished
+            effects = handle(self._decode.on_event(event), now)
+            assert not (finished and effects), "it goes on after its end"
+            assert not any(isinstance(effect, Finish) for effect in effects[:-1]), (
+                "an end, and more"
+            )
+            return effects
+
+        decoder.handle = watched  # type: ignore[method-assign]
+        return decoder

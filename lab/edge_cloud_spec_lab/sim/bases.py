@@ -1,0 +1,63 @@
+"""The bases that can drive in a room: the choice, and a simulated lidar scan."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edge_cloud_spec.nav.sight import Rays
+
+from .camera import cast
+from .legs import Legs
+from .room import Room
+from .scene import ROBOT_GROUPS, Scene
+from .world import World
+
+IDEAL, GO2, UNTRIMMED = "ideal", "go2", "go2_untrimmed"
+BASES = (IDEAL, GO2, UNTRIMMED)
+"""Ours, the legged Go2, and the same without the loop that trims its gait to the command."""
+
+RAYS = 360
+HEIGHTS = (0.1, 0.25, 0.4)
+"""Rays of a scan, and metres above the floor at which they leave."""
+
+ANGLES = -math.pi + np.arange(RAYS) * (2 * math.pi / RAYS)
+"""Of the rays, rad from ahead, to the left positive (ROS REP 103)."""
+
+NEAREST, FARTHEST = 0.05, 12.0
+"""Metres between which a scan sees something."""
+
+
+Base = World | Legs
+"""A robot's base in a room; for one thread."""
+
+
+def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Base:
+    """Make a base of BASES at the room's start; UserError if its package is missing."""
+    if name in (GO2, UNTRIMMED):
+        return Legs(room, people, drift, name == GO2)
+    return World(Scene(room, people), drift)
+
+
+def scan(base: Base) -> np.ndarray:
+    """A lidar scan: distances float32 [RAYS] in metres from the base; infinite: nothing is there.
+
+    The nearest of all HEIGHTS counts, as when a lidar's points are flattened. Rays meet everything
+    solid or visible except the robot itself.
+    """
+    angles = base.pose.yaw + ANGLES
+    directions = np.stack([np.cos(angles), np.sin(angles), np.zeros(RAYS)], 1)
+    nearest = np.full(RAYS, np.inf)
+    for height in HEIGHTS:
+        origin = np.array([base.pose.x, base.pose.y, height])
+        met = cast(base.model, base.data, origin, directions, ROBOT_GROUPS)[1]
+        seen = (met >= NEAREST) & (met <= FARTHEST)
+        nearest = np.minimum(nearest, np.where(seen, met, np.inf))
+    return nearest.astype(np.float32)
+
+
+def scanned_rays(base: Base) -> Rays:
+    """A scan as the rays [RAYS, 3] that the navigator takes."""
+    distances = scan(base).astype(np.float64)
+    return np.stack([ANGLES, distances, np.isfinite(distances)], 1)
