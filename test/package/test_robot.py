@@ -38,11 +38,12 @@ from edge_cloud_spec.models.llama import LlamaDrafter, vision_file
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_drafter import served_drafter
 from edge_cloud_spec.models.processor import Processor
-from edge_cloud_spec.models.prompt import PromptSpec, Request
+from edge_cloud_spec.models.prompt import PromptSpec
+from edge_cloud_spec.nav.answer import CLAUSES
 directory, spec, picture = sys.argv[1:]
 made = Processor(checkpoint_files(Path(directory)), "a robot")
 prompt = made.prompt(
-    Request("find the silver bottle", Path(picture).read_bytes()),
+    CLAUSES.request("find the silver bottle", Path(picture).read_bytes()),
     PromptSpec.from_bytes(Path(spec).read_bytes()),
 )
 values = prompt.images[0].pixels().sum().item()

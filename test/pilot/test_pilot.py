@@ -49,8 +49,8 @@ def explaining(explain: str) -> PilotSettings:
 
 
 def remembering(settings: PilotSettings, frames: int) -> PilotSettings:
-    dialect = replace(settings.loop.dialect, history=HistorySpec(frames))
-    return replace(settings, loop=replace(settings.loop, dialect=dialect))
+    dialect = replace(settings.dialect, history=HistorySpec(frames))
+    return replace(settings, dialect=dialect)
 
 
 class Flight:

@@ -71,7 +71,7 @@ def test_a_model_of_several_pictures_that_is_shown_one_is_said(
 
 def test_as_many_frames_are_remembered_as_the_dialect_has_or_as_is_chosen() -> None:
     for dialect, history, frames in (("navila", -1, 7), ("navila", 3, 3), ("clauses", 8, 8)):
-        loaded = DrafterSettings(dialect=dialect, history=history).pilot.loop.dialect
+        loaded = DrafterSettings(dialect=dialect, history=history).pilot.dialect
         assert loaded.history.frames == frames
         assert loaded.history.choose == load_dialect(dialect).history.choose
 

@@ -19,7 +19,7 @@ from statistics import mean
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import ORDERS, action_of
+from edge_cloud_spec.nav.answer import CLAUSES, ORDERS, action_of
 from edge_cloud_spec.nav.events import Words
 from edge_cloud_spec.nav.history import HistorySpec
 from edge_cloud_spec.nav.pose import wrap
@@ -82,7 +82,16 @@ def walk(flat: Flat, say: Say) -> FlatResult:
         timeline.sleep(DECISION_S)
         text = f"action: {action};"
         words = Words(
-            f"{decisions}", 0, (0,), text, True, True, stamp_of(taken), DECISION_S, answer=text
+            f"{decisions}",
+            0,
+            (0,),
+            text,
+            True,
+            True,
+            stamp_of(taken),
+            DECISION_S,
+            answer=text,
+            reading=CLAUSES.read(text),
         )
         base.on(words)
         decisions += 1

@@ -107,7 +107,7 @@ class LiveRig:
 
     def node_command(self, name: str, **parameters: Value) -> list[str]:
         """The command line of a node of the graph; ``model__path`` stands for ``model.path``."""
-        (spec,) = (spec for spec in graph(self.settings) if spec.name == name)
+        (spec,) = (spec for spec in graph(self.settings) if name in (spec.name, *spec.nodes))
         given = tuple((key.replace("__", "."), value) for key, value in parameters.items())
         return command(replace(spec, parameters=(*spec.parameters, *given)), self.settings)
 
