@@ -29,9 +29,10 @@ class Plausibility:
 
     Per direction, the excess over what was commanded is summed up, and what the base makes ahead
     pays it back: a cumulative sum (Page 1954, "Continuous Inspection Schemes"). Each sample counts
-    at most as far as was commanded, ``REACTION`` ago, at a speed that moves the base. So noise,
-    sway, a push or a jump of odometry adds little, and a base that stands adds nothing, whoever
-    carries it. Neither does what an earlier command explains, which a slow base still follows.
+    at most as far as was commanded, ``REACTION`` ago (or now, if the base was told to stand then),
+    at a speed that moves the base. So noise, sway, a push or a jump of odometry adds little, and a
+    base that stands adds nothing, whoever carries it. Neither does what an earlier command
+    explains, which a slow base still follows.
     """
 
     def __init__(self, odometer: Odometer, commanded: CommandedMotion) -> None:
@@ -54,6 +55,8 @@ class Plausibility:
             return ""
         self._last, recent = (at, here), [*self._commanded.spans(now)]
         told = next((v for v, begin, end in recent if begin <= now - REACTION < end), STILL)
+        begins = told == STILL  # now, and a quick base follows at once
+        told = self._commanded.driven if begins else told
         if told == STILL:
             return self._after_a_stop(*recent[-1], now) if recent else ""
         slowest = (
@@ -67,18 +70,31 @@ class Plausibility:
                     for v, _, end in recent
                     if end > now - STANDS_S
                 ]
-                return self._add(axis, _made(there, here)[axis] / seconds, way, earlier, seconds)
+                made = _made(there, here)[axis] / seconds
+                wrong = [direction for direction in WRONG if not (begins and direction == AHEAD)]
+                return self._add(axis, made, way, earlier, seconds, wrong)
         return ""
 
     def _add(
-        self, axis: int, made: complex, told: complex, earlier: list[complex], seconds: float
+        self,
+        axis: int,
+        made: complex,
+        told: complex,
+        earlier: list[complex],
+        seconds: float,
+        wrong: list[complex],
     ) -> str:
-        """Add a sample, of speeds ahead and to the left; ``earlier``: what was told before."""
+        """Add a sample, of speeds ahead and to the left, in the directions that are ``wrong``;
+        ``earlier``: what was told before."""
         speed, unit, sums = abs(told), told / abs(told), self._sums[axis]
-        for direction, (what, most) in WRONG.items():
+        for direction in wrong:
+            what, most = WRONG[direction]
             is_ahead = direction == AHEAD
-            explained = (way / unit / direction for way in ([told] if is_ahead else earlier))
-            more = (made / unit / direction).real - DOUBT * max(0.0, *(e.real for e in explained))
+            more = (made / unit / direction).real
+            ways = (way / unit / direction for way in ([told] if is_ahead else earlier))
+            explained = DOUBT * max(0.0, *(way.real for way in ways))
+            # What an earlier command explains adds nothing; only progress pays back.
+            more -= explained if is_ahead else min(explained, max(0.0, more))
             more -= 0.0 if is_ahead else max(0.0, (made / unit).real)
             total = sums[direction] + max(-speed, min(more, speed)) * seconds
             sums[direction] = max(-FAR[axis] if is_ahead else 0.0, total)

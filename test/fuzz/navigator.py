@@ -14,8 +14,9 @@ promises are checked from what it heard and what it did, by none of its own logi
 6. Where a lidar is promised, nothing is commanded without a fresh scan, nor from which the body
    would meet a point of the newest before it stands, while odometry tells where that is. (Not: one
    that was within 2 cm of it already, or 10 where nothing but the commands tell how it has moved.)
-7. A base that goes against its commands is held before it goes far, where odometry tells; then
-   nothing moves it before somebody has released it. One that follows its commands is not held.
+7. A base that goes against its commands is held before it goes far, where odometry tells (not in a
+   pause in which nothing comes, which the watchdog bounds); then nothing moves it before somebody
+   has released it. One that follows its commands is not held.
 8. Nor where the newest scan has next to no ray that tells something: ahead and behind of a move,
    all around of a turn; nor towards what it saw in the last two seconds and blind rays hide now.
 """
@@ -81,6 +82,7 @@ ODD_READINGS = (  # of a drafter that lies
 SOURCES = "camera", "base", "lidar"  # each with a clock of its own
 FAULTY = (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.9, 1.9)
 SURELY = 0.3  # m/s that move every base
+PAUSE = 0.1  # s and more, in which nothing comes at all: the watchdog bounds what is made then
 COVERS = math.nan, 0.0, -math.inf, 0.06, 13.0  # what covered rays say
 SIDES = (*((at, at + 30) for at in (-30, 0)), *((at, at + 60) for at in range(30, 330, 60)))
 BLINDER = 0.15  # share of rays below which nobody may call a side seen; the promise is a quarter
@@ -165,7 +167,7 @@ class Scene:
         """Without end; ``NavigatorSettings`` are parameters that were set."""
         random = self._random
         while True:
-            pause = rarely(random, 0.01, [random.uniform(0.1, 2.0)], random.uniform(0.01, 0.07))
+            pause = rarely(random, 0.01, [random.uniform(PAUSE, 2.0)], random.uniform(0.01, 0.07))
             yield self._pass(pause, Tick())
             if not self.calm and random.random() < 0.0015:  # a clock is set
                 self._ahead[random.choice(SOURCES)] = clock_offset(random)
@@ -183,7 +185,7 @@ class Scene:
         made = Velocity(moves * told.vx, moves * told.vy, turns * told.wz)
         self._pose = moved(self._pose, made, seconds)
         self.truth = moved(self.truth, made, seconds)
-        lasts = min(seconds, GRACE)
+        lasts = seconds if seconds < PAUSE else 0.0  # else odometry tells nothing meanwhile
         self.against += told.speed * lasts if moves < 0.0 and told.speed > SURELY else 0.0
         self.against += abs(told.wz) * lasts if turns < 0.0 and not told.speed else 0.0
         return event
@@ -384,7 +386,7 @@ NOT_TEXT = ("", "\x00", "x" * 501)
 
 PARTS = 40  # of a way that are looked at
 LATEST = 0.4  # s that a scan may be on its way, by clocks that are set
-FAR_AGAINST = 1.2  # m and rad, at 1.5 m/s and 2.5 rad/s, with gaps of half a second
+FAR_AGAINST = 1.2  # m and rad in all, at 1.5 m/s and 2.5 rad/s, with odometry that jumps
 BELIEVED = 1.0  # s for which odometry that was wrong is not to be relied on
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fuzz import Broken, spoil
-from fuzz.navigator import run
+from fuzz.navigator import episode, run
 
 from edge_cloud_spec.nav import motion, obstacles, plausibility
 from edge_cloud_spec.nav import navigator as navigating
@@ -32,6 +32,10 @@ def test_a_sample_of_random_events_breaks_no_promise() -> None:
     assert counts["steps that took over"] > 10
     assert counts["commands near a thing"] > 50 and counts["in the way"] > 0
     assert counts["commands where it is blind elsewhere"] > 20
+
+
+def test_what_a_base_makes_while_nothing_comes_is_not_held_against_the_navigator() -> None:
+    assert episode("12 67", 2000)["bases held"] > 0  # two pauses, of 1.7 s and 0.35 s
 
 
 EAGER = {way: (what, (-1.0, -1.0)) for way, (what, _) in plausibility.WRONG.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import cycle
 from random import Random
 
 import pytest
@@ -12,8 +13,10 @@ from helpers.faulty_base import BAD, GOOD, FaultyBase, Kind, drive
 from helpers.rover import BOX, Rover
 
 from edge_cloud_spec.nav.events import EStop, Hold, Instruction, Odometry
+from edge_cloud_spec.nav.motion import Limits
 from edge_cloud_spec.nav.plausibility import AGAINST
 from edge_cloud_spec.nav.pose import Pose
+from edge_cloud_spec.nav.settings import NavigatorSettings
 
 SIGNS = "look at the signs"
 BOUNDS = {  # m against its commands, degrees against them, m of path until it is held
@@ -47,6 +50,46 @@ def test_a_base_that_does_not_do_what_it_is_told_is_held_and_told_of(name: str, 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_base_that_does_what_it_is_told_is_never_held(name: str, seed: int) -> None:
     assert drive(GOOD[name], seed, 15.0).held == ""
+
+
+def turning(kind: Kind, limits: Limits, each: int) -> Rover:
+    """A robot that is told small turns to either side, with odometry of each so many 10 ms."""
+    sides = cycle(("left", "right"))
+    rover = Rover(
+        lambda seen: f"turn {next(sides)} small",
+        lambda number: 0.5,
+        NavigatorSettings(limits=limits),
+    )
+    base = FaultyBase(kind, Random(0), rover.now)
+    rover.base = base  # type: ignore[assignment]
+    rover.tell = lambda told: (
+        None if round(100 * rover.now) % each else replace(told, pose=base.pose)
+    )
+    begun = rover.now
+    while rover.now < begun + 20.0 and not rover.navigator.stop_latch.why:
+        rover.run(0.05)
+    return rover
+
+
+QUICK = Limits(turn_speed=2.5, turn_acceleration=20.0)
+
+
+@pytest.mark.parametrize("each", [2, 5])
+@pytest.mark.parametrize("limits", [Limits(), QUICK], ids=["default", "quick"])
+@pytest.mark.parametrize("lag", [0.001, 0.05])
+def test_a_quick_base_is_held_though_its_steps_are_short_and_each_reverses_the_last(
+    lag: float, limits: Limits, each: int
+) -> None:
+    kind = replace(BAD["all inverted"], dead=0.0, lag=lag)
+    rover = turning(kind, limits, each)
+    assert "against" in rover.navigator.stop_latch.why
+    assert rover.base.against[1] <= math.radians(120)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [Limits(), QUICK], ids=["default", "quick"])
+@pytest.mark.parametrize("name", GOOD)
+def test_short_steps_to_either_side_hold_no_good_base(name: str, limits: Limits) -> None:
+    assert turning(GOOD[name], limits, 2).navigator.stop_latch.why == ""
 
 
 def test_without_odometry_nothing_is_noticed() -> None:
