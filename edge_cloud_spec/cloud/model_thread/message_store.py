@@ -62,10 +62,11 @@ class _Known:
 
     def whole(self, picture: Picture) -> Picture:
         """The picture with its bytes: those that came with it, or that are kept."""
-        if picture.data and picture_digest(picture.data) != picture.digest:
+        is_whole = picture_digest(picture.data) == picture.digest  # that of no bytes, too
+        if picture.data and not is_whole:
             raise UserError("a picture of the request is not the one that its digest names")
         found = self.kept.get(PICTURE + picture.digest, b"")
-        if not picture.data and not found:
+        if not is_whole and not found:
             raise UnknownMessages("the verifier does not have a picture of the request: send all")
         return replace(picture, data=found) if isinstance(found, bytes) and found else picture
 
