@@ -413,6 +413,7 @@ class Robot:
         self.commands: list[tuple[float, float, float]] = []
         self.look: Callable[[], bytes] = lambda: b"picture"
         self.stopped_by: list[str] = []
+        self.beside = {*threading.enumerate()}  # threads of other tests
 
     @property
     def moved(self) -> bool:
@@ -466,7 +467,7 @@ def test_what_a_callback_raises_ends_it_and_the_base_stands(error: BaseException
     with pytest.raises(type(error)):
         robot.go()
     assert robot.commands[-1] == (0.0, 0.0, 0.0)
-    assert not {"model", "watchdog"} & {thread.name for thread in threading.enumerate()}
+    assert not {*threading.enumerate()} - robot.beside, "its threads have ended"
     assert robot.pilot.instruction == ""
     robot.look, robot.pilot.runner = lambda: b"picture", Says(STOP)  # type: ignore[assignment]
     assert robot.go() == f"done {IT}", "and can begin again"
@@ -501,7 +502,7 @@ def test_a_stop_in_any_words_ends_it_and_the_base_stands() -> None:
     robot = Robot(Says(FORWARD))
     assert robot.go("Stopp, bitte!") == f"stopped {TOLD_TO_STOP}"
     assert robot.commands and not robot.moved
-    assert not {"model", "watchdog"} & {thread.name for thread in threading.enumerate()}
+    assert not {*threading.enumerate()} - robot.beside, "its threads have ended"
 
     def look() -> bytes:
         if robot.moved:
