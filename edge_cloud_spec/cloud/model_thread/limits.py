@@ -52,5 +52,5 @@ class WorkerLimits:
     )
     lookup_nodes: int = 16
     history_mb: float = bounded(
-        8.0, 0.0, inf, "MB of earlier frames and answers that are kept for each robot's credential"
+        8.0, 0.0, inf, "MB of messages and pictures that are kept for each robot's credential"
     )
