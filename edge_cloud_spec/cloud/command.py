@@ -17,7 +17,7 @@ from ..instruction import instruction_pattern
 from ..models import EMBEDDED, OPENAI, VLLM
 from ..models.load_drafter import LoadSettings
 from ..models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
-from ..nav.answer import CLAUSES_FORM, ORDERS
+from ..nav.answer import CLAUSES_FORM, ORDERS, Dialect
 from ..options import add_options, bounded, chosen, described, from_options
 from ..request import MOST_PICTURES
 from ..wire.channel import check_free
@@ -54,10 +54,15 @@ class ModelSettings(LoadSettings):
     pictures: int = bounded(MOST_PICTURES, 0, MOST_PICTURES, "of a request at most")
 
     @property
+    def imposed(self) -> Dialect | None:
+        """The dialect that requests keep to; None: any. UserError: there is no such dialect."""
+        return None if self.dialect == ANY else load_dialect(self.dialect)
+
+    @property
     def system_text(self) -> str | None:
-        """With which a request begins; empty: with none; None: as it likes. UserError: there is no
-        such dialect."""
-        return None if self.dialect == ANY else load_dialect(self.dialect).system_text
+        """With which a request begins; empty: with none; None: as it likes. Raises UserError."""
+        dialect = self.imposed
+        return None if dialect is None else dialect.system_text
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if server.token_file:  # before the models are loaded, so that a wrong file costs no time
         read_tokens(server.token_file)
     server_credentials(server)
-    if settings.models.dialect != ANY:
-        load_dialect(settings.models.dialect)
+    _ = settings.models.imposed  # read here for the same reason
     check_free(server.address)  # before the models are loaded, too
     if settings.fleet.replicas:
         return _serve_fleet(settings)
@@ -203,8 +207,7 @@ def make_worker(settings: ServeSettings) -> Worker:
         drafter = load(models.drafter, **options, generation_config="none", check=False)
     spec = target.spec(models.max_tokens, models.system_text, models.pictures)
     target.prompt(first_request(spec), spec)  # the chat template is rendered
-    if models.dialect != ANY:
-        dialect = load_dialect(models.dialect)
+    if (dialect := models.imposed) is not None:
         for order in ORDERS:  # takes seconds with a large vocabulary: now, so that no robot waits
             with suppress(UserError):  # reported to robots that ask for a grammar
                 target.grammar(dialect.grammar("action", order), spec)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 
 from ...errors import UserError
 from ...lru_cache import LruCache
-from ...request import Message, Picture, Request, digests, picture_digest, with_pictures
+from ...request import (
+    Message,
+    Picture,
+    Request,
+    digests,
+    picture_digest,
+    with_pictures,
+    without_data,
+)
 
 ENTRY = 768  # bytes that Python takes for what is kept under one name, and for a part of a message
 PICTURE = b"picture"  # begins the names of pictures; messages are named by their digests alone
@@ -110,12 +118,12 @@ class MessageStore:
         while next(iter(self._known.values())).used < now - self._keep_s:
             self._known.popitem(last=False)
         names = list(digests(lasting))
-        named = with_pictures(lasting, lambda picture: replace(picture, data=b""))
-        for name, message in zip(names, named, strict=True):
+        pictures = {picture.digest: picture.data for m in lasting for picture in m.pictures}
+        for name, message in zip(names, without_data(lasting, pictures), strict=True):
             known.keep(name, _Kept(message, before))
             before = name
-        pictures = {PICTURE + p.digest: p.data for m in lasting for p in m.pictures}
-        for name, data in pictures.items():
-            known.keep(name, data)
+        for digest, data in pictures.items():
+            known.keep(PICTURE + digest, data)
         known.shrink(self._bytes_each)
-        return all(name in known.kept for name in (*names, *pictures))
+        names += (PICTURE + digest for digest in pictures)
+        return all(name in known.kept for name in names)
