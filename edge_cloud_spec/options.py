@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass, replace
 from functools import partial
-from math import inf
 from typing import Any, TypeVar
 
 from .errors import UserError
@@ -42,6 +41,11 @@ def chosen(default: str, choices: tuple[str, ...], about: str, fixed: bool = Fal
 def described(default: bool | str, about: str, fixed: bool = False, flag: str = "") -> Any:
     """Declare a switch (bool default) or a free text."""
     return field(default=default, metadata={"about": about, "fixed": fixed, "flag": flag})
+
+
+def about(settings: Any, name: str) -> str:
+    """What a field is for, as it was declared."""
+    return str(next(item.metadata["about"] for item in fields(settings) if item.name == name))
 
 
 class Bounded:
@@ -75,8 +79,8 @@ def wanted(default: Any, metadata: Any) -> str:
 
 def span(metadata: Any) -> str:
     """A phrase for a field's range."""
-    low, high = metadata["range"]
-    return f"{low:.12g} up" if high == inf else f"{low:.12g} to {high:.12g}"
+    low, high = (each if isinstance(each, int) else f"{each:.12g}" for each in metadata["range"])
+    return f"{low} up" if high == "inf" else f"{low} to {high}"
 
 
 def flat_fields(settings: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -101,36 +105,69 @@ def title(settings: Any) -> str:
     return (settings.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".")
 
 
-def add_options(parser: argparse._ActionsContainer, settings: Any) -> None:
-    """Add an option for each declared field; ``settings`` has the defaults."""
+def arguments(settings: Any, *names: str, otherwise: str = "") -> dict[str, dict[str, Any]]:
+    """What ``add_argument`` takes, by flag, for these fields (none named: all that are not nested).
+
+    The settings' values are the defaults; help shows them, or what is true ``otherwise``.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for item in fields(settings):
-        name, default, metadata = item.name, getattr(settings, item.name), item.metadata
-        if is_dataclass(default):
-            add_options(parser.add_argument_group(title(default)), default)
-        elif metadata:
-            is_switch = isinstance(default, bool)
-            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if is_switch else {}
-            parser.add_argument(
-                flag(name, metadata),
-                default=default,
-                type=partial(from_text, flag(name, metadata), default, metadata),
-                choices=metadata.get("choices"),
-                **switch,
-                help=metadata["about"].replace("%", "%%")
-                + (" (%(default)s)" if default or isinstance(default, float) else ""),
-            )
+        default, metadata = getattr(settings, item.name), item.metadata
+        if not metadata or (names and item.name not in names):
+            continue
+        option = flag(item.name, metadata)
+        shown = otherwise or (default if default or isinstance(default, float) else "")
+        found[option] = {
+            "default": default,
+            "type": partial(from_text, option, default, metadata),
+            "choices": metadata.get("choices"),
+            "help": (metadata["about"] + f" ({shown})" * bool(str(shown))).replace("%", "%%"),
+        }
+        if isinstance(default, bool):
+            found[option] |= {"nargs": "?", "const": "true"}
+    return found
+
+
+def add_options(parser: argparse._ActionsContainer, settings: Any, otherwise: str = "") -> None:
+    """Add an option for each declared field, as ``arguments`` has it.
+
+    What is not given is None, for ``given`` and ``from_options``.
+    """
+    for option, taken in arguments(settings, otherwise=otherwise).items():
+        parser.add_argument(option, **taken | {"default": None})
+    for item in fields(settings):
+        if is_dataclass(nested := getattr(settings, item.name)):
+            add_options(parser.add_argument_group(title(nested)), nested, otherwise)
+
+
+def given(settings: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Dotted name -> value of each option of ``settings`` that was given."""
+    found = {}
+    for name, (_, metadata) in flat_fields(settings).items():
+        option = flag(name, metadata).strip("-").replace("-", "_")
+        if (value := getattr(args, option)) is not None:
+            found[name] = value
+    return found
 
 
 def from_options(settings: T, args: argparse.Namespace) -> T:
     """The settings changed by the parsed options; raises UserError."""
-    values: dict[str, Any] = {}
-    for item in fields(settings):  # type: ignore[arg-type]
-        if is_dataclass(default := getattr(settings, item.name)):
-            values[item.name] = from_options(default, args)
-        elif item.metadata:
-            option = flag(item.name, item.metadata).strip("-").replace("-", "_")
-            values[item.name] = getattr(args, option)
-    return replace(settings, **values)  # type: ignore[type-var]
+    return changed(settings, given(settings, args))
+
+
+def changed(settings: T, values: Mapping[str, Any]) -> T:
+    """The settings with these fields, by dotted name, replaced at once."""
+    changes: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, dot, rest = name.partition(".")
+        if dot:
+            inner.setdefault(head, {})[rest] = value
+        else:
+            changes[head] = value
+    for head, nested in inner.items():
+        changes[head] = changed(getattr(settings, head), nested)
+    return replace(settings, **changes)  # type: ignore[type-var]
 
 
 def parsed(settings: T, arguments: Sequence[str]) -> T:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ..dialects import load_dialect
+from ..edge.decode_options import DecodeOptions
 from ..errors import UserError
 from ..models import EMBEDDED, FLATS, OPENAI
 from ..nav.answer import CLAUSES_FORM, ORDERS
 from ..nav.footprint import SOURCES
 from ..nav.history import MOST_TURNS
 from ..nav.settings import CONTINUOUS, DRIVES, STOP_AND_GO
-from ..options import bounded, check_namespace, chosen, described
+from ..options import about, bounded, check_namespace, chosen, described
 from ..presets import load_preset
 from ..share import share
 from .exits import Role
@@ -61,8 +62,9 @@ class GraphSettings:
     """What a user chooses when starting the graph: launch arguments, and options of the demo.
 
     These values override the parameter file; what is not given comes from the file. For programs
-    only: ``local_address``, the address of a verifier started here, and ``base``, the simulated
-    base (``BASES`` of the simulator). Raises UserError.
+    only: ``local_address``, the address of a verifier started here, ``base``, the simulated base
+    (``BASES`` of the simulator), and ``max_tokens``, the longest answer that the drafter will ask
+    for, if that is more than the file's. Raises UserError.
     """
 
     cloud: str = described(
@@ -74,9 +76,7 @@ class GraphSettings:
         "", "PEM file of the authority that signed the verifier's certificate"
     )
     token_file: str = described("", "file with the token that the verifier asks for")
-    preset: str = described(
-        "", "a preset's name, or the path of its YAML file; empty: the parameter file's"
-    )
+    preset: str = described("", f"{about(DecodeOptions, 'preset')}; empty: the parameter file's")
     drafter: str = described(
         "",
         "the draft model's directory or hub name, a GGUF file, openai:URL of a server (with "
@@ -93,8 +93,7 @@ class GraphSettings:
     )
     dialect: str = described(
         "",
-        "of the target's answers: a name of config/dialects, or the path of its YAML file; empty: "
-        "the parameter file's, else clauses",
+        f"{about(DecodeOptions, 'dialect')}; empty: the parameter file's, else clauses",
     )
     history: int = bounded(
         -1,
@@ -148,6 +147,7 @@ class GraphSettings:
     points: str = described("", "the same of a sensor_msgs/PointCloud2 topic")
     base: str = ""
     local_address: str = LOCAL_ADDRESS
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
@@ -213,6 +213,12 @@ class GraphSettings:
     def preset_name(self) -> str:
         """The drafter's preset."""
         return self.preset or self._in_file("drafter", "preset", "auto")
+
+    @property
+    def longest_answer(self) -> int:
+        """The tokens of the longest answer that the drafter asks for, if the file is right."""
+        asked = self.given("drafter").get("max_tokens")
+        return max(self.max_tokens, asked if isinstance(asked, int) else 0)
 
     @property
     def flats_pair_decides(self) -> bool:
@@ -375,10 +381,13 @@ def _given(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _verifier(settings: GraphSettings) -> NodeSpec:
     in_cloud = load_preset(settings.preset_name).drafter == "cloud"
-    models = {
+    longest = settings.longest_answer
+    models: dict[str, Value] = {
         "--target": settings.target,
         "--drafter": (settings.drafter or str(EMBEDDED / "drafter")) if in_cloud else "",
         "--dialect": settings.dialect_name,
+        # What is not more is given in any case, to robots that ask for more later, too.
+        "--max-tokens": longest if longest > DecodeOptions.max_tokens else 0,
     }
     options = [str(part) for option in _given(models).items() for part in option]
     arguments = ("--address", settings.local_address, *options)

@@ -30,9 +30,9 @@ from ..nodes.drafting.camera import COMPRESSED, RAW, encode_frame
 from ..nodes.lidar import LIDARS, scan_of
 from ..nodes.navigator import NodeSettings
 from ..nodes.runtime.node_thread import NodeThread
-from ..nodes.runtime.parameters import changed
 from ..nodes.runtime.qos import EVERY_PUBLISHER, SENSOR_DATA
 from ..nodes.runtime.subscription_thread import SubscriptionThread
+from ..options import changed
 from ..signals import SignalEvent
 from .camera import frame_of
 from .lidar import EVERY

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..errors import UserError, check_writable, write_json
 from ..models.load_drafter import DraftModelSettings
-from ..options import add_options, from_options
+from ..options import add_options, from_options, given
 from .client import ClientSettings
-from .runner import DecodeOptions
+from .decode_options import DecodeOptions
 
 
 def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +20,6 @@ def add_decode_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, ClientSettings())
     add_options(parser, DraftModelSettings())
     add_options(parser, DecodeOptions())
-    parser.add_argument("--temperature", type=float, default=None, help="0.8 unless greedy")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the sampling, as decode_stats reports it"
-    )
     parser.add_argument("--json", type=Path, help="write the outcome there")
 
 
@@ -38,9 +34,8 @@ def run_decode(args: argparse.Namespace) -> int:
     from .picture_decoder import PictureDecoder
 
     cloud, drafter = from_options(ClientSettings(), args), from_options(DraftModelSettings(), args)
-    sampling = {"temperature": args.temperature, "seed": args.seed}
-    options = vars(from_options(DecodeOptions(), args))
-    with PictureDecoder(cloud, drafter, **sampling, **options) as decoder:
+    options, cautions = given(DecodeOptions(), args), list[str]()
+    with PictureDecoder(cloud, drafter, report=cautions.append, **options) as decoder:
         end = ""
         try:
             for words in decoder.stream(jpeg, args.instruction):
@@ -50,9 +45,9 @@ def run_decode(args: argparse.Namespace) -> int:
             print(end=end)  # so that later output begins a new line
     answer = decoder.answer
     assert answer is not None, "the stream came to its end"
+    for caution in cautions:
+        print(caution, file=sys.stderr)
     outcome, stats = answer.outcome, answer.outcome.stats
-    if stats.failure:
-        print(f"the cloud went on alone: {stats.failure}", file=sys.stderr)
     print(f"action: {answer.action or 'none'}")
     figures = {
         "tokens": len(outcome.tokens),

@@ -30,6 +30,7 @@ from ..wire.messages import (
     spec_digest,
     versions_differ,
 )
+from .decode_options import DecodeOptions
 from .draft_planner import DEFAULTS, PlannerSettings
 from .events import (
     ANSWERED,
@@ -70,7 +71,7 @@ class EdgeDecoder:
         self,
         opening: Open,
         preset: Preset,
-        reply_timeout: float = 10.0,
+        reply_timeout: float = DecodeOptions.reply_timeout,
         random_source: RandomSource | None = None,
         measures: Measures | None = None,
         planner: PlannerSettings = DEFAULTS,

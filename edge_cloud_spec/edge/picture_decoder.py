@@ -14,32 +14,31 @@ with PictureDecoder("127.0.0.1:50151") as decoder:
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..decoding.policy import SamplingPolicy, temperature_of
-from ..dialects import load_dialect
 from ..errors import UserError
 from ..instruction import check_instruction, known_instructions
 from ..models.load_drafter import DraftModelSettings, load_drafter
-from ..models.tokenizer import TextStream
-from ..nav.answer import ACTION_FIRST, CLAUSES_FORM
-from ..presets import load_preset
 from ..request import Message, Request
 from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.messages import END
 from .client import ClientSettings, VerifierClient
-from .draft_planner import DEFAULTS, PlannerSettings
-from .events import Abort, Emit, Inbox
-from .runner import DecodeRunner, DecodeSettings, Outcome
+from .decode_options import MAX_ANSWER_TOKENS, DecodeKeywords, DecodeOptions
+from .decode_text import Piece, decode_text
+from .events import Abort, Inbox
+from .runner import DecodeRunner, Outcome
 
-MAX_TOKENS, LONGEST = 128, 65_536  # of an answer: the default, and what may be asked for
-TEMPERATURE = 0.8  # the default for sampling
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,11 @@ class Decoder(AbstractContextManager["Decoder"]):
 
     cloud: HOST:PORT, or ``ClientSettings`` for TLS or a token. drafter: a directory, a hub name, or
     a GGUF file (empty: the embedded drafter), or ``DraftModelSettings``, which also say how to load
-    it. preset: a name, or the path of a YAML file. rule, temperature, seed: as the options of
-    ``edge-cloud-spec decode``. grammar: its text; empty: none. max_tokens: the longest answer, if
-    the verifier's limit is not lower. A context manager that closes the connection. Raises
-    UserError for invalid arguments.
+    it. options: preset, rule, temperature, top_k, top_p, seed, grammar, dialect, order, max_tokens,
+    reply_timeout (s) and planner, as the options of ``edge-cloud-spec decode``
+    (``DecodeOptions``). report: gets a sentence where a decode is not quite what was asked for,
+    such as by a verifier that gives shorter answers. A context manager that closes the connection.
+    Raises UserError for invalid arguments.
     """
 
     def __init__(
@@ -72,33 +72,20 @@ class Decoder(AbstractContextManager["Decoder"]):
         cloud: str | ClientSettings = DEFAULT_ADDRESS,
         drafter: str | DraftModelSettings = "",
         *,
-        preset: str = "auto",
-        rule: str = "greedy",
-        temperature: float | None = None,
-        seed: int = 0,
-        grammar: str = "",
-        planner: PlannerSettings = DEFAULTS,
-        max_tokens: int = MAX_TOKENS,
+        report: Callable[[str], object] = _log.warning,
+        **options: Unpack[DecodeKeywords],
     ) -> None:
-        if not 1 <= max_tokens <= LONGEST:
-            raise UserError(f"max_tokens must be 1 to {LONGEST}, not {max_tokens}")
-        if temperature is None:
-            temperature = temperature_of(rule, TEMPERATURE)
-        try:
-            policy = SamplingPolicy(temperature, seed=seed, grammar=grammar)
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        self.settings = DecodeSettings(
-            load_preset(preset), rule, policy, max_tokens, planner=planner
-        )
+        self.options = DecodeOptions.of(options)
+        self.settings = self.options.settings
         drafter = DraftModelSettings(path=drafter) if isinstance(drafter, str) else drafter
         self.known = known_instructions(drafter.source)
         cloud = ClientSettings(cloud) if isinstance(cloud, str) else cloud
         cloud.check()  # before the model is loaded, so that a wrong file costs no time
         model = load_drafter(drafter)
-        self.runner = DecodeRunner(model, model.spec(max_tokens))
+        self.runner = DecodeRunner(model, model.spec(MAX_ANSWER_TOKENS))
         self.runner.fitted(self.settings.preset)
         self.client = VerifierClient(cloud)
+        self._report = report
         self.answer: Answer | None = None  # of the last complete decode
 
     def __exit__(self, *_: object) -> None:
@@ -135,21 +122,22 @@ class Decoder(AbstractContextManager["Decoder"]):
         return ""
 
     def _decode(self, request: Request, on_words: Callable[[str], object], inbox: Inbox) -> Answer:
-        self.answer = None
-        text = TextStream(self.runner.draft_model.tokenizer)
+        self.answer, pieces = None, list[Piece]()
 
-        def on_emit(emit: Emit) -> None:
-            on_words(text.add(emit.tokens))
+        def on_piece(piece: Piece) -> None:
+            pieces.append(piece)
+            on_words(piece.text)
 
         nonce = secrets.randbits(64)  # random, so that no two decodes share prefix digests
-        outcome = self.runner.run(
-            request, self.settings, nonce, self.client.connect, on_emit, inbox
+        outcome = decode_text(
+            self.runner, request, self.settings, nonce, self.client.connect, on_piece, inbox
         )
+        for caution in outcome.cautions:
+            self._report(caution)
         if not outcome.completed:
             raise UserError(outcome.text or outcome.reason)
-        ended = outcome.reason == END
-        on_words(text.add((), ended=ended))
-        self.answer = Answer(text.text, outcome, self.action_of(text.text, ended))
+        text = pieces[-1].answer
+        self.answer = Answer(text, outcome, self.action_of(text, outcome.reason == END))
         return self.answer
 
 
@@ -163,23 +151,7 @@ def _request_of(messages: Sequence[Message] | Request) -> Request:
 class PictureDecoder(Decoder):
     """Decodes JPEG pictures, one after another: a picture and an instruction are messages, and the
     answer has an action, as the dialect says.
-
-    grammar, dialect, order: as the options of ``edge-cloud-spec decode``. The rest is as in
-    ``Decoder``.
     """
-
-    def __init__(
-        self,
-        cloud: str | ClientSettings = DEFAULT_ADDRESS,
-        drafter: str | DraftModelSettings = "",
-        *,
-        grammar: str = "none",
-        dialect: str = CLAUSES_FORM,
-        order: str = ACTION_FIRST,
-        **others: Any,
-    ) -> None:
-        self.dialect, self.order = load_dialect(dialect), order
-        super().__init__(cloud, drafter, grammar=self.dialect.grammar(grammar, order), **others)
 
     def __enter__(self) -> PictureDecoder:
         return self
@@ -193,7 +165,8 @@ class PictureDecoder(Decoder):
         yield from super().stream(self._asked(jpeg, instruction))
 
     def action_of(self, text: str, ended: bool) -> str:
-        return str(self.dialect.action_of(text, ended) or "")
+        return str(self.options.loaded_dialect.action_of(text, ended) or "")
 
     def _asked(self, jpeg: bytes, instruction: str) -> Request:
-        return self.dialect.request(check_instruction(instruction, self.known), jpeg, self.order)
+        asked = check_instruction(instruction, self.known)
+        return self.options.loaded_dialect.request(asked, jpeg, self.options.order)

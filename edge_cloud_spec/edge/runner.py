@@ -11,12 +11,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol
 
-from ..decoding.policy import GREEDY, RULES, SamplingPolicy, check_rule
 from ..decoding.preset import Preset
 from ..decoding.processors import LogitsProcessors
 from ..decoding.shape import Branch
@@ -25,13 +24,19 @@ from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
-from ..nav.answer import CLAUSES_FORM, GRAMMARS, ORDERS
-from ..options import Bounded, chosen, described
 from ..request import Request
 from ..wire.codec import decode_server
-from ..wire.messages import TIMEOUT, UNKNOWN_MESSAGES, Fault, Open, Opened, WireError, spec_digest
+from ..wire.messages import (
+    TIMEOUT,
+    UNKNOWN_MESSAGES,
+    Fault,
+    Open,
+    Opened,
+    WireError,
+    spec_digest,
+)
+from .decode_options import DecodeSettings as DecodeSettings
 from .decoder import EdgeDecoder
-from .draft_planner import PlannerSettings
 from .events import (
     ANSWERED,
     Connect,
@@ -72,44 +77,11 @@ OnPass = Callable[[float, float, int, int, Sequence[Drafted]], None]
 
 
 @dataclass(frozen=True)
-class DecodeOptions(Bounded):
-    """The user's options of a decode."""
-
-    preset: str = described("auto", "name of a preset, or the path of its YAML file")
-    rule: str = chosen("greedy", RULES, "acceptance rule")
-    grammar: str = chosen("none", GRAMMARS, "what an answer may be: anything, or an action")
-    dialect: str = described(
-        CLAUSES_FORM,
-        "in which the target is asked and answers: a name, or the path of its YAML file",
-        fixed=True,
-    )
-    order: str = chosen(ORDERS[0], ORDERS, "what an answer says first")
-    planner: PlannerSettings = field(default_factory=PlannerSettings)
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """The settings of a decode; ``reply_timeout`` (s) is as in ``EdgeDecoder``.
-
-    ``max_tokens``: 0 means the prompt specification's limit. Raises UserError.
-    """
-
-    preset: Preset
-    rule: str = "greedy"
-    policy: SamplingPolicy = GREEDY
-    max_tokens: int = 0
-    reply_timeout: float = 10.0
-    planner: PlannerSettings = field(default_factory=PlannerSettings)
-
-    def __post_init__(self) -> None:
-        check_rule(self.rule, self.policy.temperature)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """A decode's end: reason, tokens and statistics; ``seconds`` on its own clock.
 
-    ``retry_after_s`` is as in ``Finish``.
+    ``retry_after_s`` is as in ``Finish``. ``shortened``: a sentence, if the verifier's longest
+    answer is shorter than the one asked for, and that was not said before.
     """
 
     reason: str
@@ -118,6 +90,7 @@ class Outcome:
     seconds: float
     stats: DecodeStats
     retry_after_s: float = 0.0
+    shortened: str = ""
 
     @property
     def completed(self) -> bool:
@@ -128,6 +101,13 @@ class Outcome:
     def out_of_reach(self) -> bool:
         """Whether the cloud was unreachable or full, which is temporary."""
         return self.reason in OUT_OF_REACH
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What a person should know of a decode that went on."""
+        failure = self.stats.failure
+        alone = f"the cloud went on alone: {failure}" if failure else ""
+        return tuple(filter(None, (alone, self.shortened)))
 
 
 class DrafterNames(Protocol):
@@ -147,7 +127,6 @@ def opening_of(
     """The message that starts this decode, with the whole request. known_spec: the prompt
     specification that is known."""
     preset, rule = settings.preset, settings.rule
-    in_bytes = drafter.tokenizer_digest == BYTES_DIGEST
     generates = preset.drafter == "lookup" or preset.pacing == "auto"
     return Open(
         nonce=nonce,
@@ -158,7 +137,7 @@ def opening_of(
         tokenizer_digest=drafter.tokenizer_digest,
         draft_identity=drafter.identity if preset.drafts_on_robot else "",
         spec_digest=spec_digest(known_spec),
-        max_tokens=settings.max_tokens * (BYTES_A_TOKEN if in_bytes else 1),
+        max_tokens=settings.max_tokens * ids_per_token(drafter.tokenizer_digest),
         draft_length=preset.draft_length,
         split=preset.split_of(rule),
         replacement=preset.replacement,
@@ -167,6 +146,11 @@ def opening_of(
         generation=server_generation(preset) if generates else None,
         lookup=preset.lookup,
     )
+
+
+def ids_per_token(tokenizer_digest: bytes) -> int:
+    """How many ids count as a token of ``max_tokens``: bytes are shorter."""
+    return BYTES_A_TOKEN if tokenizer_digest == BYTES_DIGEST else 1
 
 
 @dataclass(frozen=True)
@@ -433,6 +417,7 @@ class DecodeRunner:
         self.clock = clock
         self._local_spec = local_spec  # for edge_only, where no cloud sends one
         self._known_spec = b""
+        self._shortened = (0, 0)  # the tokens asked for, and the verifier's limit, as last said
         self.at_verifier = VerifierMemory()
         self.measures = Measures()
         self._make_lookups = partial(
@@ -480,7 +465,26 @@ class DecodeRunner:
         if lookup is not None:
             lookup.learn(tokens)
         return Outcome(
-            finish.reason, finish.text, tokens, seconds, decoder.stats, finish.retry_after_s
+            finish.reason,
+            finish.text,
+            tokens,
+            seconds,
+            decoder.stats,
+            finish.retry_after_s,
+            self._shortening(opening) if preset.verified else "",
+        )
+
+    def _shortening(self, opening: Open) -> str:
+        """A sentence, once, if the verifier's answers are shorter than what is asked for."""
+        a_token = ids_per_token(opening.tokenizer_digest)
+        asked, limit = opening.max_tokens // a_token, self.spec_of(self._known_spec).max_tokens
+        limits = (asked, limit // a_token)
+        if not self._known_spec or asked <= limits[1] or limits == self._shortened:
+            return ""
+        self._shortened = limits
+        return (
+            f"max_tokens asks for answers of {asked} tokens, and the verifier gives {limits[1]} at "
+            "most: lower it, or have serve --max-tokens raised"
         )
 
     def fitted(self, preset: Preset) -> Preset:

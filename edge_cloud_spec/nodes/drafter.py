@@ -19,6 +19,7 @@ from std_msgs.msg import Bool, String
 
 from edge_cloud_spec.msg import NavStatus
 
+from ..edge.decode_options import MAX_ANSWER_TOKENS
 from ..edge.runner import DecodeRunner
 from ..errors import UserError
 from ..health import Health, Level, worst_of
@@ -28,7 +29,7 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
 from ..pilot.decision_loop import SAME_PICTURE
 from ..pilot.pilot import Decided, Output, Pilot
-from ..pilot.settings import DrafterSettings
+from ..pilot.settings import ROBOT
 from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
@@ -48,7 +49,7 @@ class DrafterNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("drafter")
-        self._settings = self.parameters(DrafterSettings(), self._on_parameters)
+        self._settings = self.parameters(ROBOT, self._on_parameters)
         self._pilot = Pilot(
             self._settings.value.pilot,
             lambda *given: self._topics.connect(*given),
@@ -72,7 +73,7 @@ class DrafterNode(ManagedNode):
         model = load_drafter(settings.model)
         if settings.caution:
             self.get_logger().warning(settings.caution)
-        local_spec = model.spec(settings.max_tokens)
+        local_spec = model.spec(MAX_ANSWER_TOKENS)
         if grammar := settings.pilot.decode.policy.grammar:  # the first decision should not wait
             model.grammar(grammar, local_spec)
         runner = DecodeRunner(
@@ -138,10 +139,10 @@ class DrafterNode(ManagedNode):
 
     def _on_instruction(self, message: String) -> None:
         self._reports.clear()
-        self._pilot.hear(Instruction(message.data))
+        self._pilot.receive(Instruction(message.data))
 
     def _on_e_stop(self, message: Bool) -> None:
-        self._pilot.hear(EStop(message.data))
+        self._pilot.receive(EStop(message.data))
 
     def _on_status(self, message: NavStatus) -> None:
         try:
@@ -149,7 +150,7 @@ class DrafterNode(ManagedNode):
         except ValueError as error:
             self._reports.add(f"nav_status: {error}", time.monotonic())
             return
-        self._pilot.hear(status)
+        self._pilot.receive(status)
 
     def _on_compressed(self, message: CompressedImage) -> None:
         self._see(message.header.stamp, message.data.tobytes())
@@ -172,7 +173,7 @@ class DrafterNode(ManagedNode):
         if news := self._pilot.camera_clock.news():
             self.get_logger().warning(news)
 
-    # What the pilot says
+    # What the pilot publishes
 
     def _publish(self, output: Output) -> None:
         match output:

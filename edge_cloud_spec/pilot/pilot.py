@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -17,33 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
-from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
+from ..edge.decode_text import Piece, decode_text
+from ..edge.events import Abort, Cut, Inbox, OnReceive, Transport
 from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
-from ..models.tokenizer import TextStream
 from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
 from ..nav.clock_offset import SourceClock
-from ..nav.events import (
-    Announce,
-    Instruction,
-    Odometry,
-    Report,
-    Show,
-    Tick,
-    Words,
-)
-from ..nav.events import Event as NavEvent
-from ..nav.history import MAX_ANSWER, HistorySpec, Turn
+from ..nav.events import Instruction, Odometry, Report, Tick, Words
+from ..nav.history import Turn
 from ..nav.motion import PERIOD
-from ..nav.navigator import Navigator
-from ..nav.performer import Performer
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
 from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
-from ..nav.watchdog import Watchdog
 from ..throttle import Reports
-from ..wire.messages import ABORTED, END, FAILED
+from ..wire.messages import ABORTED, END
 from .decision_loop import (
     FULL,
     SAME_PICTURE,
@@ -59,12 +48,14 @@ from .decision_loop import (
     Paused,
     StopAnswering,
 )
+from .memory import MissionMemory
+from .own_base import OnVelocity, OwnBase
 
 if TYPE_CHECKING:
     from ..edge.picture_decoder import PictureDecoder  # with gRPC, which a drafter node never uses
 
 _log = logging.getLogger(__name__)
-POLL_S = 0.2  # s; longest delay of a decision that is due by time
+DUE_POLL_S = 0.2  # longest delay of a decision that is due by time
 LINK_LOST = "the link is lost; the drafter decides alone"
 
 
@@ -113,80 +104,9 @@ Output = Words | Decided | GoalStatus | Report
 them), each decision's figures, what ``instruction_status`` says, and problems."""
 
 
-class MissionMemory:
-    """The turns of one mission: the frames that were decided on, with the verified answers.
-
-    It begins anew with another mission.
-    """
-
-    def __init__(self) -> None:
-        self._mission = ""
-        self._turns: tuple[Turn, ...] = ()
-
-    def turns(self, mission: str, spec: HistorySpec) -> tuple[Turn, ...]:
-        """What the next prompt of this mission holds before its frame."""
-        return spec.chosen(spec.kept(self._turns)) if mission == self._mission else ()
-
-    def add(self, mission: str, spec: HistorySpec, jpeg: bytes, answer: str) -> None:
-        """A decision of this mission is verified."""
-        before = self._turns if mission == self._mission else ()
-        self._mission = mission
-        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
-
-
-OnVelocity = Callable[[float, float, float], None]
-"""Commands m/s ahead, m/s to the left and rad/s to the left."""
-
-
-class OwnBase:
-    """A base driven by a user's function: the navigator, and a watchdog beside it.
-
-    Call ``hear`` for events from one thread; if that hangs, the watchdog's thread stops the base.
-    A context manager, which stops the base at its end.
-    """
-
-    def __init__(
-        self,
-        drive: OnVelocity,
-        on_status: Callable[[Event], object],
-        settings: NavigatorSettings | None,
-        reports: Reports | None = None,
-    ) -> None:
-        self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
-        self._reports = reports or Reports(_log.warning)
-        self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
-        self._performer = Performer(
-            lambda velocity: drive(velocity.vx, velocity.vy, velocity.wz),
-            lambda: drive(0.0, 0.0, 0.0),
-            self._publish,
-            self._watchdog,
-        )
-
-    def __enter__(self) -> OwnBase:
-        self._watchdog.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._drive(0.0, 0.0, 0.0)
-        finally:
-            self._watchdog.close()
-
-    def hear(self, event: NavEvent) -> None:
-        """Pass an event to the navigator and carry out its effects."""
-        self._performer.carry_out(self._navigator.on(event, time.monotonic()))
-
-    def _publish(self, told: Show | Report | Announce) -> None:
-        match told:
-            case Show(status):
-                self._on_status(status)
-            case Report(problem):
-                self._reports.add(problem, time.monotonic())
-
-
 class Pilot:
-    """Call ``hear`` and ``see`` for events and frames, from any thread; ``make`` decisions in one
-    thread.
+    """Call ``receive`` and ``see`` for events and frames, from any thread; ``make`` decisions in
+    one thread.
 
     Words and decisions are published from the deciding thread, the rest from any, one at a time.
     """
@@ -228,8 +148,10 @@ class Pilot:
 
         camera_lag: how much older a picture is than its delivery by the camera, s.
         """
-        loop = LoopSettings(UNTIL_NEXT, lag=camera_lag)
-        settings = PilotSettings(decoder.settings, loop, decoder.order, dialect=decoder.dialect)
+        loop, options = LoopSettings(UNTIL_NEXT, lag=camera_lag), decoder.options
+        settings = PilotSettings(
+            decoder.settings, loop, options.order, dialect=options.loaded_dialect
+        )
         pilot = cls(settings, lambda _, on_receive: decoder.client.connect(on_receive))
         pilot.use(decoder.runner, decoder.known)
         return pilot
@@ -255,16 +177,16 @@ class Pilot:
 
     # Events
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Handle an Instruction, EStop, NavigatorStatus, Frame or Tick: perform the effects."""
         with self._changed:
             self._loop.settings = self.settings.loop
             for effect in self._loop.on(event, self._clock()):
                 match effect:
                     case Abandon(reason):
-                        self._tell_decode(Abort(reason))
+                        self._send_to_decode(Abort(reason))
                     case StopAnswering():
-                        self._tell_decode(Cut())
+                        self._send_to_decode(Cut())
                     case _:
                         self._publish(effect)
             self._changed.notify()
@@ -277,7 +199,7 @@ class Pilot:
             self.camera_clock.hear((stamp - self._stamp_clock()) / 1e9, self._clock())
         if jpeg is not None:
             taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
-            self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
+            self.receive(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
 
     @property
     def sees_the_same(self) -> bool:
@@ -288,20 +210,20 @@ class Pilot:
         """Call this at least once a second. ``blind``: why there is no picture to decide on;
         ``trouble``: why else nothing is decided."""
         self._loop.blind, self._loop.trouble = blind, trouble
-        self.hear(Tick())
+        self.receive(Tick())
 
     def pause(self, why: str, state: str = INACTIVE) -> None:
         """Start (state ``idle``) or stop the pilot's work; no instruction is followed then."""
         self.camera_clock, self._newest_stamp = SourceClock("the camera's"), 0
-        self.hear(Paused(why, state))
+        self.receive(Paused(why, state))
 
     def lose_link(self) -> None:
         """Handle a lost link. If the pilot may decide alone, a current decision in the cloud is
         aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
-            self._tell_decode(Abort(LINK_LOST))
+            self._send_to_decode(Abort(LINK_LOST))
 
-    def _tell_decode(self, item: Abort | Cut) -> None:
+    def _send_to_decode(self, item: Abort | Cut) -> None:
         inbox = self._inbox
         if inbox is not None:
             inbox.put(item)
@@ -327,8 +249,8 @@ class Pilot:
                 if decide is not None:
                     self.idle.clear()
                     return decide
-                self._changed.wait(POLL_S)
-                self.hear(Tick())  # what is due by time is said in time
+                self._changed.wait(DUE_POLL_S)
+                self.receive(Tick())  # what is due by time is said in time
             return None
 
     def make(self, decide: Decide) -> Decided:
@@ -341,11 +263,10 @@ class Pilot:
             TRACEBACKS.debug("a decision failed", exc_info=True)
             decided = Decided(decide, Ended(problem=said))
         self._publish(decided)
-        if decided.outcome is not None and decided.outcome.stats.failure:
-            self._publish(Report(f"the cloud went on alone: {decided.outcome.stats.failure}"))
-        if decided.ended.problem:
-            self._publish(Report(decided.ended.problem))
-        self.hear(decided.ended)
+        cautions = decided.outcome.cautions if decided.outcome is not None else ()
+        for problem in filter(None, (*cautions, decided.ended.problem)):
+            self._publish(Report(problem))
+        self.receive(decided.ended)
         return decided
 
     # On a base of one's own
@@ -361,7 +282,7 @@ class Pilot:
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
         """Follow an instruction on a user's base; returns how it ended: one of ``ENDS``, or
-        ``stopped``, if the instruction is a stop, or ``hear`` is given one meanwhile.
+        ``stopped``, if the instruction is a stop, or ``receive`` is given one meanwhile.
 
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
         the left and rad/s to the left, 20 times a second; if a callback hangs, another thread
@@ -374,38 +295,46 @@ class Pilot:
         """
         if not is_stop(instruction):
             check_instruction(instruction, self._loop.known)
-        runner, known, outputs = self.runner, self._loop.known, SimpleQueue[Output]()
-        self._publish = outputs.put
-        reports = Reports(_attempting(report))
-        # a navigator starts, too
+        outputs, reports = SimpleQueue[Output](), Reports(_attempting(report))
+        with (
+            self._deciding(outputs.put),
+            OwnBase(drive, self.receive, settings, reports) as base,
+        ):
+            base.receive(Instruction(instruction))
+            self.receive(Instruction(instruction))
+            while True:
+                now = time.time_ns()
+                self.see(now, camera())
+                if odometry is not None:
+                    base.receive(Odometry(Pose(*odometry()), now))
+                while not outputs.empty():
+                    match output := outputs.get():
+                        case Words():
+                            age = (time.time_ns() - output.stamp) / 1e9
+                            base.receive(replace(output, age=age))
+                        case Report(problem):
+                            reports.add(problem, time.monotonic())
+                        case GoalStatus() if output.state in (*ENDS, STOPPED):
+                            return output
+                        case GoalStatus():
+                            base.receive(output)
+                base.receive(Tick())
+                self.tick()
+                if self.sees_the_same:
+                    reports.add(SAME_PICTURE, time.monotonic())
+                time.sleep(PERIOD)
+
+    @contextmanager
+    def _deciding(self, publish: Callable[[Output], None]) -> Iterator[None]:
+        """A context in which a thread decides, by a loop that has begun anew, as the navigator has
+        beside it."""
+        runner, known = self.runner, self._loop.known
+        self._publish = publish
         self._loop = DecisionLoop(self.settings.loop, known, secrets.token_hex(4))
         model = threading.Thread(target=self._make_all, name="model")
         model.start()
         try:
-            with OwnBase(drive, self.hear, settings, reports) as base:
-                base.hear(Instruction(instruction))
-                self.hear(Instruction(instruction))
-                while True:
-                    now = time.time_ns()
-                    self.see(now, camera())
-                    if odometry is not None:
-                        base.hear(Odometry(Pose(*odometry()), now))
-                    while not outputs.empty():
-                        match output := outputs.get():
-                            case Words():
-                                age = (time.time_ns() - output.stamp) / 1e9
-                                base.hear(replace(output, age=age))
-                            case Report(problem):
-                                reports.add(problem, time.monotonic())
-                            case GoalStatus() if output.state in (*ENDS, STOPPED):
-                                return output
-                            case GoalStatus():
-                                base.hear(output)
-                    base.hear(Tick())
-                    self.tick()
-                    if self.sees_the_same:
-                        reports.add(SAME_PICTURE, time.monotonic())
-                    time.sleep(PERIOD)
+            yield
         finally:
             self.pause("navigate has ended")
             self.use(None, known)
@@ -419,30 +348,28 @@ class Pilot:
     def _decode(self, decide: Decide) -> Decided:
         assert self.runner is not None and self._inbox is not None
         settings, runner, dialect = self.settings, self.runner, self.settings.dialect
-        stream, said = TextStream(runner.draft_model.tokenizer), _first_words(decide)
+        said = _first_words(decide)
 
-        def say(tokens: tuple[int, ...], verified: bool, finish_reason: str = "") -> None:
+        def on_piece(piece: Piece) -> None:
             nonlocal said
-            ended = finish_reason == END
-            text, reading = stream.add(tokens, ended=ended), said.reading
+            reading = said.reading
+            if not reading.settled:
+                reading = dialect.read(piece.answer, ended=piece.reason == END)
             said = replace(
                 said,
                 position=said.position + len(said.tokens),
-                tokens=tokens,
-                text=text,
-                answer=stream.text,
-                reading=reading if reading.settled else dialect.read(stream.text, ended),
-                verified=verified,
-                finished=bool(finish_reason),
-                finish_reason=finish_reason,
+                tokens=piece.tokens,
+                text=piece.text,
+                answer=piece.answer,
+                reading=reading,
+                verified=piece.verified,
+                finished=bool(piece.reason),
+                finish_reason=piece.reason,
             )
             self._publish(said)
+            if not piece.reason:
+                self.receive(Answered(reading.action))
 
-        def on_emit(emit: Emit) -> None:
-            say(emit.tokens, emit.verified)
-            self.hear(Answered(said.reading.action))
-
-        reason = FAILED
         try:
             self._in_cloud = True  # set first, so that a link lost meanwhile ends the decision
             alone = self.decides_alone
@@ -452,11 +379,9 @@ class Pilot:
             turns = () if alone else self._memory.turns(decide.goal_id, dialect.history)
             request = dialect.request(decide.instruction, decide.frame.jpeg, settings.order, turns)
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
-            outcome = runner.run(request, decode, nonce, connect, on_emit, self._inbox)
-            reason = outcome.reason
+            outcome = decode_text(runner, request, decode, nonce, connect, on_piece, self._inbox)
         finally:
             self._inbox, self._in_cloud = None, False
-            say((), said.verified, reason)
         ended = _ended(decide, outcome, said.reading.action)
         if ended.action is not None and said.verified and not alone:
             whole = settings.loop.explain == FULL
@@ -465,15 +390,15 @@ class Pilot:
         return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)
 
 
-def _attempting(tell: Callable[[Any], object]) -> Callable[[Any], None]:
+def _attempting(publish: Callable[[Any], object]) -> Callable[[Any], None]:
     """The same, but what it raises is logged, and ends neither a decision nor the pilot."""
 
-    def attempt(said: Any) -> None:
+    def attempt(output: Any) -> None:
         try:
-            tell(said)
+            publish(output)
         except Exception as error:
-            _log.error("telling %s failed, going on: %r", type(said).__name__, error)
-            TRACEBACKS.debug("telling failed", exc_info=True)
+            _log.error("publishing %s failed, going on: %r", type(output).__name__, error)
+            TRACEBACKS.debug("publishing failed", exc_info=True)
 
     return attempt
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ..decoding.policy import SamplingPolicy, temperature_of
-from ..decoding.preset import Preset
 from ..dialects import load_dialect
-from ..edge.runner import LOOKUP_SUFFIXES, DecodeOptions, DecodeSettings
-from ..errors import UserError, check_installed
+from ..edge.decode_options import DecodeOptions
+from ..edge.runner import LOOKUP_SUFFIXES
 from ..models.load_drafter import DraftModelSettings
 from ..nav.answer import Dialect
 from ..nav.history import MOST_TURNS
@@ -19,7 +17,8 @@ from ..presets import load_preset
 from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from .pilot import PilotSettings
 
-STOP, CREEP = "stop", "creep"  # while the link is lost
+WHEN_LOST_STOP, WHEN_LOST_CREEP = "stop", "creep"
+MAX_ROBOT_SEED = 2**31
 WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 
 
@@ -27,19 +26,11 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class DrafterSettings(DecodeOptions):
     """How decisions are decoded. A decision uses the values of the moment it begins."""
 
-    temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
-    top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
-    top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
-    seed: int = bounded(0, 0, 2**31, "of the sampling; each decision's seed is derived from it")
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     explain: str = chosen(
         UNTIL_NEXT,
         EXPLAIN,
         "what is decoded after an action: all, all until the next decision, nothing",
-    )
-    max_tokens: int = bounded(64, 1, 1024, "longest answer")
-    reply_timeout: float = bounded(
-        10.0, 0.2, 120.0, "a decision fails after this long a silence of the cloud, s"
     )
     retry: float = bounded(1.0, 0.1, 60.0, "pause after a decision that failed, s")
     camera_lag: float = bounded(
@@ -55,29 +46,18 @@ class DrafterSettings(DecodeOptions):
         "suffixes of verified answers that it drafts from, 44 bytes each; 0: none",
         fixed=True,
     )
-    when_lost: str = chosen(STOP, (STOP, CREEP), "while the link is lost: wait, or decide alone")
+    when_lost: str = chosen(
+        WHEN_LOST_STOP,
+        (WHEN_LOST_STOP, WHEN_LOST_CREEP),
+        "while the link is lost: wait, or decide alone",
+    )
     model: DraftModelSettings = field(default_factory=DraftModelSettings)
     mission: MissionSettings = field(default_factory=MissionSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("preset", "dialect"):
-            try:
-                getattr(self, f"loaded_{name}")
-            except UserError as error:
-                raise ValueError(f"{name}: {error}") from None
-        if self.grammar != "none":
-            try:
-                check_installed("llguidance", "a grammar")
-            except UserError as error:
-                raise ValueError(f"grammar: {error}") from None
-
-    # A change of the preset's file alone has no effect; the next change of any parameter makes new
-    # settings, which read it again.
-    @cached_property
-    def loaded_preset(self) -> Preset:
-        """The preset, read once when these settings are made."""
-        return load_preset(self.preset)
+        if self.seed > MAX_ROBOT_SEED:
+            raise ValueError(f"seed must be at most {MAX_ROBOT_SEED}, not {self.seed}")
 
     @cached_property
     def loaded_dialect(self) -> Dialect:
@@ -98,20 +78,15 @@ class DrafterSettings(DecodeOptions):
     @cached_property
     def pilot(self) -> PilotSettings:
         """The pilot's settings from these parameters."""
-        temperature = temperature_of(self.rule, self.temperature)
-        grammar = self.loaded_dialect.grammar(self.grammar, self.order)
-        policy = SamplingPolicy(temperature, self.top_k, self.top_p, self.seed, grammar)
         return PilotSettings(
-            DecodeSettings(
-                self.loaded_preset,
-                self.rule,
-                policy,
-                self.max_tokens,
-                self.reply_timeout,
-                self.planner,
-            ),
+            self.settings,
             LoopSettings(self.explain, self.retry, self.camera_lag, self.mission),
             self.order,
-            load_preset(WITHOUT_CLOUD) if self.when_lost == CREEP else None,
+            load_preset(WITHOUT_CLOUD) if self.when_lost == WHEN_LOST_CREEP else None,
             self.loaded_dialect,
         )
+
+
+ROBOT = DrafterSettings(max_tokens=64)
+"""What a robot asks for by default: an action and a short reason, so that no answer that rambles
+keeps it waiting."""

@@ -19,15 +19,15 @@ from pathlib import Path
 from rich.console import Console
 
 from .. import __version__
-from ..bringup.graph import LOCAL, GraphSettings, Value, graph
+from ..bringup.graph import LOCAL, GraphSettings, graph
 from ..bringup.running_graph import LaunchConfig, free_address, launch_graph
-from ..decoding.policy import RULES, check_rule
+from ..edge.decode_options import DecodeOptions
 from ..errors import UserError, check_writable, write_json
 from ..models import EMBEDDED
-from ..nav.answer import ORDERS
 from ..observe.console_view import ConsoleView
 from ..observe.decision import joined
 from ..observe.observer import Observer
+from ..options import add_options, given
 from ..signals import signals_as_interrupt
 from .difference import Comparison, compare, dialect_of, history_of, influences
 from .player import NAMESPACE, NotPlayed, Player
@@ -43,7 +43,6 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cloud", default=LOCAL, help="HOST:PORT of a verifier; local: start one")
     parser.add_argument("--target", default="", help="target model (directory or hub name)")
     parser.add_argument("--drafter", default="", help="draft model (directory or hub name)")
-    parser.add_argument("--preset", default="", help="another preset than the recorded one")
     parser.add_argument("--namespace", default="", help="of the robot, where the bag has several")
     parser.add_argument("--camera", default="", metavar="TOPIC", help="the bag's camera")
     parser.add_argument("--instruction", default="", metavar="TOPIC", help="its instructions")
@@ -55,12 +54,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between new decisions, in the bag's time (%(default)g; 0: each picture)",
     )
-    parser.add_argument("--rule", choices=RULES, help="acceptance rule, in place of the bag's")
-    parser.add_argument("--temperature", type=float, help="of coupled and rejection")
-    parser.add_argument("--seed", type=int, default=0, help="of new decisions (%(default)s)")
-    about = "of the answers, a name or a YAML file; default: the recorded one"
-    parser.add_argument("--dialect", default="", help=about)
-    parser.add_argument("--order", choices=ORDERS, help="of an answer's parts")
+    add_options(parser, DecodeOptions(), otherwise="as recorded")
     parser.add_argument("--out", type=Path, metavar="BAG", help="record the replay there")
     parser.add_argument(
         "--attach",
@@ -138,16 +132,13 @@ def run_replay(args: argparse.Namespace) -> int:
 
 def _with_options(args: argparse.Namespace, recording: Recording) -> Iterator[ReplayTask]:
     """The tasks with the user's parameters."""
-    given: dict[str, Value] = {
-        name: getattr(args, name)
-        for name in ("preset", "rule", "temperature", "order")
-        if getattr(args, name)
-    }
+    chosen = given(DecodeOptions(), args)
+    chosen.pop("dialect", None)  # with which the drafter is started
     for number, task in enumerate(recording.tasks):
-        made = {"seed": args.seed, "first_decision": number} if task.recorded is None else {}
-        parameters = {"rule": "greedy"} | dict(task.parameters) | made | given
-        if "temperature" in given:
-            check_rule(str(parameters["rule"]), float(parameters["temperature"]))
+        made = {"seed": 0, "first_decision": number} if task.recorded is None else {}
+        parameters = {"rule": DecodeOptions.rule} | dict(task.parameters) | made | chosen
+        if chosen:
+            DecodeOptions.of({name: parameters[name] for name in chosen.keys() | {"rule"}})
         yield replace(task, parameters=parameters)
 
 
@@ -183,6 +174,7 @@ def _nodes(
         drafter=args.drafter,
         dialect=args.dialect or dialect_of(recording.run_log),
         history=history_of(recording.run_log),
+        max_tokens=max(int(task.parameters.get("max_tokens", 0)) for task in recording.tasks),
         sim="false",
         namespace=NAMESPACE,
         local_address=free_address(),

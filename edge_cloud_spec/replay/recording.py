@@ -11,6 +11,7 @@ from typing import Any
 from ..bringup.graph import Value
 from ..decoding.noise import seed_and_number
 from ..edge.events import ANSWERED
+from ..edge.runner import ids_per_token
 from ..errors import UserError
 from ..instruction import is_stop, normalized
 from ..models.image import decode_image
@@ -279,11 +280,11 @@ def parameters_of(decision: Decision, opening: Open) -> dict[str, Value]:
         parameters["order"] = order
     parameters |= {"top_k": policy.top_k, "top_p": policy.top_p}
     if policy.grammar:
-        parameters["grammar"] = "action"
+        parameters["grammar"] = policy.grammar
     if policy.temperature:
         parameters["temperature"] = policy.temperature
     if opening.max_tokens:
-        parameters["max_tokens"] = opening.max_tokens
+        parameters["max_tokens"] = opening.max_tokens // ids_per_token(opening.tokenizer_digest)
     return parameters
 
 

@@ -26,7 +26,7 @@ from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS, Dialect
 from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
-from edge_cloud_spec.pilot.pilot import MissionMemory
+from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 from edge_cloud_spec.share import rules_text

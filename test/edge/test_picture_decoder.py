@@ -102,7 +102,7 @@ def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(
             if drafter == "a model":
                 assert len(decoder.decode(jpeg(1), IT).outcome.tokens) == min(asked, TOKENS)
     for wrong in (0, -1, 2**31):
-        with pytest.raises(UserError, match="max_tokens must be 1 to"):
+        with pytest.raises(UserError, match="max_tokens must be a whole number from 1 to 65536, not"):
             PictureDecoder(link.address, path, max_tokens=wrong)
 
 
@@ -242,8 +242,8 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     ("options", "complaint"),
     [
         (("--temperature", "0.8"), "greedy goes with temperature 0"),
-        (("--rule", "coupled", "--temperature", "0"), "above 0"),
-        (("--rule", "coupled", "--temperature", "101"), "temperature must be between 0 and 100"),
+        (("--rule", "coupled", "--temperature", "0"), "--temperature must be a number from 0.01 to 10"),
+        (("--rule", "coupled", "--temperature", "101"), "temperature must be a number from 0.01 to 10, not 101"),
         (("--preset", "warp"), "no preset 'warp'"),
         (("--token-file", "/nowhere"), "/nowhere"),
         (("--authority", "/nowhere"), "/nowhere cannot be read"),

@@ -84,7 +84,7 @@ class Flight:
         self.pilot.see(round((self.now + ahead) * 1e9), picture)
 
     def take(self) -> Decide:
-        self.pilot.hear(Instruction(IT))
+        self.pilot.receive(Instruction(IT))
         self.see()
         decide = self.pilot.take()
         assert decide is not None
@@ -100,7 +100,7 @@ class Flight:
 
 def test_a_decision_is_taken_once_and_its_words_say_what_it_was_decided_for() -> None:
     flight = Flight()
-    flight.pilot.hear(NavigatorStatus("idle", stops=7))
+    flight.pilot.receive(NavigatorStatus("idle", stops=7))
     decide = flight.take()
     assert flight.pilot.take() is None, "one at a time"
     flight.runner.go_on.set()
@@ -133,7 +133,7 @@ def test_the_cameras_clock_is_measured_by_stamps_that_go_on(stands_still: int) -
 
 def test_words_have_the_time_of_their_frame_less_its_lag_and_the_cameras_offset() -> None:
     flight = Flight(replace(STOPS, loop=LoopSettings(lag=0.5)))
-    flight.pilot.hear(Instruction(IT))
+    flight.pilot.receive(Instruction(IT))
     flight.see(ahead=3.0)
     decide = flight.pilot.take()
     assert decide is not None and decide.frame.stamp == round((flight.now + 2.5) * 1e9)
@@ -191,7 +191,7 @@ def test_another_mission_begins_anew(change: str) -> None:
     if change == "history":
         flight.pilot.settings = remembering(STOPS, 0)
     else:
-        flight.pilot.hear(Instruction("stop" if change == "stop" else "find the red chair"))
+        flight.pilot.receive(Instruction("stop" if change == "stop" else "find the red chair"))
     flight.decided()
     assert not answers(flight)
 
@@ -244,8 +244,8 @@ class Flying(Flight):
 
     def __enter__(self) -> Flying:
         self._thread.start()
-        self.pilot.hear(Instruction(IT))
-        self.pilot.hear(NavigatorStatus("idle", stops=7))
+        self.pilot.receive(Instruction(IT))
+        self.pilot.receive(NavigatorStatus("idle", stops=7))
         self.see()
         assert self.runner.said.acquire(timeout=REPLY_TIMEOUT)
         return self
@@ -273,10 +273,10 @@ def test_nothing_that_a_report_raises_ends_a_pilot(
     caplog.set_level("DEBUG", TRACEBACKS.name)
     with Flying() as flying:
         flying.failing, flying.runner.failure = failing, "out of memory"  # so that all are told
-        flying.pilot.hear(Instruction(IT))
+        flying.pilot.receive(Instruction(IT))
         flying.runner.go_on.set()
         assert flying.ended() == ["end"]
-        flying.pilot.hear(NavigatorStatus("ready", flying.of(Words)[0].request, stops=7))
+        flying.pilot.receive(NavigatorStatus("ready", flying.of(Words)[0].request, stops=7))
         flying.see()
         assert flying.runner.said.acquire(timeout=REPLY_TIMEOUT), "and decides again"
         assert flying.ended() == ["end", "end"] and flying.pilot.instruction == IT
@@ -313,11 +313,11 @@ def test_without_explanations_a_decode_ends_at_its_action() -> None:
 @pytest.mark.parametrize("event", [Instruction("stop"), EStop(True)], ids=str)
 def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event) -> None:
     with Flying(explaining(FULL)) as flying:
-        flying.pilot.hear(NavigatorStatus("ready", flying.of(Words)[-1].request, stops=7))
+        flying.pilot.receive(NavigatorStatus("ready", flying.of(Words)[-1].request, stops=7))
         flying.see()
         assert not flying.runner.ends, "the explanation is wanted"
         assert flying.pilot.take() is None, "and one decision is made at a time"
-        flying.pilot.hear(event)
+        flying.pilot.receive(event)
         assert flying.ended() == ["aborted"]
         assert flying.of(GoalStatus)[-1].state == "stopped"
 
@@ -328,15 +328,15 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
     flight, threads = Flight(), list[threading.Thread]()
 
     def check_meanwhile(*given: Any) -> str:
-        threads.append(threading.Thread(target=flight.pilot.hear, args=(EStop(True),)))
+        threads.append(threading.Thread(target=flight.pilot.receive, args=(EStop(True),)))
         threads[0].start()
         threads[0].join(0.2)
         return check_instruction(*given)
 
     monkeypatch.setattr(decision_loop, "check_instruction", check_meanwhile)
-    flight.pilot.hear(Instruction(IT))
+    flight.pilot.receive(Instruction(IT))
     threads[0].join()
-    flight.pilot.hear(NavigatorStatus("idle", stops=7))
+    flight.pilot.receive(NavigatorStatus("idle", stops=7))
     flight.see()
     assert not flight.pilot.instruction and flight.pilot.take() is None
 
@@ -506,7 +506,7 @@ def test_a_stop_in_any_words_ends_it_and_the_base_stands() -> None:
 
     def look() -> bytes:
         if robot.moved:
-            robot.pilot.hear(Instruction("arrête-toi"))
+            robot.pilot.receive(Instruction("arrête-toi"))
         return b"picture"
 
     robot.look = look

@@ -26,13 +26,15 @@ from edge_cloud_spec.msg import (
     VerifiedTokens,
 )
 
+from ...edge.decode_options import DecodeOptions
 from ...edge.events import OnReceive
 from ...errors import UserError
 from ...nav.events import Words
 from ...nav.status import GoalStatus
+from ...options import flat_fields
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
-from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
+from ...pilot.settings import ROBOT, WITHOUT_CLOUD, DrafterSettings
 from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..nav_messages import to_reading
@@ -52,7 +54,7 @@ class DrafterTopics:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
         self._is_link_heard, self._link_problem = False, ""
-        self.settings = DrafterSettings()
+        self.settings = ROBOT
         self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
@@ -66,8 +68,8 @@ class DrafterTopics:
         self, subscriptions: SubscriptionThread, on_link_lost: Callable[[], None]
     ) -> None:
         """Subscribe to the bridge's topics; the caller starts ``subscriptions``."""
-        subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
-        subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
+        subscriptions.subscribe(Verdict, "verdict", self._receive, DECODE)
+        subscriptions.subscribe(Prediction, "prediction", self._receive, DECODE)
 
         def on_link_state(message: LinkState) -> None:
             is_lost = message.state == LinkState.LOST
@@ -139,7 +141,7 @@ class DrafterTopics:
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._instruction_status.publish(message)
 
-    def _hear(self, message: Verdict | Prediction) -> None:
+    def _receive(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)
         if on_receive is not None:
             on_receive(from_topic(message))
@@ -206,10 +208,8 @@ def to_decode_stats(decided: Decided, settings: DrafterSettings) -> DecodeStats:
     return message
 
 
-SETTINGS = (
-    *("preset", "rule", "temperature", "top_k", "top_p", "seed"),
-    *("grammar", "order", "explain", "max_tokens", "dialect", "history"),
-)
+# What answers depend on.
+PUBLISHED_SETTINGS = (*flat_fields(DecodeOptions()), "explain", "history")
 
 
 class RunInfo:
@@ -228,7 +228,8 @@ class RunInfo:
         before."""
         with self._lock:
             self._drafter, self._target = drafter or self._drafter, target or self._target
-            chosen = {name: getattr(settings, name) for name in SETTINGS}
+            declared = flat_fields(settings)
+            chosen = {name: declared[name][0] for name in PUBLISHED_SETTINGS}
             models = {"target": self._target, "drafter": self._drafter, "versions": versions()}
             text = json.dumps({**models, **chosen})
             if self._drafter and text != self._text:

@@ -6,7 +6,6 @@ A nested dataclass gives dotted names (``limits.speed``); fields are those of ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +20,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ...errors import UserError
-from ...options import field_error, flat_fields, wanted
+from ...options import changed, field_error, flat_fields, wanted
 
 T = TypeVar("T")
 
@@ -112,21 +111,6 @@ def refuse_unknown_parameters(node: Node) -> None:
     raise UserError(
         f"{where} has no parameter {', '.join(said)}; look at the parameter file and at -p"
     )
-
-
-def changed(config: Any, values: dict[str, Any]) -> Any:
-    """``config`` with the named fields (dotted) replaced at once."""
-    changes: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        head, dot, rest = name.partition(".")
-        if dot:
-            inner.setdefault(head, {})[rest] = value
-        else:
-            changes[head] = value
-    for head, nested in inner.items():
-        changes[head] = changed(getattr(config, head), nested)
-    return replace(config, **changes)
 
 
 def _fit(name: str, start: Any, value: Any, metadata: Any) -> Any:

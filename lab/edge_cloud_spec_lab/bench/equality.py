@@ -17,7 +17,8 @@ from edge_cloud_spec.cloud.command import ANY
 from edge_cloud_spec.decoding.policy import SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.dialects import ours
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.decode_options import DecodeOptions, DecodeSettings
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, VLLM
 from edge_cloud_spec.models.load import load
@@ -27,7 +28,8 @@ from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import Dialect
 from edge_cloud_spec.nav.history import HistorySpec
-from edge_cloud_spec.pilot.pilot import MissionMemory
+from edge_cloud_spec.options import arguments
+from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 
@@ -51,7 +53,7 @@ OPTIONS: Options = {
         "default": 200,
         "help": "with pictures, or of text if the target reads text alone (%(default)s)",
     },
-    "--max-tokens": {"type": int, "default": MAX_TOKENS, "help": "of an answer (%(default)s)"},
+    **arguments(DecodeOptions(max_tokens=MAX_TOKENS), "max_tokens", "temperature"),
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
@@ -60,7 +62,6 @@ OPTIONS: Options = {
     "--quantize": {"choices": KINDS, "default": "none", "help": "of the drafter"},
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
-    "--temperature": {"type": float, "default": 0.8, "help": "of coupled and rejection"},
     "--history": {"type": int, "default": 0, "help": "earlier frames in a prompt (%(default)s)"},
     "--lookup": {"action": "store_true", "help": "all presets look up, too"},
 }
@@ -68,9 +69,9 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per preset and rule."""
-    check_counts(args, "prompts", "max_tokens")
-    if args.samples < 0 or not 0 < args.temperature <= 100:
-        raise UserError("--samples is 0 or more, --temperature above 0 and at most 100")
+    check_counts(args, "prompts")
+    if args.samples < 0:
+        raise UserError("--samples is 0 or more")
     chosen = _presets(args.presets)
     if args.engine and args.presets == "all":  # before vLLM there is no draft model in the cloud
         chosen = [preset for preset in chosen if preset.drafter != "cloud"]

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
+from edge_cloud_spec.options import arguments
 
 from ..harness.cost_profiles import load_cost_profile
 from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
@@ -30,7 +32,7 @@ OPTIONS: Options = {
     "--missions": {"type": int, "default": 3, "help": "of each kind (%(default)s)"},
     "--decisions": {"type": int, "default": 27, "help": "of each mission (%(default)s)"},
     "--frames": {"type": int, "default": 8, "help": "earlier ones in a prompt (%(default)s)"},
-    "--preset": {"default": "dsd"},
+    **arguments(DecodeOptions(preset="dsd"), "preset"),
     "--pair": {"type": Path, "default": FLATS, "help": "folder of target and drafter"},
 }
 

@@ -26,8 +26,9 @@ from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import chain
 from edge_cloud_spec.dialects import load_dialect
+from edge_cloud_spec.edge.decode_options import DecodeOptions, DecodeSettings
 from edge_cloud_spec.edge.measures import Measures
-from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
+from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.image import PictureLimits
@@ -36,12 +37,12 @@ from edge_cloud_spec.models.load import DTYPES, load
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import ALL_ROWS, Session
 from edge_cloud_spec.models.vlm import Vlm
-from edge_cloud_spec.nav.answer import CLAUSES_FORM
+from edge_cloud_spec.options import arguments
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
-from ..harness.grpc_robot import GrpcRobot
+from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
 from .command import Options, Row
@@ -262,7 +263,7 @@ OPTIONS: Options = {
     "--instruction": {"default": "", "metavar": "TOPIC", "help": "its instructions"},
     "--say": {"default": "", "metavar": "TEXT", "help": "decode this on all pictures"},
     "--frames": {"type": int, "default": 12, "help": "at most so many (%(default)s)"},
-    "--max-tokens": {"type": int, "default": 48, "help": "of an answer (%(default)s)"},
+    **arguments(DecodeOptions(max_tokens=MAX_TOKENS), "max_tokens", "dialect"),
     "--rtt": {"type": finite, "default": 40.0, "metavar": "MS", "help": "of the link"},
     "--up-mbps": {"type": finite, "default": 20.0, "help": "rate of the uplink"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "of both models"},
@@ -287,7 +288,6 @@ OPTIONS: Options = {
         "metavar": "NAME",
         "help": "decode with this one (default: the one that promises most)",
     },
-    "--dialect": {"default": CLAUSES_FORM, "help": "of the answers, a name or a YAML file"},
 }
 
 

@@ -18,13 +18,12 @@ from edge_cloud_spec.bringup.running_graph import (
     free_address,
     launch_graph,
 )
-from edge_cloud_spec.decoding.policy import RULES, check_rule, temperature_of
+from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
-from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.observe.console_view import ConsoleView
 from edge_cloud_spec.observe.observer import Observer
-from edge_cloud_spec.presets import load_preset, preset_names
+from edge_cloud_spec.options import arguments
 from edge_cloud_spec.signals import signals_as_interrupt
 
 from ..rows import Options, add_options, seed
@@ -36,16 +35,17 @@ from ..sim.room import make_room
 from .run_result import RunResult, result_of, spent_text
 
 TIMEOUT = 90.0  # s
+DECODE_OPTIONS = "preset", "rule", "temperature", "order"
 HEARING = 5.0  # s at most until the navigator has heard that nobody stops it
 
 
 OPTIONS: Options = {
     "--seed": {"type": seed, "default": 0, "help": "room, and seed of the sampling"},
     "--instruction": {"help": "say this instead of the room's own instruction"},
-    "--preset": {"default": "auto", "help": f"one of {', '.join(preset_names())}"},
-    "--rule": {"choices": RULES, "default": "greedy", "help": "acceptance rule"},
-    "--temperature": {"type": float, "help": "of coupled and rejection (default 0.8)"},
-    "--order": {"choices": ORDERS, "default": ORDERS[0], "help": "of an answer's parts"},
+    **{
+        flag: taken | {"default": None}
+        for flag, taken in arguments(DecodeOptions(), *DECODE_OPTIONS).items()
+    },
     "--base": {
         "choices": BASES,
         "default": IDEAL,
@@ -74,7 +74,9 @@ add_demo_arguments = partial(add_options, options=OPTIONS)
 def run_demo(args: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if the robot stopped within reach of the named object, facing
     it."""
-    preset = load_preset(args.preset)
+    given = {name: getattr(args, name) for name in DECODE_OPTIONS}
+    options = DecodeOptions.of({k: value for k, value in given.items() if value is not None})
+    preset = options.loaded_preset
     if not preset.verified and not args.allow_unverified:
         raise UserError(
             f"preset {preset.name} moves on unverified words; "
@@ -84,7 +86,6 @@ def run_demo(args: argparse.Namespace) -> int:
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
     if args.base != IDEAL:
         check_go2()
-    temperature = _temperature(args)
     target = named_object(args.instruction)
     room = make_room(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
@@ -95,18 +96,18 @@ def run_demo(args: argparse.Namespace) -> int:
         "seed": args.seed,
         "instruction": instruction,
         "preset": preset.name,
-        "rule": args.rule,
-        "temperature": temperature,
-        "order": args.order,
+        "rule": options.rule,
+        "temperature": options.settings.policy.temperature,
+        "order": options.order,
         "renderer": args.renderer,
         "base": args.base,
     }
     view.print_line(
-        f"  preset {preset.name}, rule {args.rule}, {args.order}; report in {folder}", "dim"
+        f"  preset {preset.name}, rule {options.rule}, {options.order}; report in {folder}", "dim"
     )
     settings = GraphSettings(
         cloud=args.cloud,
-        preset=args.preset,
+        preset=options.preset,
         target=args.target,
         drafter=args.drafter,
         base=args.base,
@@ -117,10 +118,10 @@ def run_demo(args: argparse.Namespace) -> int:
         "simulator": {"renderer": args.renderer, "target": target, "outcome_rate": 20.0},
         "navigator": {"allow_unverified": args.allow_unverified},
         "drafter": {
-            "rule": args.rule,
-            "temperature": temperature or 0.8,
+            "rule": options.rule,
+            "temperature": options.temperature,
             "seed": args.seed,
-            "order": args.order,
+            "order": options.order,
         },
     }
     config = LaunchConfig(settings, parameters)
@@ -176,17 +177,6 @@ def _status(observer: Observer) -> NavigatorStatus:
     status = observer.read(lambda run_log: run_log.nav_status)
     assert status is not None
     return status
-
-
-def _temperature(args: argparse.Namespace) -> float:
-    """The temperature for the rule; UserError if they exclude each other."""
-    given = args.temperature
-    if given is None:
-        return temperature_of(args.rule, 0.8)
-    check_rule(args.rule, given)
-    if given and not 0.01 <= given <= 10:
-        raise UserError(f"--temperature must be from 0.01 to 10, not {given:g}")
-    return float(given)
 
 
 def named_object(instruction: str | None) -> str:

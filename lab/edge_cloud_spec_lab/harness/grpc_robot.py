@@ -16,7 +16,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.nav.history import HistorySpec
-from edge_cloud_spec.pilot.pilot import MissionMemory
+from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 
+from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import VLLM
+from edge_cloud_spec.options import arguments
 
 from ..command import Options, Row
 from ..options import check_counts, counts
@@ -55,7 +57,7 @@ OPTIONS: Options = {
     "--think": {"type": float, "default": 0.0, "help": "s between answers, in the mean"},
     "--jitter": {"type": float, "default": 0.0, "metavar": "MS", "help": "of each way"},
     "--cost-profile": {"default": "specedge-32b", "help": "of kind server (%(default)s)"},
-    "--preset": {"default": "specedge", "help": "of the robots (%(default)s)"},
+    **arguments(DecodeOptions(preset="specedge"), "preset"),
 }
 
 

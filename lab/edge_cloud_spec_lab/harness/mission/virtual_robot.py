@@ -273,7 +273,7 @@ class VirtualRobot:
             self._on_cycle,
         )
         instruction = Instruction(seen.room.instruction)
-        pilot.hear(instruction)
+        pilot.receive(instruction)
         base.on(instruction)
         while self._end is None:
             decide = pilot.take()
@@ -345,7 +345,7 @@ class VirtualRobot:
             frame = TakenFrame(
                 b"", stamp_of(now), taken=now, eye=world.eye, pose=world.pose, posture=posture
             )
-            self._pilot.hear(frame)
+            self._pilot.receive(frame)
 
     def _on_status(self, status: NavigatorStatus) -> None:
         record, now = self._record, self.timeline.now
@@ -357,7 +357,7 @@ class VirtualRobot:
                     current.since = self._since_frame(now)
             if status.state == "idle" and status.code is NavCode.STOP:
                 record.ended = now
-        self._pilot.hear(status)
+        self._pilot.receive(status)
 
     def _since_frame(self, now: float) -> tuple[float, float, float]:
         """The age of the decision's frame, and the base's distance from where it was taken."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.dialects import ours
+from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.exits import Adapter, Exits, shape_of
@@ -28,6 +29,7 @@ from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import ORDERS
+from edge_cloud_spec.options import arguments
 from edge_cloud_spec.request import Request
 
 from ...rows import Options, add_options
@@ -240,7 +242,7 @@ OPTIONS: Options = {
     "--pictures": {"type": Path, "help": "folder to learn from (default: simulated)"},
     "--prompts": {"type": Path, "help": "text file, an instruction a line"},
     "--requests": {"type": int, "default": 4000, "help": "to answer (%(default)s)"},
-    "--max-tokens": {"type": int, "default": 48, "help": "longest answer (%(default)s)"},
+    **arguments(DecodeOptions(max_tokens=48), "max_tokens"),
     "--minutes": {"type": float, "default": 4.0, "help": "of training (%(default)s)"},
     "--seed": {"type": int, "default": 1, "help": "of requests, answers and weights"},
     "--device": {"default": "cpu", "help": "cpu or cuda (default %(default)s)"},

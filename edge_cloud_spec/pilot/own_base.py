@@ -1,0 +1,63 @@
+"""A base of a user's own, which a function drives: the navigator, and a watchdog beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..nav.events import Announce, Event, Report, Show
+from ..nav.navigator import Navigator
+from ..nav.performer import Performer
+from ..nav.settings import NavigatorSettings
+from ..nav.status import NavigatorStatus
+from ..nav.watchdog import Watchdog
+from ..throttle import Reports
+
+OnVelocity = Callable[[float, float, float], None]
+"""Commands m/s ahead, m/s to the left and rad/s to the left."""
+
+
+class OwnBase:
+    """A base driven by a user's function: the navigator, and a watchdog beside it.
+
+    Call ``receive`` for events from one thread; if that hangs, the watchdog's thread stops the
+    base. A context manager, which stops the base at its end.
+    """
+
+    def __init__(
+        self,
+        drive: OnVelocity,
+        on_status: Callable[[NavigatorStatus], object],
+        settings: NavigatorSettings | None,
+        reports: Reports,
+    ) -> None:
+        self._drive, self._on_status, self._navigator = drive, on_status, Navigator(settings)
+        self._reports = reports
+        self._watchdog = Watchdog(lambda repeat: drive(0.0, 0.0, 0.0))
+        self._performer = Performer(
+            lambda velocity: drive(velocity.vx, velocity.vy, velocity.wz),
+            lambda: drive(0.0, 0.0, 0.0),
+            self._publish,
+            self._watchdog,
+        )
+
+    def __enter__(self) -> OwnBase:
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._drive(0.0, 0.0, 0.0)
+        finally:
+            self._watchdog.close()
+
+    def receive(self, event: Event) -> None:
+        """Pass an event to the navigator and carry out its effects."""
+        self._performer.carry_out(self._navigator.on(event, time.monotonic()))
+
+    def _publish(self, output: Show | Report | Announce) -> None:
+        match output:
+            case Show(status):
+                self._on_status(status)
+            case Report(problem):
+                self._reports.add(problem, time.monotonic())
