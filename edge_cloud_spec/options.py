@@ -43,6 +43,15 @@ def described(default: bool | str, about: str, fixed: bool = False, flag: str = 
     return field(default=default, metadata={"about": about, "fixed": fixed, "flag": flag})
 
 
+def like(settings: Any, name: str, default: Any = None, high: float | None = None) -> Any:
+    """Declare the field ``name`` as ``settings`` do, but with this default, or this upper end."""
+    item = next(item for item in fields(settings) if item.name == name)
+    metadata = dict(item.metadata)
+    if high is not None:
+        metadata["range"] = (metadata["range"][0], high)
+    return field(default=item.default if default is None else default, metadata=metadata)
+
+
 def about(settings: Any, name: str) -> str:
     """What a field is for, as it was declared."""
     return str(next(item.metadata["about"] for item in fields(settings) if item.name == name))

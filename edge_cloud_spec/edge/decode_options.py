@@ -32,9 +32,7 @@ class DecodeOptions(Bounded):
     temperature: float = bounded(0.8, 0.01, 10.0, "of coupled and rejection; greedy has none")
     top_k: int = bounded(0, 0, 100_000, "tokens sampled from; 0: all")
     top_p: float = bounded(1.0, 0.01, 1.0, "probability mass sampled from")
-    seed: int = bounded(
-        0, 0, 2**63 - 1, "of the sampling; a robot's, below 2^31, gives each decision one"
-    )
+    seed: int = bounded(0, 0, 2**63 - 1, "of the sampling; a robot derives each decision's from it")
     grammar: str = described(
         "none",
         "what an answer may be: none (anything), action (what the dialect can read), or the text "

@@ -29,7 +29,7 @@ from ..nav.events import EStop, Instruction, Report, Words
 from ..nav.status import IDLE, GoalStatus, NavigatorStatus
 from ..pilot.decision_loop import SAME_PICTURE
 from ..pilot.pilot import Decided, Output, Pilot
-from ..pilot.settings import ROBOT
+from ..pilot.settings import DrafterSettings
 from ..throttle import Reports
 from .drafting.camera import COMPRESSED, RAW, CameraWatch, encode_frame, topics_of
 from .drafting.topics import DrafterTopics, RunInfo, to_decode_stats
@@ -49,7 +49,7 @@ class DrafterNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("drafter")
-        self._settings = self.parameters(ROBOT, self._on_parameters)
+        self._settings = self.parameters(DrafterSettings(), self._on_parameters)
         self._pilot = Pilot(
             self._settings.value.pilot,
             lambda *given: self._topics.connect(*given),

@@ -12,13 +12,12 @@ from ..models.load_drafter import DraftModelSettings
 from ..nav.answer import Dialect
 from ..nav.history import MOST_TURNS
 from ..nav.mission import MissionSettings
-from ..options import bounded, chosen
+from ..options import bounded, chosen, like
 from ..presets import load_preset
 from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
 from .pilot import PilotSettings
 
 WHEN_LOST_STOP, WHEN_LOST_CREEP = "stop", "creep"
-MAX_ROBOT_SEED = 2**31
 WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 
 
@@ -26,6 +25,9 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class DrafterSettings(DecodeOptions):
     """How decisions are decoded. A decision uses the values of the moment it begins."""
 
+    seed: int = like(DecodeOptions, "seed", high=2**31)
+    # An action and a short reason, so that an answer that rambles keeps no robot waiting.
+    max_tokens: int = like(DecodeOptions, "max_tokens", default=64)
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     explain: str = chosen(
         UNTIL_NEXT,
@@ -54,11 +56,6 @@ class DrafterSettings(DecodeOptions):
     model: DraftModelSettings = field(default_factory=DraftModelSettings)
     mission: MissionSettings = field(default_factory=MissionSettings)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.seed > MAX_ROBOT_SEED:
-            raise ValueError(f"seed must be at most {MAX_ROBOT_SEED}, not {self.seed}")
-
     @cached_property
     def loaded_dialect(self) -> Dialect:
         """The dialect, read once when these settings are made, with this history."""
@@ -85,8 +82,3 @@ class DrafterSettings(DecodeOptions):
             load_preset(WITHOUT_CLOUD) if self.when_lost == WHEN_LOST_CREEP else None,
             self.loaded_dialect,
         )
-
-
-ROBOT = DrafterSettings(max_tokens=64)
-"""What a robot asks for by default: an action and a short reason, so that no answer that rambles
-keeps it waiting."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,13 @@ import pytest
 from edge_cloud_spec.bringup.exits import Role
 from edge_cloud_spec.bringup.graph import LOCAL_ADDRESS, GraphSettings, NodeSpec, command, graph
 from edge_cloud_spec.bringup.parameter_file import ParameterFile, full_name
+from edge_cloud_spec.cloud.command import ServeSettings
+from edge_cloud_spec.dialects import load_dialect
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import FLATS
+from edge_cloud_spec.nav.history import MOST_TURNS
+from edge_cloud_spec.options import changed, parsed
+from edge_cloud_spec.pilot.settings import DrafterSettings
 
 OWN = """
 /**/drafter: {ros__parameters: {preset: cloud_sd, model: {threads: 2}, when_lost: creep}}
@@ -42,6 +48,25 @@ def test_what_the_file_says_is_not_overridden_by_defaults(own: str) -> None:
     assert "cloud_verifier" not in specs, "the file names one elsewhere"
     line = command(specs["simulator"], settings)
     assert "--params-file" in line and not any("seed:=" in part for part in line)
+
+
+@pytest.mark.parametrize("asked", [None, 1, 64, 129, 1024, 65_536])
+def test_a_verifier_that_is_started_here_gives_what_the_robot_asks_for(
+    asked: int | None, tmp_path: Path
+) -> None:
+    """A drafter's 1,024 tokens were the verifier's 128, and nobody said so."""
+    path, dialect = tmp_path / "own.yaml", {"dialect": "navila", "history": MOST_TURNS}
+    own = dialect if asked is None else dialect | {"max_tokens": asked}
+    path.write_text(json.dumps({"/**/drafter": {"ros__parameters": own}}))
+    for longer in (0, 2000):  # which a replay will ask for
+        settings = GraphSettings(parameters=str(path), sim="false", max_tokens=longer)
+        specs = specs_of(settings)
+        given = {**settings.given("drafter"), **dict(specs["drafter"].parameters)}
+        drafter = changed(DrafterSettings(), given)
+        served = parsed(ServeSettings(), specs["cloud_verifier"].arguments).models
+        assert served.max_tokens >= max(drafter.max_tokens, longer)
+        assert served.pictures > drafter.loaded_dialect.history.frames == MOST_TURNS
+        assert served.imposed == load_dialect(drafter.dialect)
 
 
 SERVED = {"drafter": "openai:http://127.0.0.1:8080/v1", "tokenizer": "/models/small", "model": "q"}

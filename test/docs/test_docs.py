@@ -250,7 +250,10 @@ WRONG = {
     "a constant": ("at most `MAX_NODESS`", "no such word"),
     "a parameter": ("see `output.stop_budge`", "no such name"),
     "an option": ("```sh\nedge-cloud-spec demo --sed 3\n```", "unrecognized arguments: --sed"),
-    "a value": ("```sh\nedge-cloud-spec demo --rule lazy\n```", "invalid choice: 'lazy'"),
+    "a value": (
+        "```sh\nedge-cloud-spec demo --rule lazy\n```",
+        "--rule must be one of",
+    ),
     "a suite": ("```sh\nA=1 edge-cloud-spec bench none > x\n```", "invalid choice: 'none'"),
     "a continued line": ("```sh\nedge-cloud-spec serve \\\n  --none\n```", "arguments: --none"),
     "a target": ("```sh\ncd x && make none\n```", "no target none"),

@@ -94,15 +94,22 @@ def test_an_answer_is_as_long_as_is_asked_for_or_as_the_verifier_allows(
     link.set_delay(0.0)
     path = str(checkpoint("qwen3_vl", 2, 384)) if drafter == "a model" else drafter
     for asked in (1, 7, TOKENS, 10 * TOKENS):
-        with PictureDecoder(link.address, path, preset="dsd", max_tokens=asked) as decoder:
+        said: list[str] = []
+        with PictureDecoder(
+            link.address, path, preset="dsd", max_tokens=asked, report=said.append
+        ) as decoder:
             opening = opening_of(
                 ours().request(IT, jpeg(1)), decoder.settings, 1, decoder.runner.draft_model, b""
             )
             assert opening.max_tokens == asked * (4 if drafter == "bytes" else 1)
             if drafter == "a model":
-                assert len(decoder.decode(jpeg(1), IT).outcome.tokens) == min(asked, TOKENS)
+                for _ in range(2):
+                    assert len(decoder.decode(jpeg(1), IT).outcome.tokens) == min(asked, TOKENS)
+                assert len(said) == (asked > TOKENS), "once, and only where there is less"
+                limits = f"{asked} tokens, and the verifier gives {TOKENS} at most"
+                assert all(limits in sentence for sentence in said)
     for wrong in (0, -1, 2**31):
-        with pytest.raises(UserError, match="max_tokens must be a whole number from 1 to 65536, not"):
+        with pytest.raises(UserError, match="max_tokens must be a whole number from 1 to"):
             PictureDecoder(link.address, path, max_tokens=wrong)
 
 
@@ -242,8 +249,14 @@ def test_it_says_the_targets_own_words_and_what_they_cost(
     ("options", "complaint"),
     [
         (("--temperature", "0.8"), "greedy goes with temperature 0"),
-        (("--rule", "coupled", "--temperature", "0"), "--temperature must be a number from 0.01 to 10"),
-        (("--rule", "coupled", "--temperature", "101"), "temperature must be a number from 0.01 to 10, not 101"),
+        (
+            ("--rule", "coupled", "--temperature", "0"),
+            "--temperature must be a number from 0.01 to 10",
+        ),
+        (
+            ("--rule", "coupled", "--temperature", "101"),
+            "from 0.01 to 10, not 101",
+        ),
         (("--preset", "warp"), "no preset 'warp'"),
         (("--token-file", "/nowhere"), "/nowhere"),
         (("--authority", "/nowhere"), "/nowhere cannot be read"),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from edge_cloud_spec.bringup.launch_arguments import ARGUMENTS
 from edge_cloud_spec.cli import all_commands, parser_of
+from edge_cloud_spec.errors import UserError
 
 Members = dict[str, set[str]]
 
@@ -144,6 +145,8 @@ def _refusal(arguments: list[str]) -> str:
             parser_of(arguments[:2]).parse_args(arguments)
     except SystemExit as end:
         return told.getvalue().strip().rpartition("\n")[2] if end.code else ""
+    except UserError as error:
+        return str(error)
     return ""
 
 

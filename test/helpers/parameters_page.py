@@ -24,11 +24,11 @@ from edge_cloud_spec.nodes.navigator import NodeSettings
 from edge_cloud_spec.nodes.stop_guard import GuardSettings
 from edge_cloud_spec.observe.recorder import RecorderSettings
 from edge_cloud_spec.options import flag, flat_fields, span, title
-from edge_cloud_spec.pilot.settings import ROBOT
+from edge_cloud_spec.pilot.settings import DrafterSettings
 from edge_cloud_spec_lab.simulator.simulator import SimulatorSettings
 
 NODES: dict[str, object] = {
-    "drafter": ROBOT,
+    "drafter": DrafterSettings(),
     "cloud_bridge": BridgeSettings(),
     "navigator": NodeSettings(),
     "stop_guard": GuardSettings(),

@@ -34,7 +34,7 @@ from ...nav.status import GoalStatus
 from ...options import flat_fields
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
-from ...pilot.settings import ROBOT, WITHOUT_CLOUD, DrafterSettings
+from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
 from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..nav_messages import to_reading
@@ -54,7 +54,7 @@ class DrafterTopics:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
         self._is_link_heard, self._link_problem = False, ""
-        self.settings = ROBOT
+        self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
         self.requests = node.create_publisher(DecodeRequest, "decode_request", DECODE)
         self.drafts = node.create_publisher(Draft, "draft", DECODE)
