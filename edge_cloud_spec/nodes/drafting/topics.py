@@ -33,7 +33,8 @@ from ...nav.status import GoalStatus
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
-from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open
+from ...throttle import Reports
+from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open, WireError
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..nav_messages import to_reading
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
@@ -51,6 +52,7 @@ class DrafterTopics:
     def __init__(self, node: Node, tokenizer: Any) -> None:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
+        self._unreadable = Reports(node.get_logger().warning)
         self._is_link_heard, self._link_problem = False, ""
         self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
@@ -66,8 +68,8 @@ class DrafterTopics:
         self, subscriptions: SubscriptionThread, on_link_lost: Callable[[], None]
     ) -> None:
         """Subscribe to the bridge's topics; the caller starts ``subscriptions``."""
-        subscriptions.subscribe(Verdict, "verdict", self._hear, DECODE)
-        subscriptions.subscribe(Prediction, "prediction", self._hear, DECODE)
+        subscriptions.subscribe(Verdict, "verdict", self._receive, DECODE)
+        subscriptions.subscribe(Prediction, "prediction", self._receive, DECODE)
 
         def on_link_state(message: LinkState) -> None:
             is_lost = message.state == LinkState.LOST
@@ -139,10 +141,14 @@ class DrafterTopics:
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._instruction_status.publish(message)
 
-    def _hear(self, message: Verdict | Prediction) -> None:
+    def _receive(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)
-        if on_receive is not None:
+        if on_receive is None:
+            return
+        try:
             on_receive(from_topic(message))
+        except WireError as error:
+            self._unreadable.add(f"what the bridge sent is dropped: {error}", time.monotonic())
 
 
 class TopicTransport:
