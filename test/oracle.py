@@ -50,11 +50,11 @@ class RecordedDecode(Decode):
 
     def on_event(self, event: Any) -> Any:
         if isinstance(event, Received):
-            self.frames.append(encode_server(event.message))
+            self.frames.append(encode_server(event.message).data)
         return super().on_event(event)
 
     def on_send(self, message: Any) -> None:
-        self.frames.append(encode_client(message))
+        self.frames.append(encode_client(message).data)
         super().on_send(message)
 
 

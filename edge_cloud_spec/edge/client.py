@@ -1,4 +1,4 @@
-"""The verifier's client: gRPC streams of bytes that reconnect after a break.
+"""The verifier's client: gRPC streams of frames that reconnect after a break.
 
 It adds the secret that proves a session to be this robot's.
 """
@@ -28,12 +28,10 @@ from ..wire.channel import (
     host_of,
     is_loopback,
 )
-from ..wire.codec import decode_client, encode_client
-from ..wire.frames import kind_of
+from ..wire.codec import encode_client
 from ..wire.messages import ClientMessage, Close, Open, Resume, key_of
 from ..wire.secret_files import Reloaded
 from .events import OnReceive
-from .link.cloud_clock import ClockOffset, Offset
 from .link.probe import UNREACHABLE, probe
 from .link.route import ClientSettings, KnownPlace, Place, Route
 from .link.stream import LINGER_S, ClientStream
@@ -74,21 +72,17 @@ class SessionKey:
         self._secret = secrets.token_bytes(16)
         self._opened = False
 
-    def sign(self, data: bytes) -> bytes:
-        """Add the secret or its hash to a serialized message, if its kind needs one."""
-        if kind_of(data) not in ("open", "resume"):
-            return data
-        try:
-            message = decode_client(data)
-        except ValueError:  # sent unchanged; the cloud reports the error
-            return data
-        if isinstance(message, Open):
-            secret = self._secret if self._opened else b""
-            self._opened = True
-            return encode_client(replace(message, key=key_of(self._secret), secret=secret))
-        if isinstance(message, Resume):
-            return encode_client(replace(message, secret=self._secret))
-        return data
+    def sign(self, message: ClientMessage) -> ClientMessage:
+        """Add the secret or its hash to a message that needs one."""
+        match message:
+            case Open():
+                secret = self._secret if self._opened else b""
+                self._opened = True
+                return replace(message, key=key_of(self._secret), secret=secret)
+            case Resume():
+                return replace(message, secret=self._secret)
+            case _:
+                return message
 
 
 class GrpcTransport:
@@ -100,12 +94,12 @@ class GrpcTransport:
 
     def send(self, message: ClientMessage) -> int:
         """Encode and send; returns the number of bytes."""
-        data = self._key.sign(encode_client(message))
+        frame = encode_client(self._key.sign(message))
         if isinstance(message, Close):
-            self._stream.close(data)
+            self._stream.close(frame)
         else:
-            self._stream.send(data)
-        return len(data)
+            self._stream.send(frame)
+        return len(frame)
 
     def close(self) -> None:
         """End the stream once everything is sent."""
@@ -123,7 +117,6 @@ class VerifierClient:
         self._token = Reloaded(settings.read_token, settings.token_file)
         pem_files = settings.authority, settings.certificate, settings.key
         self._credentials = Reloaded(settings.credentials, *pem_files)
-        self._clock = ClockOffset()
         self._known = KnownPlace()
         self._channels: dict[str, grpc.aio.Channel] = {}  # by address, the last one used last
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
@@ -131,17 +124,10 @@ class VerifierClient:
         self._closing: set[asyncio.Future[None]] = set()  # of channels that nobody takes any more
         self._thread = LoopThread("link", timeout_s=CLOSE_S)
 
-    @property
-    def clock_offset(self) -> Offset | None:
-        """The cloud's clock minus the robot's; None before it is measured. From any thread."""
-        return self._clock.at(time.monotonic())
-
     def open(self, on_receive: OnReceive) -> ClientStream:
-        """A stream that calls ``on_receive`` for each message, in the client's thread."""
+        """A stream that calls ``on_receive`` for each frame, in the client's thread."""
         route = Route(self.settings, self._known, time.monotonic())
-        stream = ClientStream(
-            self.settings, route, self._clock, self._open_call, self.run_soon, on_receive
-        )
+        stream = ClientStream(self.settings, route, self._open_call, self.run_soon, on_receive)
         self.run_soon(lambda: self._start(stream))
         return stream
 

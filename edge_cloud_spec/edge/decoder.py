@@ -18,7 +18,7 @@ from ..wire.messages import (
     CUT,
     PROTOCOL,
     TIMEOUT,
-    UNKNOWN_MESSAGES,
+    Code,
     Fault,
     Open,
     Opened,
@@ -143,7 +143,9 @@ class EdgeDecoder:
         try:
             effects = self._on(event, now)
         except OutOfTurn as error:
-            effects = self._rounds.close("out_of_turn", f"{error}; the cloud's version may differ")
+            effects = self._rounds.close(
+                Code.OUT_OF_TURN, f"{error}; the cloud's version may differ"
+            )
         if any(isinstance(effect, Finish) for effect in effects):
             self.finished = True
             self._deadline.answered()
@@ -170,7 +172,7 @@ class EdgeDecoder:
             case Cut():
                 return self._rounds.close(CUT)
             case Unusable(text):
-                return self._rounds.close("bad_request", text)
+                return self._rounds.close(Code.BAD_REQUEST, text)
             case DrafterFailed(text):
                 return self._rounds.on_drafter_failed(text, now)
             case TimePassed():
@@ -200,16 +202,16 @@ class EdgeDecoder:
                 return self._rounds.on_prediction(message)
             case Opened():
                 return self._on_opened(message, now)
-            case Fault("overloaded", text, retry_s) if retry_s and not self._rounds.session:
+            case Fault(Code.OVERLOADED, text, retry_s) if retry_s and not self._rounds.session:
                 return self._on_refused(text, retry_s, now)
-            case Fault(code) if code == UNKNOWN_MESSAGES:  # after the whole it is an earlier Open's
+            case Fault(Code.UNKNOWN_MESSAGES):  # after the whole it is an earlier Open's
                 return self._reopen_whole(now) if self._whole is not None else []
-            case Fault("unknown_session") if not self._rounds.session:
+            case Fault(Code.UNKNOWN_SESSION) if not self._rounds.session:
                 return []  # of a Resume sent before the current Open
-            case Fault("unknown_session", text):
+            case Fault(Code.UNKNOWN_SESSION, text):
                 return self._lose_session(text, now)
             case Fault(code, text):  # whatever its code, it must not count as the answer's end
-                return self._rounds.close("fault" if code in ("", *ANSWERED) else code, text)
+                return self._rounds.close(Code.FAULT if code in ("", *ANSWERED) else code, text)
 
     # The prompt: both sides make it from the cloud's specification
 
@@ -242,7 +244,7 @@ class EdgeDecoder:
             return []
         text = "robot and cloud make different prompts of the same request"
         advice = "give both the same tokenizer and image processor"
-        return self._rounds.close("prompt_mismatch", f"{text}; {advice}")
+        return self._rounds.close(Code.PROMPT_MISMATCH, f"{text}; {advice}")
 
     # The session: opened, resumed on a new stream, or opened again after a loss
 
@@ -252,10 +254,10 @@ class EdgeDecoder:
         if not resumed and (opened.base.length or not opened.protocol):
             return []  # of a Resume sent before the current Open
         if not resumed and opened.protocol != PROTOCOL:
-            return self._rounds.close("bad_opened", versions_differ(PROTOCOL, opened.protocol))
+            return self._rounds.close(Code.BAD_OPENED, versions_differ(PROTOCOL, opened.protocol))
         if not opened.session:
             text = "the cloud did not name the session; update it"
-            return self._rounds.close("bad_opened", text)
+            return self._rounds.close(Code.BAD_OPENED, text)
         if resumed and opened.session != self._rounds.session:
             return self._lose_session("the cloud says another session each time; update it", now)
         self._rounds.session = opened.session
@@ -278,13 +280,13 @@ class EdgeDecoder:
         """The first session of a robot that drafts is open; a verdict may have arrived before."""
         if opened.spec and self.tokens:
             text = "the cloud said how to prompt after it had answered; update it"
-            return self._rounds.close("bad_opened", text)
+            return self._rounds.close(Code.BAD_OPENED, text)
         if opened.spec:  # the cloud has another specification than expected
             self._is_anew = self._base is not None
             return self._prepare(opened.spec)
         if self._spec is None:
             text = "the cloud did not say how to prompt; update it"
-            return self._rounds.close("bad_opened", text)
+            return self._rounds.close(Code.BAD_OPENED, text)
         if self._rounds.request_follows_open:
             self._deadline.owed(now)
         return self._compare_bases()
@@ -300,7 +302,7 @@ class EdgeDecoder:
         if same and opened.verified < len(self.tokens):
             return self._lose_session(text, now)
         if not same or opened.verified > len(self.tokens):
-            return self._rounds.close("unknown_session", text)
+            return self._rounds.close(Code.UNKNOWN_SESSION, text)
         self._cloud_base = opened.base
         if self._rounds.request_follows_open:
             self._deadline.owed(now)
@@ -317,14 +319,14 @@ class EdgeDecoder:
         until, end = self._deadline.refused(retry_after_s, now), self._deadline.deadline
         if end is None or until < end:
             return []
-        close, _ = self._rounds.close("overloaded", text)
-        return [close, Finish("overloaded", text, until - now)]
+        close, _ = self._rounds.close(Code.OVERLOADED, text)
+        return [close, Finish(Code.OVERLOADED, text, until - now)]
 
     def _lose_session(self, text: str, now: float) -> list[Effect]:
         """The cloud lost the session: open it again, unless that happens too often."""
         self._lost = 1 if len(self.tokens) > (self._handed_over or 0) else self._lost + 1
         if self._lost > MAX_LOST:
-            return self._rounds.close("unknown_session", text)
+            return self._rounds.close(Code.UNKNOWN_SESSION, text)
         return self._reopen(now)
 
     def _reopen_whole(self, now: float) -> list[Effect]:

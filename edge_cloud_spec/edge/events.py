@@ -13,13 +13,14 @@ from typing import Protocol
 from ..decoding.shape import Branch
 from ..models.draft_model import Drafted as Drafted
 from ..wire.codec import encode_server
-from ..wire.messages import COMPLETE, CUT, ClientMessage, Fault, ServerMessage
+from ..wire.frames import ServerFrame
+from ..wire.messages import COMPLETE, CUT, ClientMessage, Code, Fault, ServerMessage
 
 ANSWERED = (*COMPLETE, CUT)  # reasons of decodes with an answer
-MAX_WAITING = 32 * 2**20  # unread bytes of the cloud's messages per decode
+MAX_UNREAD_BYTES = 32 * 2**20  # of the cloud's messages per decode
 LEAST_BYTES = 4096  # the least size counted per message
 FLOODED = Fault(
-    "flooded",
+    Code.FLOODED,
     "the cloud sends more than any answer needs; check which program runs at its address",
 )
 
@@ -162,8 +163,8 @@ class Finish:
 
 Effect = Send | Prepare | Work | Emit | Finish
 
-Item = bytes | LinkLost | LinkUp | Abort | Cut
-OnReceive = Callable[[bytes | LinkLost | LinkUp], None]
+Item = ServerFrame | LinkLost | LinkUp | Abort | Cut
+OnReceive = Callable[[ServerFrame | LinkLost | LinkUp], None]
 
 
 class Inbox(SimpleQueue[Item]):
@@ -180,11 +181,11 @@ class Inbox(SimpleQueue[Item]):
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Append an item; the cloud's messages from one thread only, others from any."""
-        if isinstance(item, bytes):
+        if isinstance(item, ServerFrame):
             if self._is_full:
                 return
             self._arrived += max(len(item), LEAST_BYTES)
-            if self._arrived - self._read > MAX_WAITING:
+            if self._arrived - self._read > MAX_UNREAD_BYTES:
                 self._is_full, item = True, encode_server(FLOODED)
         super().put(item)
 
@@ -197,7 +198,7 @@ class Inbox(SimpleQueue[Item]):
         return self._count(super().get_nowait())
 
     def _count(self, item: Item) -> Item:
-        if isinstance(item, bytes):
+        if isinstance(item, ServerFrame):
             self._read += max(len(item), LEAST_BYTES)
         return item
 

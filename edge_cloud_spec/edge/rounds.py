@@ -24,6 +24,7 @@ from ..wire.messages import (
     END,
     LENGTH,
     Close,
+    Code,
     DraftMessage,
     Generate,
     Generation,
@@ -320,7 +321,7 @@ class Rounds:
         error = verdict_error(answer, verdict, tokens)
         error = error or self._resampler.error(verdict, drawn, answer.vocabulary)
         if tokens is None or error:
-            return self.close("bad_verdict", f"{error}; the cloud's version may differ")
+            return self.close(Code.BAD_VERDICT, f"{error}; the cloud's version may differ")
         if answer.digest.extend(tokens).short != verdict.leads_to:
             return self._on_divergence(now)
         self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
@@ -468,7 +469,7 @@ class Rounds:
             return []
         error = dense_row_error(rejection, message.row, self.answer.vocabulary)
         if error:
-            return self.close("bad_row", f"{error}; the cloud's version may differ")
+            return self.close(Code.BAD_ROW, f"{error}; the cloud's version may differ")
         self._answered()
         self._trigger(Trigger.ROW_RECEIVED)
         return self._resample(rejection, now, message.row)

@@ -26,15 +26,8 @@ from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
 from ..request import Request
 from ..wire.codec import decode_server
-from ..wire.messages import (
-    TIMEOUT,
-    UNKNOWN_MESSAGES,
-    Fault,
-    Open,
-    Opened,
-    WireError,
-    spec_digest,
-)
+from ..wire.frames import ServerFrame
+from ..wire.messages import TIMEOUT, Code, Fault, Open, Opened, WireError, spec_digest
 from .decode_options import DecodeSettings as DecodeSettings
 from .decoder import EdgeDecoder
 from .events import (
@@ -66,7 +59,7 @@ if TYPE_CHECKING:
     from ..lookup import AnswerLookup
     from ..models.drafter import Drafter, DraftPrefill, DraftSession
 
-OUT_OF_REACH = (TIMEOUT, "link_failed", "tls", "overloaded")  # temporary failures
+OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
 ALL_ROWS = 1 << 30  # more rows than any prompt has
@@ -284,7 +277,7 @@ class DecodeLoop:
         return None
 
     def _read(self, item: Item) -> Event | None:
-        if not isinstance(item, bytes):
+        if not isinstance(item, ServerFrame):
             if item == LinkUp(moved=True):
                 self._robot.at_verifier.clear()
             return item
@@ -300,7 +293,7 @@ class DecodeLoop:
                     self._robot.at_verifier.add(self._request)
                 if message.spec:
                     self._robot.remember(message.spec)
-            case Fault(code) if code == UNKNOWN_MESSAGES:
+            case Fault(Code.UNKNOWN_MESSAGES):
                 self._robot.at_verifier.clear()
         return Received(message)
 

@@ -8,18 +8,16 @@ from rclpy.duration import Duration
 from edge_cloud_spec.msg import DecodeRequest, Draft, Prediction, Verdict
 
 from ..edge.events import LinkLost, LinkUp
-from ..wire.codec import decode_server, encode_client
-from ..wire.frames import server_head
+from ..wire.codec import encode_client, read_server
+from ..wire.frames import ServerFrame
 from ..wire.messages import (
     ClientMessage,
     Close,
     DraftMessage,
-    Fault,
     Generate,
     Open,
     Resume,
     RowRequest,
-    WireError,
 )
 
 _KINDS = {
@@ -29,7 +27,12 @@ _KINDS = {
     Close: DecodeRequest.CLOSE,
     RowRequest: DecodeRequest.ROW_REQUEST,
 }
-_ANSWERS = {"verdict": Verdict.VERDICT, "opened": Verdict.OPENED, "row": Verdict.ROW}
+_ANSWERS = {
+    "verdict": Verdict.VERDICT,
+    "opened": Verdict.OPENED,
+    "row": Verdict.ROW,
+    "fault": Verdict.FAULT,
+}
 
 
 def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
@@ -40,14 +43,14 @@ def to_draft(message: DraftMessage, words: list[str], draft_s: float) -> Draft:
         base_hash=message.base.hash,
         words=words,
         draft_time=Duration(seconds=draft_s).to_msg(),
-        payload=encode_client(message),
+        payload=encode_client(message).data,
     )
 
 
 def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
     """Any message but a draft, for the topic ``decode_request``."""
     request = DecodeRequest(
-        kind=_KINDS[type(message)], preset=preset, payload=encode_client(message)
+        kind=_KINDS[type(message)], preset=preset, payload=encode_client(message).data
     )
     if isinstance(message, Open):
         request.rule = message.rule
@@ -56,47 +59,44 @@ def to_request(message: ClientMessage, preset: str) -> DecodeRequest:
     return request
 
 
-def to_topic(item: bytes | LinkLost | LinkUp, stamp: Time, request_id: str) -> Verdict | Prediction:
-    """A cloud's message or a link event for the topic ``verdict`` or ``prediction``."""
+def to_topic(
+    item: ServerFrame | LinkLost | LinkUp, stamp: Time, request_id: str
+) -> Verdict | Prediction:
+    """A cloud's frame or a link event for the topic ``verdict`` or ``prediction``."""
     message: Verdict | Prediction
-    if isinstance(item, LinkLost):
-        message = Verdict(kind=Verdict.LINK_LOST, text=item.reason)
-    elif isinstance(item, LinkUp):
-        message = Verdict(kind=Verdict.LINK_MOVED if item.moved else Verdict.LINK_UP)
-    else:
-        message = _server_message(item)
-        message.payload = item
+    match item:
+        case LinkLost(reason):
+            message = Verdict(kind=Verdict.LINK_LOST, text=reason)
+        case LinkUp(moved):
+            message = Verdict(kind=Verdict.LINK_MOVED if moved else Verdict.LINK_UP)
+        case ServerFrame():
+            message = _typed(item)
     message.header.stamp = stamp
     message.request_id = request_id
     return message
 
 
-def from_topic(message: Verdict | Prediction) -> bytes | LinkLost | LinkUp:
-    """The inverse of ``to_topic``."""
+def from_topic(message: Verdict | Prediction) -> ServerFrame | LinkLost | LinkUp:
+    """The inverse of ``to_topic``; raises WireError."""
     if isinstance(message, Verdict):
         match message.kind:
             case Verdict.LINK_LOST:
                 return LinkLost(message.text)
             case Verdict.LINK_UP | Verdict.LINK_MOVED:
                 return LinkUp(moved=message.kind == Verdict.LINK_MOVED)
-    payload: bytes = message.payload.tobytes()
-    return payload
+    return read_server(message.payload.tobytes())
 
 
-def _server_message(data: bytes) -> Verdict | Prediction:
-    """The typed fields of a cloud's message, from its head; a malformed one becomes a fault."""
-    try:
-        head = server_head(data)
-        if head.kind == "fault":
-            fault = decode_server(data)
-            return Verdict(kind=Verdict.FAULT, text=fault.text if isinstance(fault, Fault) else "")
-    except WireError as error:
-        return Verdict(kind=Verdict.FAULT, text=str(error))
+def _typed(frame: ServerFrame) -> Verdict | Prediction:
+    """The payload with typed fields, from its head."""
+    head = frame.head
     out: Verdict | Prediction
     if head.kind == "prediction":
         out = Prediction(confidence=head.millionths * 1e-6)
     else:
         out = Verdict(kind=_ANSWERS[head.kind], accepted=head.accepted)
+        out.text = "" if frame.fault is None else frame.fault.text
         out.verify_time = Duration(seconds=head.millionths * 1e-6).to_msg()
     out.base_length, out.base_hash = head.base.length, head.base.hash
+    out.payload = frame.data
     return out

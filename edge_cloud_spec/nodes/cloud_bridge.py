@@ -22,8 +22,9 @@ from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
 from ..health import Health, Level
 from ..lru_cache import LruCache
 from ..options import bounded
-from ..wire.codec import encode_server
-from ..wire.messages import Fault
+from ..wire.codec import decode_client, encode_client, encode_server, read_client
+from ..wire.frames import ClientFrame, ServerFrame
+from ..wire.messages import Code, Fault
 from .bridge_messages import to_topic
 from .runtime.managed_node import ManagedNode
 from .runtime.qos import DECODE, LATCHED, STEADY
@@ -32,8 +33,8 @@ from .runtime.subscription_thread import SubscriptionThread
 
 MAX_REQUESTS = 16  # open streams; one more closes the oldest
 MAX_ENDED = 256  # requests that are over, whose late messages open no stream
-CHECK_S = 0.1  # between two looks at the state of the link
-MAX_WAITING = 256  # messages that wait for an earlier one; with more, that one is given up
+LINK_CHECK_S = 0.1  # between two looks at the state of the link
+MAX_WAITING_MESSAGES = 256  # for an earlier one; with more, that one is given up
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class CloudBridge(ManagedNode):
         self._round_trip_s = 0.0
         self._published: tuple[LinkReport, float] | None = None
         self._found = False
-        self.create_timer(CHECK_S, self._check_link, clock=STEADY)
+        self.create_timer(LINK_CHECK_S, self._check_link, clock=STEADY)
         subscriptions = self.started.enter_context(closing(SubscriptionThread(self)))
         subscriptions.subscribe(DecodeRequest, "decode_request", self._relay, DECODE)
         subscriptions.subscribe(Draft, "draft", self._relay, DECODE)
@@ -88,7 +89,6 @@ class CloudBridge(ManagedNode):
 
     def _relay(self, message: DecodeRequest | Draft) -> None:
         request_id, payload = message.request_id, message.payload.tobytes()
-        last = isinstance(message, DecodeRequest) and message.kind == DecodeRequest.CLOSE
         with self._lock:
             stream = self._streams.get(request_id)
             if stream is None and request_id in self._ended:
@@ -97,14 +97,17 @@ class CloudBridge(ManagedNode):
             if stream is None:
                 stream = self._streams[request_id] = self._open(request_id)
             self._counts["up_bytes"] += len(payload)
-            sent = stream.send(message.sequence, payload, last)
-            if sent == Sent.GAP:
-                self._end(request_id, "a message of this decode got lost on its way to the bridge")
-            elif sent == Sent.LAST:
+            try:
+                frame = read_client(payload)
+                sent = stream.send(message.sequence, frame)
+            except ValueError as error:
+                self._end(request_id, str(error))
+                return
+            last = frame.head.kind == "close"
+            if sent == Sent.LAST:
                 self._forget(request_id)
-            over = last or sent in (Sent.LAST, Sent.GAP)
-            if over or sent == Sent.SENT:  # to what is kept the cloud owes no answer
-                self._monitor.sent(request_id, last=over)
+            elif last or sent == Sent.SENT:  # to what is kept the cloud owes no answer
+                self._monitor.sent(request_id, last=last)
 
     def _open(self, request_id: str) -> RequestStream:
         while len(self._streams) >= MAX_REQUESTS:
@@ -115,15 +118,16 @@ class CloudBridge(ManagedNode):
         """End a request that cannot continue, with the reason; its decode fails at once."""
         self._streams[request_id].stream.close()
         self._forget(request_id)
-        fault = encode_server(Fault("bridge", f"{reason}; the decision is made anew"))
+        fault = encode_server(Fault(Code.BRIDGE, f"{reason}; the decision is made anew"))
         self._verdicts.publish(to_topic(fault, self.get_clock().now().to_msg(), request_id))
         self.get_logger().warning(reason)
 
     def _forget(self, request_id: str) -> None:
+        self._monitor.sent(request_id, last=True)
         del self._streams[request_id]
         self._ended[request_id] = None
 
-    def _on_item(self, request_id: str, item: bytes | LinkLost | LinkUp) -> None:
+    def _on_item(self, request_id: str, item: ServerFrame | LinkLost | LinkUp) -> None:
         """Publish what the stream received, in the client's thread."""
         message = to_topic(item, self.get_clock().now().to_msg(), request_id)
         if isinstance(message, Prediction):
@@ -134,7 +138,7 @@ class CloudBridge(ManagedNode):
             self._monitor.received(request_id, item)
         if isinstance(item, LinkLost):
             self._counts["link_losses"] += 1
-        elif isinstance(item, bytes):
+        elif isinstance(item, ServerFrame):
             self._counts["down_bytes"] += len(item)
 
     # The state of the link
@@ -163,13 +167,10 @@ class CloudBridge(ManagedNode):
 
     def diagnose(self) -> Health:
         """The link's quality, advice, and traffic."""
-        monitor, offset = self._monitor, self._client.clock_offset
+        monitor = self._monitor
         values: dict[str, object] = {**self._counts, "missed_answers": monitor.state.missed_answers}
         if self._round_trip_s:
             values["round_trip_ms"] = round(self._round_trip_s * 1e3, 1)
-        if offset is not None:
-            values["clock_offset_ms"] = round(offset.offset_s * 1e3, 3)
-            values["clock_uncertainty_ms"] = round(offset.uncertainty_s * 1e3, 3)
         link = Health(_LEVELS[monitor.state.quality], str(monitor.report))
         if not monitor.starting:
             link = replace(link, advice=monitor.state.advice, check="cloud")
@@ -189,7 +190,6 @@ class Sent(Enum):
     SENT = "sent"
     KEPT = "kept until its turn; after a restart of the bridge that never comes"
     LAST = "sent, and it was the request's last one"
-    GAP = "too many wait for one that never came: the request is lost"
 
 
 class RequestStream:
@@ -202,23 +202,25 @@ class RequestStream:
         self.stream = stream
         self._key = SessionKey()
         self._next = 0
-        self._waiting: dict[int, tuple[bytes, bool]] = {}  # payload, and whether it is the last
+        self._waiting: dict[int, ClientFrame] = {}  # by sequence
 
-    def send(self, sequence: int, payload: bytes, last: bool) -> Sent:
-        """Queue a message, then send all that are next in sequence."""
-        if sequence > self._next and len(self._waiting) >= MAX_WAITING:
-            return Sent.GAP
+    def send(self, sequence: int, frame: ClientFrame) -> Sent:
+        """Queue a message, then send all that are next in sequence. ValueError: the request is
+        lost, and why."""
+        if sequence > self._next and len(self._waiting) >= MAX_WAITING_MESSAGES:
+            raise ValueError("a message of this decode got lost on its way to the bridge")
         if sequence >= self._next:
-            self._waiting[sequence] = (payload, last)
+            self._waiting[sequence] = frame
         outcome = Sent.KEPT
         while self._next in self._waiting:
-            data, ends = self._waiting.pop(self._next)
+            due = self._waiting.pop(self._next)
             self._next += 1
-            signed = self._key.sign(data)
-            if ends:
-                self.stream.close(signed)
+            if due.head.kind in ("open", "resume"):
+                due = encode_client(self._key.sign(decode_client(due)))
+            if due.head.kind == "close":
+                self.stream.close(due)
                 return Sent.LAST
-            self.stream.send(signed)
+            self.stream.send(due)
             outcome = Sent.SENT
         return outcome
 

@@ -15,7 +15,7 @@ from ..edge.link.state import LinkReport
 from ..lru_cache import LruCache
 from ..nav.status import GoalStatus, NavCode, NavigatorStatus
 from ..request import MOST_MESSAGES, Messages, digests
-from ..wire.codec import decode_client, decode_server
+from ..wire.codec import decode_client, decode_server, read_client, read_server
 from ..wire.messages import ClientMessage, DraftMessage, Open, Verdict, WireError
 from .decision import (
     ActionStarted,
@@ -214,7 +214,7 @@ def _tree(payload: Any) -> Draft | None:
 def _client_message(payload: Any) -> ClientMessage | None:
     # None if it is malformed.
     try:
-        return decode_client(bytes(payload))
+        return decode_client(read_client(bytes(payload)))
     except (WireError, ValueError):
         return None
 
@@ -222,7 +222,7 @@ def _client_message(payload: Any) -> ClientMessage | None:
 def _accepted(message: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """The robot's nodes that a verdict accepts, or the tokens of a pass of server generation."""
     try:
-        verdict = decode_server(bytes(message.payload))
+        verdict = decode_server(read_server(bytes(message.payload)))
     except (WireError, ValueError):
         verdict = None
     if not isinstance(verdict, Verdict):

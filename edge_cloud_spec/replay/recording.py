@@ -23,7 +23,7 @@ from ..observe.bag import Bag, robot_topics, topic_of
 from ..observe.decision import Decision
 from ..observe.run_log import RunLog
 from ..request import USER
-from ..wire.codec import decode_client, decode_server
+from ..wire.codec import decode_client, decode_server, read_client, read_server
 from ..wire.messages import PROTOCOL, Open, Opened, WireError
 
 RUN = {
@@ -240,7 +240,7 @@ class _Reading:
 def opening_of(decision: Decision) -> Open | None:
     """The request that the decision sent to the cloud; None if there was none. Raises UserError."""
     try:
-        opening = decode_client(decision.opening) if decision.opening else None
+        opening = decode_client(read_client(decision.opening)) if decision.opening else None
     except WireError as error:
         raise UserError(
             f"the request of decision {decision.number} cannot be read: {error}"
@@ -259,7 +259,7 @@ def spec_of(run_log: RunLog) -> PromptSpec | None:
     """The last prompt specification that the run's cloud sent; None if not recorded."""
     for payload in reversed(run_log.opened):
         try:
-            message = decode_server(payload)
+            message = decode_server(read_server(payload))
             if isinstance(message, Opened) and message.spec:
                 return PromptSpec.from_bytes(message.spec)
         except (WireError, UserError):

@@ -1,4 +1,4 @@
-"""Converts between the dataclasses of ``messages`` and the bytes of frames: a head, then protobuf.
+"""Converts between the dataclasses of ``messages`` and frames, and reads frames where bytes arrive.
 
 Whatever a peer sends is checked here, or where it is used.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -34,13 +35,14 @@ from ..request import (
 from . import decode_pb2 as pb
 from .channel import MAX_RETRY_S
 from .frames import (
-    NOWHERE,
+    NO_BASE,
+    ClientFrame,
     Head,
-    client_frame,
-    read_client,
-    read_server,
-    server_frame,
-    server_kind_of,
+    ServerFrame,
+    client_bytes,
+    client_head,
+    server_bytes,
+    server_head,
 )
 from .messages import (
     ClientMessage,
@@ -67,7 +69,12 @@ MAX_NUMBERS = 2**24  # in one message; more would not fit
 MAX_VERIFIED = 65_536  # tokens that another verifier can continue after
 
 
-def encode_client(message: ClientMessage) -> bytes:
+def read_client(data: bytes) -> ClientFrame:
+    """Bytes of a robot that have arrived, as a frame; raises WireError."""
+    return ClientFrame(client_head(data), data)
+
+
+def encode_client(message: ClientMessage) -> ClientFrame:
     """Serialize a robot's message."""
     match message:
         case DraftMessage():
@@ -81,18 +88,20 @@ def encode_client(message: ClientMessage) -> bytes:
         case Close(resampled):
             return _client_frame("close", pb.Close(resampled=resampled))
         case RowRequest(base):
-            return client_frame(Head("row_request", base), b"")
+            return _client_frame("row_request", None, base)
 
 
-def _client_frame(kind: str, message: ProtoMessage, base: PrefixDigest = NOWHERE) -> bytes:
-    return client_frame(Head(kind, base), message.SerializeToString())
+def _client_frame(
+    kind: str, message: ProtoMessage | None, base: PrefixDigest = NO_BASE
+) -> ClientFrame:
+    head = Head(kind, base)
+    return ClientFrame(head, client_bytes(head, message.SerializeToString() if message else b""))
 
 
-def decode_client(data: bytes) -> ClientMessage:
+def decode_client(frame: ClientFrame) -> ClientMessage:
     """Parse a robot's message; raises WireError, or ValueError for a value out of range."""
-    head, body = read_client(data)
-    base = head.base
-    match head.kind:
+    base, body = frame.head.base, frame.body
+    match frame.head.kind:
         case "draft":
             return _read_draft(base, _parsed(pb.Draft(), body))
         case "open":
@@ -109,7 +118,13 @@ def decode_client(data: bytes) -> ClientMessage:
             return RowRequest(base)
 
 
-def encode_server(message: ServerMessage) -> bytes:
+def read_server(data: bytes) -> ServerFrame:
+    """Bytes of a cloud that have arrived, as a frame; raises WireError."""
+    frame = ServerFrame(server_head(data), data)
+    return replace(frame, fault=_read_fault(frame.body)) if frame.head.kind == "fault" else frame
+
+
+def encode_server(message: ServerMessage) -> ServerFrame:
     """Serialize a cloud's message."""
     match message:
         case Verdict():
@@ -139,16 +154,18 @@ def encode_server(message: ServerMessage) -> bytes:
                 lease=message.lease,
                 lease_ms=round(1e3 * message.lease_s),
             )
-            return _server_frame(Head("fault"), body)
+            return read_server(_server_frame(Head("fault"), body).data)
 
 
-def _server_frame(head: Head, message: ProtoMessage) -> bytes:
-    return server_frame(head, message.SerializeToString())
+def _server_frame(head: Head, message: ProtoMessage) -> ServerFrame:
+    return ServerFrame(head, server_bytes(head, message.SerializeToString()))
 
 
-def decode_server(data: bytes) -> ServerMessage:
+def decode_server(frame: ServerFrame) -> ServerMessage:
     """Parse a cloud's message; raises WireError."""
-    head, body = read_server(data)
+    if frame.fault is not None:
+        return frame.fault
+    head, body = frame.head, frame.body
     match head.kind:
         case "verdict":
             return _read_verdict(head, _parsed(pb.Verdict(), body))
@@ -158,8 +175,6 @@ def decode_server(data: bytes) -> ServerMessage:
                 raise WireError("a prediction that is surer than certain")
             path = _read_path(head, prediction)
             return Prediction(head.base, path, prediction.token, head.millionths * 1e-6)
-        case "row":
-            return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
         case "opened":
             opened = _parsed(pb.Opened(), body)
             return Opened(
@@ -171,18 +186,13 @@ def decode_server(data: bytes) -> ServerMessage:
                 opened.keeps,
             )
         case _:
-            fault = _parsed(pb.Fault(), body)
-            pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
-            return Fault(fault.code, fault.text, pause_s, fault.address, fault.lease, lease_s)
+            return RowMessage(head.base, _read_row(_parsed(pb.Rows(), body)))
 
 
-def fault_of(data: bytes) -> Fault | None:
-    """The fault that a cloud's frame is; None for another message, or a damaged one."""
-    try:
-        message = decode_server(data) if server_kind_of(data) == "fault" else None
-    except WireError:
-        return None
-    return message if isinstance(message, Fault) else None
+def _read_fault(body: bytes) -> Fault:
+    fault = _parsed(pb.Fault(), body)
+    pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
+    return Fault(fault.code, fault.text, pause_s, fault.address, fault.lease, lease_s)
 
 
 def _parsed(message: M, body: bytes) -> M:

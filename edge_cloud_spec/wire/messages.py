@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import KW_ONLY, dataclass
+from enum import Enum
 
 from ..decoding.digest import PrefixDigest, request_digest
 from ..decoding.draft import Draft
@@ -208,17 +209,45 @@ class RowMessage:
     row: TokenDistribution
 
 
-MOVED = "moved"  # the code of a fault that sends a robot to another verifier
-UNKNOWN_MESSAGES = "unknown_messages"  # of one after which a robot sends its whole request
+class Code(str, Enum):
+    """Why a decode fails, for programs: the codes of faults, and of finishes without an answer."""
+
+    # By the cloud
+    BAD_REQUEST = "bad_request"
+    BAD_DRAFT = "bad_draft"
+    IN_USE = "in_use"  # the very request is being decoded for its robot
+    INTERNAL = "internal"
+    MOVED = "moved"  # go on at another verifier
+    OVERLOADED = "overloaded"  # there is no room now
+    UNKNOWN_MESSAGES = "unknown_messages"  # the robot sends its whole request then
+    UNKNOWN_SESSION = "unknown_session"  # the robot opens another then
+    # By the robot's link
+    BAD_REDIRECT = "bad_redirect"
+    BRIDGE = "bridge"
+    FLOODED = "flooded"
+    LINK_FAILED = "link_failed"
+    NOT_A_VERIFIER = "not_a_verifier"
+    TLS = "tls"
+    TOO_LARGE = "too_large"
+    UNAUTHENTICATED = "unauthenticated"
+    # By the robot's decode
+    BAD_OPENED = "bad_opened"
+    BAD_ROW = "bad_row"
+    BAD_VERDICT = "bad_verdict"
+    FAULT = "fault"  # whose own code is none
+    OUT_OF_TURN = "out_of_turn"
+    PROMPT_MISMATCH = "prompt_mismatch"
+
+    __str__ = str.__str__  # as of enum.StrEnum, which Python 3.10 does not have
 
 
 @dataclass(frozen=True)
 class Fault:
     """The cloud cannot continue this decode; ``text`` says what is wrong and what to do.
 
-    ``retry_after_s``: seconds until a retry; 0: unknown. Code ``MOVED`` sends the robot to the
-    replica at ``address`` (empty: back to the router) with a ``lease`` that opens streams there for
-    ``lease_s`` seconds.
+    ``code``: a ``Code``, or one of a later version. ``retry_after_s``: seconds until a retry; 0:
+    unknown. ``MOVED`` sends the robot to the replica at ``address`` (empty: back to the router)
+    with a ``lease`` that opens streams there for ``lease_s`` seconds.
     """
 
     code: str

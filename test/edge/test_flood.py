@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count, repeat
 from queue import Empty
 from random import Random
@@ -22,7 +23,7 @@ from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import (
     FLOODED,
     LEAST_BYTES,
-    MAX_WAITING,
+    MAX_UNREAD_BYTES,
     Abort,
     Emit,
     Inbox,
@@ -30,7 +31,8 @@ from edge_cloud_spec.edge.events import (
 )
 from edge_cloud_spec.edge.runner import MAX_HEARD, DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.presets import load_preset
-from edge_cloud_spec.wire.codec import decode_server, encode_server
+from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import PROTOCOL, Opened, Prediction, Verdict
 from edge_cloud_spec_lab.harness.toy import ToyVlm, spec_of
 from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
@@ -38,7 +40,14 @@ from edge_cloud_spec_lab.harness.virtual_time import Timeline, VirtualInbox
 
 BASE = PrefixDigest(0, 42)
 STALE = encode_server(Prediction(PrefixDigest(9, 9), (), 1, 0.5))
-MILLION = bytes(2**20)
+
+
+def stale(size: int) -> ServerFrame:
+    """A frame that is of no use, of so many bytes."""
+    return replace(STALE, data=STALE.data[:size].ljust(size, b"\0"))
+
+
+MILLION = stale(2**20)
 
 
 def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kept() -> None:
@@ -47,10 +56,10 @@ def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kep
 
     def script(robot: RobotSide) -> Iterator[bytes]:
         robot.hear()
-        yield encode_server(Opened("s", b"", BASE, PROTOCOL))
+        yield encode_server(Opened("s", b"", BASE, PROTOCOL)).data
         first = Verdict(BASE, (), 1, generated=True, leads_to=BASE.extend((1,)).short)
-        yield encode_server(first)
-        yield from repeat(MILLION)
+        yield encode_server(first).data
+        yield from repeat(MILLION.data)
 
     def on_emit(_: Emit) -> None:
         while not inbox._is_full:
@@ -64,7 +73,7 @@ def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kep
         outcome = toy_robot().run(REQUEST, settings, 1, link.connect, on_emit, inbox)
     assert (outcome.tokens, outcome.reason) == ((1,), "flooded")
     assert "more than any answer needs" in outcome.text
-    assert inbox.qsize() <= MAX_WAITING // len(MILLION)
+    assert inbox.qsize() <= MAX_UNREAD_BYTES // len(MILLION)
 
 
 class Flooded(VirtualInbox):
@@ -85,7 +94,7 @@ class Flooded(VirtualInbox):
             self._left -= 1
             self._timeline.sleep(self._each_s)
             return STALE
-        self.begun = isinstance(item, bytes)
+        self.begun = isinstance(item, ServerFrame)
         return item
 
 
@@ -125,22 +134,22 @@ def test_after_a_flood_a_decode_is_as_quick_as_without() -> None:
 # A robot that is sent more than it can use: bounded memory, and a deadline that holds.
 
 
-@pytest.mark.parametrize("size", [1, LEAST_BYTES, MAX_WAITING // 4])
+@pytest.mark.parametrize("size", [1, LEAST_BYTES, MAX_UNREAD_BYTES // 4])
 def test_a_flood_is_one_fault_and_the_robots_own_orders_come_after_it(size: int) -> None:
-    inbox, most = Inbox(), MAX_WAITING // max(size, LEAST_BYTES)
+    inbox, most = Inbox(), MAX_UNREAD_BYTES // max(size, LEAST_BYTES)
     for _ in range(most + 10):
-        inbox.put(bytes(size))
+        inbox.put(stale(size))
     inbox.put(Abort("told to"))
-    assert [inbox.get() for _ in range(most)] == [bytes(size)] * most
+    assert [inbox.get() for _ in range(most)] == [stale(size)] * most
     fault = inbox.get_nowait()
-    assert isinstance(fault, bytes) and decode_server(fault) == FLOODED
+    assert isinstance(fault, ServerFrame) and fault.fault == FLOODED
     assert inbox.get_nowait() == Abort("told to")
     with pytest.raises(Empty):
         inbox.get_nowait()
 
 
 def test_what_is_read_makes_room() -> None:
-    inbox, message = Inbox(), bytes(MAX_WAITING // 2)
+    inbox, message = Inbox(), stale(MAX_UNREAD_BYTES // 2)
     for number in range(20):
         inbox.put(message)
         assert (inbox.get_nowait() if number % 2 else inbox.get()) == message

@@ -1,4 +1,4 @@
-"""The link: where a robot lets itself be sent, the cloud's clock, and a state that does not lie."""
+"""The link: where a robot lets itself be sent, and a state that does not lie."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.events import LinkLost
-from edge_cloud_spec.edge.link.cloud_clock import DRIFT, KEPT, MAX_AGE_S, ClockOffset
 from edge_cloud_spec.edge.link.route import (
     MAX_REDIRECTS,
     UNREACHABLE_S,
@@ -33,6 +32,7 @@ from edge_cloud_spec.edge.link.state import (
     ReplyWatch,
 )
 from edge_cloud_spec.wire.codec import encode_server
+from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import Fault, Verdict
 
 PLAIN = ClientSettings("127.0.0.1:7")
@@ -105,75 +105,6 @@ def test_a_replica_beyond_a_long_round_trip_is_given_longer_each_time() -> None:
     assert waited[-1] == waited[-2]
     route.answered()
     assert route.connect_s == UNREACHABLE_S
-
-
-# The offset between two clocks: the truth is within the uncertainty, whatever the link does.
-
-WALL = 1_760_000_000 * 10**9  # ns
-delays = st.integers(0, 3 * 10**9)  # ns, of one way: up to 3 s
-exchanges = st.lists(st.tuples(delays, st.integers(0, 10**9), delays), min_size=1, max_size=40)
-
-
-def exchange(clocks: ClockOffset, offset: int, at: int, up: int, held: int, down: int) -> int:
-    """One message and its answer; returns when it ended, ns of the robot's clock."""
-    end = at + up + held + down
-    times = at, at + up + offset, at + up + held + offset, end
-    assert clocks.observe(*times, now=end / 1e9)
-    return end
-
-
-@given(exchanges=exchanges, offset=st.integers(-(10**13), 10**13))
-def test_the_truth_is_within_the_uncertainty(
-    exchanges: list[tuple[int, int, int]], offset: int
-) -> None:
-    """However unequal the two ways are: a picture going up, a queue coming down."""
-    clocks, at = ClockOffset(), WALL
-    for up, held, down in exchanges:
-        at = exchange(clocks, offset, at, up, held, down) + 10**8
-        found = clocks.at(at / 1e9)
-        assert abs(found.offset_s - offset / 1e9) <= found.uncertainty_s + 1e-6
-    shortest = min(up + down for up, _, down in exchanges[-KEPT:]) / 2e9
-    assert found.uncertainty_s <= shortest + DRIFT * 2000
-
-
-@given(
-    before=exchanges,
-    after=exchanges,
-    offset=st.integers(-(10**12), 10**12),
-    jump=st.integers(7 * 10**9, 10**13).flatmap(lambda j: st.sampled_from([j, -j])),
-)
-def test_a_clock_that_was_set_is_noticed_at_the_first_exchange(
-    before: list[tuple[int, int, int]],
-    after: list[tuple[int, int, int]],
-    offset: int,
-    jump: int,
-) -> None:
-    """A jump that no delay of the link explains: the two ways differ by 6 s and a bit at most."""
-    clocks, at = ClockOffset(), WALL
-    for exchanged in before:
-        at = exchange(clocks, offset, at, *exchanged) + 10**8
-    for up, held, down in after:
-        at = exchange(clocks, offset + jump, at, up % 10**8, held, down % 10**8) + 10**8
-        found = clocks.at(at / 1e9)
-        assert abs(found.offset_s - (offset + jump) / 1e9) <= found.uncertainty_s + 1e-6
-
-
-def test_times_that_cannot_be_are_not_used() -> None:
-    clocks = ClockOffset()
-    assert not clocks.observe(100, 200, 200, 99, 0.0)  # the robot's clock was set back meanwhile
-    assert not clocks.observe(100, 200, 199, 300, 0.0)  # the cloud's was
-    assert not clocks.observe(100, 0, 500, 300, 0.0)  # it held it for longer than all of it took
-    assert clocks.at(0.0) is None
-    assert clocks.observe(100, 150, 160, 300, 0.0)
-
-
-def test_a_sample_grows_uncertain_and_is_then_forgotten() -> None:
-    clocks = ClockOffset()
-    clocks.observe(0, 10**6, 10**6, 2 * 10**6, 0.0)
-    fresh, old = clocks.at(0.0), clocks.at(100.0)
-    assert fresh is not None and old is not None
-    assert old.uncertainty_s > fresh.uncertainty_s
-    assert clocks.at(MAX_AGE_S + 1) is None
 
 
 # The state of the link under any events: it does not flap, it recovers, and it does not lie
@@ -276,11 +207,11 @@ def test_one_late_answer_is_no_change_and_two_are() -> None:
     assert state.quality == CLOUD
 
 
-def fault(code: str, text: str = "why") -> bytes:
+def fault(code: str, text: str = "why") -> ServerFrame:
     return encode_server(Fault(code, text))
 
 
-def ask(monitor: LinkMonitor, answer: bytes) -> None:
+def ask(monitor: LinkMonitor, answer: ServerFrame) -> None:
     """A request, its answer and its end."""
     monitor.sent("a", last=False)
     monitor.received("a", answer)

@@ -14,7 +14,8 @@ from fuzz.drafts import VOCABULARY
 from fuzz.scenes import Scene
 
 from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire.frames import Head, read_server, server_frame
+from edge_cloud_spec.wire.codec import read_server
+from edge_cloud_spec.wire.frames import Head, server_bytes
 
 # What can be wrong with a residual, a row or a verdict. Each of these must end the decode.
 
@@ -28,12 +29,13 @@ class Answer:
 
     @classmethod
     def of(cls, frame: bytes) -> Answer:
-        head, body = read_server(frame)
-        return cls(head, (pb.Rows if head.kind == "row" else pb.Verdict).FromString(body))
+        read = read_server(frame)
+        kind = pb.Rows if read.head.kind == "row" else pb.Verdict
+        return cls(read.head, kind.FromString(read.body))
 
     @property
     def frame(self) -> bytes:
-        return server_frame(self.head, self.body.SerializeToString())
+        return server_bytes(self.head, self.body.SerializeToString())
 
     @property
     def rows(self) -> pb.Rows:

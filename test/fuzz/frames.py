@@ -12,7 +12,7 @@ from fuzz.drafts import GIANTS, Place, frame_of, giant, proper_draft
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.frames import NOWHERE, Head, client_frame, read_client
+from edge_cloud_spec.wire.frames import NO_BASE, Head, client_bytes
 from edge_cloud_spec.wire.messages import Close, Generate, Generation, Open, Resume, RowRequest
 
 # What can be odd about the rest; some of it is refused, some stale, some may stand.
@@ -69,7 +69,7 @@ def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDige
     match random.randrange(4):
         case 0:
             far = replace(base, length=random.choice((0, 2**32 - 1, base.length + 1)))
-            base = random.choice((far, replace(base, hash=random.getrandbits(64)), NOWHERE))
+            base = random.choice((far, replace(base, hash=random.getrandbits(64)), NO_BASE))
         case 1:
             draft.tokens[-1] = draft.tokens[0]
         case 2:
@@ -81,7 +81,7 @@ def odd_draft(random: Random, draft: pb.Draft, base: PrefixDigest) -> PrefixDige
 
 def odd_open(random: Random, opening: Open) -> bytes:
     """An Open with one field that is rare or wrong."""
-    message = pb.Open.FromString(read_client(encode_client(opening))[1])
+    message = pb.Open.FromString(encode_client(opening).body)
     if random.random() < 0.5:
         message.nonce = random.getrandbits(64)
     said = random.choice(message.messages)
@@ -105,7 +105,7 @@ def odd_open(random: Random, opening: Open) -> bytes:
             said.parts.extend([pb.Part()])
         case _:
             change(random, message, ODD_OPEN)
-    return client_frame(Head("open"), message.SerializeToString())
+    return client_bytes(Head("open"), message.SerializeToString())
 
 
 def change(random: Random, message: Any, odd: dict[str, tuple[Any, ...]]) -> None:
@@ -124,14 +124,14 @@ def other_frame(random: Random, place: Place) -> bytes:
     )
     match random.randrange(10):
         case 0 | 1 | 2:
-            return encode_client(Generate(base, Generation(speculative=random.random() < 0.5)))
+            return encode_client(Generate(base, Generation(speculative=random.random() < 0.5))).data
         case 3 | 4 | 5:
             name = random.choice((place.session, "", "f" * 16, "\0", "s" * 5000))
-            return encode_client(Resume(name, base))
+            return encode_client(Resume(name, base)).data
         case 6 | 7 | 8:
-            return encode_client(RowRequest(place.rejected or base))
+            return encode_client(RowRequest(place.rejected or base)).data
     # Closing ends the stream and the batch, so it is rare.
-    return encode_client(Close(None)) if random.random() < 0.1 else b""
+    return encode_client(Close(None)).data if random.random() < 0.1 else b""
 
 
 # Bytes
@@ -186,4 +186,4 @@ def _frame(random: Random, place: Place, kind: float) -> bytes:
 
 
 def _other(random: Random, place: Place, frame: bytes) -> bytes:
-    return random.choice((encode_client(place.opening), other_frame(random, place), frame))
+    return random.choice((encode_client(place.opening).data, other_frame(random, place), frame))

@@ -20,7 +20,13 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire import decode_pb2 as pb
 from edge_cloud_spec.wire.channel import METHOD
-from edge_cloud_spec.wire.codec import decode_client, decode_server, encode_client
+from edge_cloud_spec.wire.codec import (
+    decode_client,
+    decode_server,
+    encode_client,
+    read_client,
+    read_server,
+)
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
@@ -59,7 +65,7 @@ class Peer:
         self._inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._call, self._may_end, self._finished = self._method(), False, False
         self._reading = asyncio.ensure_future(self._read(self._call, self._inbox))
-        await self.say(encode_client(opening))
+        await self.say(encode_client(opening).data)
         opened = await self.hear()
         if not isinstance(opened, Opened):
             raise Broken(f"a proper Open got {opened}")
@@ -94,7 +100,7 @@ class Peer:
                 raise Broken(f"the stream ended with {code}: {why}")
             self.place = None
             return None
-        message = decode_server(data)
+        message = decode_server(read_server(data))
         self._check(message)
         return message
 
@@ -103,9 +109,8 @@ class Peer:
         self._fences += 1
         number = 1_000_000 + self._fences
         self._may_end = self._may_end or any(map(_closes, self.sent))
-        await self.say(
-            encode_client(replace(opening_of(0, 0, b""), protocol=number, oldest_protocol=number))
-        )
+        later = replace(opening_of(0, 0, b""), protocol=number, oldest_protocol=number)
+        await self.say(encode_client(later).data)
         answers: list[ServerMessage] = []
         while (message := await self.hear()) is not None:
             if isinstance(message, Fault) and f"protocol {number} " in message.text:
@@ -119,7 +124,7 @@ class Peer:
         """Where the session stands; None where it is gone or its answer has ended."""
         if self.place is None:
             return None
-        await self.say(encode_client(Resume(self.place.session, self._start)))
+        await self.say(encode_client(Resume(self.place.session, self._start)).data)
         opened = [a for a in await self.fence() if isinstance(a, Opened)]
         if self.place is None or not opened or self._finished:
             self.place = None
@@ -175,7 +180,7 @@ class Peer:
 
 def _closes(frame: bytes) -> bool:
     try:
-        return isinstance(decode_client(frame), Close)
+        return isinstance(decode_client(read_client(frame)), Close)
     except ValueError:
         return False
 
@@ -233,7 +238,7 @@ class Bystander(Peer):
         right = self.own[self._at : self._at + 3]
         wrong = (right[2] + 1) % VOCABULARY
         message = DraftMessage(self.place.base, Draft((*right[:2], wrong)), 0)
-        await self.say(encode_client(message))
+        await self.say(encode_client(message).data)
         verdict = await self.hear()
         expected = (self.place.base, (0, 1), right[2])
         if not isinstance(verdict, Verdict) or (

@@ -13,7 +13,7 @@ from fuzz.scenes import WHOLE, Scene, scenes
 
 from edge_cloud_spec.edge.decoder import EdgeDecoder
 from edge_cloud_spec.edge.events import Effect, Emit, Finish, Received
-from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.codec import decode_server, read_server
 from edge_cloud_spec.wire.messages import (
     Fault,
     WireError,
@@ -37,7 +37,7 @@ def trial(scene: Scene, frame: bytes) -> str:
     robot = scene.robot()
     before = list(robot.tokens)
     try:
-        message = decode_server(frame)
+        message = decode_server(read_server(frame))
     except WireError as error:
         assert str(error)
         return "refused by the codec"
@@ -66,8 +66,8 @@ def assert_bounded(scene: Scene, effects: list[Effect]) -> None:
 def assert_still_works(scene: Scene, robot: EdgeDecoder) -> None:
     """What was dropped has done no harm: the frame that is due settles what it always does."""
     expected = scene.robot()
-    expected.handle(Received(decode_server(scene.due)), 2.0)
-    robot.handle(Received(decode_server(scene.due)), 2.0)
+    expected.handle(Received(decode_server(read_server(scene.due))), 2.0)
+    robot.handle(Received(decode_server(read_server(scene.due))), 2.0)
     assert robot.tokens == expected.tokens, f"{robot.tokens}, not {expected.tokens}"
 
 

@@ -25,6 +25,7 @@ from edge_cloud_spec.wire.codec import (
     decode_server,
     encode_client,
     encode_server,
+    read_server,
 )
 from edge_cloud_spec.wire.messages import (
     Open,
@@ -113,14 +114,14 @@ def _met(
         (due,) = cloud.handle(Proposed(finished.draft))
     logits = target.forward(due.draft.tokens, due.draft.parents)
     verdict = cloud.handle(Scored(LogitRows(logits)))[0]
-    return robot, cloud, encode_server(verdict.message)
+    return robot, cloud, encode_server(verdict.message).data
 
 
 def _told(preset: Preset) -> Iterator[tuple[Callable[[], EdgeDecoder], CloudSession, bytes]]:
     """Those of which a draft is rejected and the robot resamples."""
     for seed in range(1000):
         robot, cloud, frame = _met(preset, "rejection", SOME, seed)
-        if decode_server(frame).residual is not None:
+        if decode_server(read_server(frame)).residual is not None:
             yield robot, cloud, frame
 
 
@@ -133,10 +134,10 @@ def _told_robot(robot: Callable[[], EdgeDecoder], verdict: Verdict) -> EdgeDecod
 def _waits_for_a_row() -> Scene:
     """It has drawn the tail."""
     for robot, cloud, frame in _told(split("sparse", 1, 0)):
-        told = partial(_told_robot, robot, decode_server(frame))
+        told = partial(_told_robot, robot, decode_server(read_server(frame)))
         if told().stats.fallbacks:
-            (said,) = cloud.handle(RowRequest(decode_server(frame).base))
-            return Scene("row", told, encode_server(said.message))
+            (said,) = cloud.handle(RowRequest(decode_server(read_server(frame)).base))
+            return Scene("row", told, encode_server(said.message).data)
     raise AssertionError("the tail was never chosen")
 
 

@@ -59,7 +59,7 @@ STOP = ("draft", draft(0, ["stop", ";"], hash=9), 1.0)
 GENERATED = verdict(0, 1, 3)
 GENERATED.payload = encode_server(
     Verdict(PrefixDigest(0, 0), (1, 3), 9, tokens=(0, 8), drafted=5, generated=True)
-)
+).data
 SAID = answered(GENERATED, "turn right small", 0, 8, 9)
 CHAIN = draft(0, ["turn", "left", ";"])
 

@@ -20,7 +20,7 @@ from edge_cloud_spec.replay.difference import reasons
 from edge_cloud_spec.replay.recording import opening_of, parameters_of
 from edge_cloud_spec.request import messages_digest
 from edge_cloud_spec.wire.codec import encode_client
-from edge_cloud_spec.wire.frames import Head, client_frame
+from edge_cloud_spec.wire.frames import Head, client_bytes
 from edge_cloud_spec.wire.messages import Open
 
 ASKED = CLAUSES.request("find it", b"a picture")
@@ -32,7 +32,7 @@ DRAWN = replace(SAMPLED, rule="rejection")
 def run(opening: Open, preset: str = "dsd", **run_info: str) -> tuple[RunLog, Decision]:
     run_log = RunLog()
     run_log.run_info = json.dumps(run_info)
-    return run_log, Decision(1, "r", 0.0, preset=preset, opening=encode_client(opening))
+    return run_log, Decision(1, "r", 0.0, preset=preset, opening=encode_client(opening).data)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_they_do_not_depend_on_is_no_reason(changes: dict[str, Any]) -> Non
 def test_a_bag_of_protocol_4_is_refused_in_a_sentence() -> None:
     """Its Open: the protocol, an instruction, a picture, an order."""
     said = b"\x08\x04\x1a\x07find it\x22\x02jp\x2a\x0caction first"
-    recorded = client_frame(Head("open"), said)
+    recorded = client_bytes(Head("open"), said)
     decision = Decision(3, "r", 0.0, opening=recorded)
     with pytest.raises(UserError, match="decision 3 was recorded with protocol 4") as refused:
         opening_of(decision)
@@ -76,7 +76,7 @@ def asked_by(*openings: Open) -> RunLog:
     """The log of decisions that ask so, in this order."""
     log, header = RunLog(), SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
     for number, opening in enumerate(openings):
-        payload = encode_client(opening)
+        payload = encode_client(opening).data
         log.on_message(
             "decode_request",
             SimpleNamespace(

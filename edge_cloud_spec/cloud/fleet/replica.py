@@ -24,8 +24,8 @@ import grpc.aio
 from ...loop_thread import LoopThread
 from ...wire.channel import LEASE, is_loopback
 from ...wire.codec import encode_server
-from ...wire.frames import server_head
-from ...wire.messages import MOVED, Fault
+from ...wire.frames import ServerFrame
+from ...wire.messages import Code, Fault
 from ..model_thread.worker import Worker
 from ..serving.access import AccessSettings, raise_file_limit
 from ..serving.client_streams import SendQueue
@@ -37,7 +37,7 @@ from .registry import ReplicaLoad
 
 DRAIN_S = 1.0  # after which streams without a verdict are redirected, too
 GO_ELSEWHERE = encode_server(
-    Fault(MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
+    Fault(Code.MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
 )
 
 TIMEOUT_S = 20.0
@@ -69,7 +69,7 @@ class ReplicaService(DecodeService):
         """
         self.draining = True
         for stream, queue in self.streams.streams.items():
-            stream.send_bytes = partial(_send_last, queue)
+            stream.send_frame = partial(_send_last, queue)
         asyncio.get_running_loop().call_later(DRAIN_S, self._end_rest)
 
     def _end_rest(self) -> None:
@@ -83,17 +83,14 @@ class ReplicaService(DecodeService):
         if problem := lease_problem(shown, self._key, credential, self._name, now):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
         if self.draining:
-            await context.write(GO_ELSEWHERE)
+            await context.write(GO_ELSEWHERE.data)
         return not self.draining
 
 
-def _send_last(queue: SendQueue, data: bytes | None) -> None:
+def _send_last(queue: SendQueue, frame: ServerFrame | None) -> None:
     """Send a message; if it ends a round, redirect the robot."""
-    queue.put(data)
-    if data is None:
-        return
-    head = server_head(data)
-    if head.kind == "verdict" and not head.ends_decode:
+    queue.put(frame)
+    if frame is not None and frame.head.kind == "verdict" and not frame.head.finish:
         queue.put(GO_ELSEWHERE)
         queue.put(None)
 

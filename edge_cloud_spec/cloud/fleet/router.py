@@ -16,7 +16,7 @@ import grpc.aio
 
 from ...wire.channel import ASK, AVOID
 from ...wire.codec import encode_server
-from ...wire.messages import MOVED, Fault
+from ...wire.messages import Code, Fault
 from ..serving.access import AccessSettings, Gate, retry_after
 from ..serving.server import HealthyServer
 from .lease import Lease, sign
@@ -59,9 +59,9 @@ class RouterServer(HealthyServer):
         expires = time.time() + self._registry.ahead_s(name) + LEASE_S
         lease = Lease(credential, name, expires)
         fault = Fault(
-            MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
+            Code.MOVED, OLD_ROBOT, address=address, lease=sign(lease, self._key), lease_s=LEASE_S
         )
-        await context.write(encode_server(fault))
+        await context.write(encode_server(fault).data)
 
     async def stop(self) -> None:
         """Stop at once; a router's streams are short."""

@@ -18,11 +18,11 @@ from ...lookup import Lookups
 from ...models.openai_server import Unavailable
 from ...models.prompt import check_request
 from ...wire.codec import decode_client
-from ...wire.frames import kind_of
+from ...wire.frames import ClientFrame
 from ...wire.messages import (
     PROTOCOL,
-    UNKNOWN_MESSAGES,
     Close,
+    Code,
     Fault,
     Generate,
     Open,
@@ -149,8 +149,8 @@ class Engine:
         among them."""
         stream = session.stream
         if stream is not None:
-            for data, _ in list(stream.waiting):  # only those that have arrived by now
-                if kind_of(data) != "draft":
+            for frame, _ in list(stream.waiting):  # only those that have arrived by now
+                if frame.head.kind != "draft":
                     break
                 self.handle_next(stream)
         if session in self._sessions:
@@ -166,12 +166,12 @@ class Engine:
                 return
             del self.waiting_for_memory[session]
 
-    def _handle(self, stream: RobotStream, data: bytes, arrived: float) -> None:
-        if stream.gone and kind_of(data) != "close":
-            self._counters.count_left(kind_of(data))  # a robot that resumes sends it again
+    def _handle(self, stream: RobotStream, frame: ClientFrame, arrived: float) -> None:
+        if stream.gone and frame.head.kind != "close":
+            self._counters.count_left(frame.head.kind)  # a robot that resumes sends it again
             return
         try:
-            self._on_message(stream, data, arrived)
+            self._on_message(stream, frame, arrived)
         except Exception as error:
             stream.send(fault_of(error))
 
@@ -186,10 +186,10 @@ class Engine:
         scores = session.status in (SessionStatus.SCORING, SessionStatus.BLOCKED)
         return bool(stream.waiting) and not (scores and session.due.awaited)
 
-    def _on_message(self, stream: RobotStream, data: bytes, arrived: float) -> None:
-        message = decode_client(data)
+    def _on_message(self, stream: RobotStream, frame: ClientFrame, arrived: float) -> None:
+        message = decode_client(frame)
         if isinstance(message, Open):
-            self._open(stream, message, (data, arrived))
+            self._open(stream, message, (frame, arrived))
         elif isinstance(message, Resume):
             self._resume(stream, message, arrived)
         elif isinstance(message, Close):
@@ -224,7 +224,7 @@ class Engine:
             self._sessions.drop(session, message)
         stream.end()
 
-    def _open(self, stream: RobotStream, opening: Open, waiting: tuple[bytes, float]) -> None:
+    def _open(self, stream: RobotStream, opening: Open, waiting: tuple[ClientFrame, float]) -> None:
         self._models.check(opening)
         spec, credential = self._models.spec, stream.credential
         request = self.messages.completed(opening.request, opening.after, credential)
@@ -239,7 +239,7 @@ class Engine:
         again = self._sessions.of(base, opening.key)
         if again is not None and not again.admits(opening.secret):
             text = "this very request is being decoded for its robot; start a decode of your own"
-            stream.send(Fault("in_use", text))
+            stream.send(Fault(Code.IN_USE, text))
             return
         processors = self._models.processors(opening, prompt)
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
@@ -296,7 +296,7 @@ class Engine:
         # The same text for both, so that a stranger learns nothing.
         if session is None or not session.admits(message.secret):
             text = "the cloud does not hold this session any more; start the decode again"
-            stream.send(Fault("unknown_session", text))
+            stream.send(Fault(Code.UNKNOWN_SESSION, text))
             return
         self._sessions.attach(stream, session)
         self._advance(session, message, arrived)
@@ -395,16 +395,16 @@ class Engine:
 def fault_of(error: Exception) -> Fault:
     """The fault for an error of one request; errors that the robot did not cause are logged."""
     if isinstance(error, MemoryFull | Unavailable):
-        return Fault("overloaded", str(error)[:MAX_TEXT], error.retry_s)
+        return Fault(Code.OVERLOADED, str(error)[:MAX_TEXT], error.retry_s)
     if is_out_of_memory(error):
         log.error("the device has no memory for a request", exc_info=error)
         text = "the verifier's device has no memory for this request; try again later"
-        return Fault("overloaded", text, RETRY_S)
+        return Fault(Code.OVERLOADED, text, RETRY_S)
     if isinstance(error, UnknownMessages):
-        return Fault(UNKNOWN_MESSAGES, str(error))
+        return Fault(Code.UNKNOWN_MESSAGES, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
-        return Fault("bad_request", text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
+        return Fault(Code.BAD_REQUEST, text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
     log.error("a request failed", exc_info=error)
     name = type(error).__name__
-    return Fault("internal", f"the verifier failed on this request ({name}); see its log")
+    return Fault(Code.INTERNAL, f"the verifier failed on this request ({name}); see its log")

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from ...decoding.digest import PrefixDigest
 from ...models.draft_model import DraftModel
 from ...wire.codec import encode_server
-from ...wire.messages import Close, Fault, ServerMessage, key_of
+from ...wire.frames import ClientFrame, ServerFrame
+from ...wire.messages import Close, Code, Fault, ServerMessage, key_of
 from ..session.session import CloudSession
 from .limits import WorkerLimits
 from .target_session import TargetSession
 from .turnover import Turnover
 
-SendBytes = Callable[[bytes | None], None]  # sends a message's bytes; None ends the stream
+SendFrame = Callable[[ServerFrame | None], None]  # None ends the stream
 OnSend = Callable[["RobotStream", ServerMessage], None]
 
 
@@ -29,35 +30,35 @@ class RobotStream:
 
     def __init__(
         self,
-        send_bytes: SendBytes,
+        send_frame: SendFrame,
         client: str = "",
         on_send: OnSend | None = None,
         credential: str = "",
     ) -> None:
         """on_send: called with each message sent here, in the worker's thread."""
         self.credential = credential
-        self.send_bytes = send_bytes
+        self.send_frame = send_frame
         self._on_send = on_send
         self.client = client or f"stream {secrets.token_hex(8)}"
         self.session: HeldSession | None = None
         self.gone = False  # whether the robot has left
-        self.waiting: deque[tuple[bytes, float]] = deque()  # messages with their arrival times, s
+        self.waiting: deque[tuple[ClientFrame, float]] = deque()  # with their arrival times, s
 
     @property
     def backlog(self) -> tuple[int, int]:
         """How many messages and bytes wait; from any thread."""
-        sizes = [len(data) for data, _ in tuple(self.waiting)]
+        sizes = [len(frame) for frame, _ in tuple(self.waiting)]
         return len(sizes), sum(sizes)
 
     def send(self, message: ServerMessage) -> None:
         """Send a message to the robot; from any thread."""
         if self._on_send is not None:
             self._on_send(self, message)
-        self.send_bytes(encode_server(message))
+        self.send_frame(encode_server(message))
 
     def end(self) -> None:
         """End the stream after the queued messages; from any thread."""
-        self.send_bytes(None)
+        self.send_frame(None)
 
 
 class HeldSession(CloudSession):
@@ -154,7 +155,7 @@ class Sessions:
     ) -> tuple[str, Fault]:
         ages = [now - session.opened for session in held]
         wait_s = self._turnover.wait_s(client, ages, now)
-        return reason, Fault("overloaded", f"{text}; try again after {wait_s:.1f} s", wait_s)
+        return reason, Fault(Code.OVERLOADED, f"{text}; try again after {wait_s:.1f} s", wait_s)
 
     def _evict(self, held: list[HeldSession]) -> bool:
         """Drop one of these sessions that has no stream; False if all have one."""

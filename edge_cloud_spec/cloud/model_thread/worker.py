@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from ...lookup import Lookups
 from ...models.prompt import PromptSpec
+from ...wire.frames import ClientFrame
 from ..session.counters import Counters
 from ..session.events import Scored
 from .engine import Engine
@@ -94,9 +95,9 @@ class Worker(threading.Thread):
         self.steps = 0  # count of steps, for ``ModelWatch``
         self.idle = False
 
-    def receive(self, stream: RobotStream, data: bytes) -> None:
+    def receive(self, stream: RobotStream, frame: ClientFrame) -> None:
         """Queue a message that arrived on this stream; from any thread."""
-        stream.waiting.append((data, self._clock()))
+        stream.waiting.append((frame, self._clock()))
         self._arrivals.put(stream)
 
     def leave(self, stream: RobotStream) -> None:

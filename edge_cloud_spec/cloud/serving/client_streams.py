@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from ...wire.frames import ServerFrame
 from ..model_thread.limits import WorkerLimits
 from ..model_thread.sessions import RobotStream
 
-MAX_WAITING = 16  # unhandled messages per stream, after which it is not read
+MAX_UNHANDLED = 16  # messages of a stream, after which it is not read
 
 
 class ByteBound:
@@ -39,37 +40,37 @@ class SendQueue:
 
     def __init__(self, max_bytes: int, give_up: Callable[[], object], bound: ByteBound) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[ServerFrame | None] = asyncio.Queue()
         self._max_bytes, self._give_up, self.bound = max_bytes, give_up, bound
         self._closed = False  # the stream has ended; later messages are dropped
         self._lock = threading.Lock()  # protects size and bound
         self.size = 0  # bytes queued; updated at once, as the loop may be busy
-        # When the robot sent the message, and when it arrived, ns.
-        self.stamp: tuple[int, int] | None = None
         self.refuse_for = 0.0  # s; > 0: the stream is refused for exceeding its rate
         self.over = False  # the stream is being ended, and its queue is dropped
         self.unread = False  # because too much was queued
 
-    def put(self, data: bytes | None) -> None:
+    def put(self, frame: ServerFrame | None) -> None:
         """Queue a message, or None to end the stream; from any thread."""
+        size = len(frame or ())
         with self._lock:
             if self.over or self._closed:
                 return
-            self.size += len(data or b"")
-            within = self.bound.add(len(data or b""))
+            self.size += size
+            within = self.bound.add(size)
             self.over = self.unread = self.size > self._max_bytes or not within
-        job = self.drop if self.over else partial(self._queue.put_nowait, data)
+        job = self.drop if self.over else partial(self._queue.put_nowait, frame)
         with contextlib.suppress(RuntimeError):  # the loop is closed, as the server ends
             self._loop.call_soon_threadsafe(job)
 
-    async def take(self) -> bytes | None:
+    async def take(self) -> ServerFrame | None:
         """Wait for the next message; None at the end."""
-        data = await self._queue.get()
+        frame = await self._queue.get()
+        size = len(frame or ())
         with self._lock:
             if not self._closed:
-                self.size -= len(data or b"")
-                self.bound.add(-len(data or b""))
-        return data
+                self.size -= size
+                self.bound.add(-size)
+        return frame
 
     def close(self) -> None:
         """Stop counting this queue's bytes: the stream is over."""
@@ -154,7 +155,7 @@ class ClientStreams:
         if queue is None:
             return False
         messages, size = stream.backlog
-        if messages > MAX_WAITING or max(size, 2 * queue.size) > limits.queue_bytes:
+        if messages > MAX_UNHANDLED or max(size, 2 * queue.size) > limits.queue_bytes:
             return True
         received = sum(one.backlog[1] for one in self._of[stream.client])
         return max(received, 2 * queue.bound.size) > limits.bytes_per_robot

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
-from ...wire.frames import kind_of
+from ...wire.frames import ClientFrame
 from ...wire.messages import Fault, Opened, ServerMessage, Verdict
 from ..model_thread.sessions import RobotStream
 
@@ -75,10 +75,9 @@ class Meter:
         self.queue_s = defaultdict[str, Histogram](Histogram)
         self.verify_s = defaultdict[str, Histogram](Histogram)
 
-    def received(self, stream: RobotStream, data: bytes) -> None:
-        """Count the bytes of a robot's message; ``open`` starts its decode's timer."""
-        self.received_bytes += len(data)
-        if kind_of(data) == "open":
+    def received(self, stream: RobotStream, frame: ClientFrame) -> None:
+        """A robot's message has arrived; ``open`` starts its decode's timer."""
+        if frame.head.kind == "open":
             self._progress[stream] = _Progress(asked=time.perf_counter())
 
     def sent(self, stream: RobotStream, message: ServerMessage) -> None:

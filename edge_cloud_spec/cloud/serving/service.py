@@ -13,8 +13,9 @@ import grpc
 import grpc.aio
 
 from ...presets import preset_names
-from ...wire.frames import MAX_STAMPED, Echo, sent_of, with_echo
-from ...wire.messages import Fault, Opened, ServerMessage
+from ...wire.codec import read_client
+from ...wire.messages import Fault, Opened, ServerMessage, WireError
+from ..model_thread.engine import fault_of
 from ..model_thread.sessions import RobotStream
 from ..model_thread.worker import Worker
 from .access import AccessSettings, Gate, retry_after
@@ -97,9 +98,9 @@ class DecodeService:
 
     async def _write(self, queue: SendQueue, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         with contextlib.suppress(grpc.aio.InternalError):  # the robot has left
-            while (data := await queue.take()) is not None:
-                await context.write(_echoing(data, queue))
-                self.meter.sent_bytes += len(data)
+            while (frame := await queue.take()) is not None:
+                await context.write(frame.data)
+                self.meter.sent_bytes += len(frame)
 
     async def _read(
         self,
@@ -110,27 +111,24 @@ class DecodeService:
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError):  # the robot has left
             # Not from gRPC's iterator, which keeps the last message until there is another.
             while (data := await context.read()) is not grpc.aio.EOF:
-                self.meter.received(stream, data)
+                self.meter.received_bytes += len(data)
                 now = time.monotonic()
                 wait = self.gate.rates.take("bytes", stream.client, now, len(data))
                 if wait:
                     queue.refuse_for = wait
                     break
-                if sent_ns := sent_of(data):
-                    queue.stamp = (sent_ns, time.time_ns())
-                self._worker.receive(stream, data)
+                try:
+                    frame = read_client(data)
+                except WireError as error:
+                    stream.send(fault_of(error))
+                else:
+                    self.meter.received(stream, frame)
+                    self._worker.receive(stream, frame)
+                    del frame  # nor is it kept here
                 while pause := self.gate.rates.take("messages", stream.client, time.monotonic()):
                     await asyncio.sleep(pause)  # a flood must not use up the others' time
                 while self.streams.is_behind(stream):
                     # Without reading, so that flow control stops the robot.
                     await asyncio.sleep(0.01)
-                del data  # nor is it kept here
+                del data
         queue.put(None)
-
-
-def _echoing(data: bytes, queue: SendQueue) -> bytes:
-    """Add the robot's and the cloud's times to a message, if a stamped message awaits an echo."""
-    if queue.stamp is None or len(data) > MAX_STAMPED:
-        return data
-    (sent_ns, received_ns), queue.stamp = queue.stamp, None
-    return with_echo(data, Echo(sent_ns, received_ns, time.time_ns()))

@@ -24,6 +24,7 @@ from ...decoding.verified_answer import VerifiedAnswer
 from ...lookup import AnswerLookup
 from ...wire.messages import (
     Close,
+    Code,
     DraftMessage,
     Fault,
     Generate,
@@ -185,7 +186,7 @@ class CloudSession:
         try:
             return _HANDLERS[type(event)](self, event)
         except BadDraft as error:
-            return self._refuse(Fault("bad_draft", str(error)))
+            return self._refuse(Fault(Code.BAD_DRAFT, str(error)))
 
     def stands_at(self, here: PrefixDigest) -> bool:
         """Whether a robot with this verified prefix can resume: all verdicts after it are still
@@ -204,7 +205,7 @@ class CloudSession:
     def _on_resume(self, message: Resume) -> list[Effect]:
         if not self._answer.was_at(message.base):
             text = "this session was never at the robot's prefix; open another after it"
-            return [Reply(Fault("unknown_session", text))]
+            return [Reply(Fault(Code.UNKNOWN_SESSION, text))]
         self._generation = None
         return [Reply(Opened(self.name, b"", self.digest, protocol=0))]
 
@@ -260,7 +261,9 @@ class CloudSession:
         if self._rejected is None:
             idle = self.status in (SessionStatus.WAITING, SessionStatus.FINISHED)
             if resampled is not None and base == after_drawn and idle:
-                return self._refuse(Fault("unknown_session", "it rejected nothing; open another"))
+                return self._refuse(
+                    Fault(Code.UNKNOWN_SESSION, "it rejected nothing; open another")
+                )
             here = self.digest
         else:
             if self.due.row_only and resampled is None and base == self.digest:

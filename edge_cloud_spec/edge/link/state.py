@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ...wire.codec import fault_of
-from ...wire.frames import server_kind_of
+from ...wire.frames import ServerFrame
+from ...wire.messages import Code
 from ..events import LinkLost, LinkUp
 
 PROBE_S = 1.0  # between two probes of a link that is not good
 IDLE_S = 5.0  # without an answer, after which a good link is probed
 # Faults made by the robot's own stream, which are no answers of the cloud, by a probe's causes.
-NO_ANSWER = {
-    "unauthenticated": "token",
-    "not_a_verifier": "not_a_verifier",
-    "link_failed": "link",
-    "tls": "tls",
+NO_ANSWER: dict[str, str] = {
+    Code.UNAUTHENTICATED: "token",
+    Code.NOT_A_VERIFIER: "not_a_verifier",
+    Code.LINK_FAILED: "link",
+    Code.TLS: "tls",
 }
 # A probe cannot detect this, as it does not use the target.
 REFUSED = "the verifier answers, but could not decide when it was asked last: {}"
@@ -244,7 +244,7 @@ class LinkMonitor:
             else:
                 self._watch.sent(request, self._clock())
 
-    def received(self, request: str, item: bytes | LinkLost | LinkUp) -> None:
+    def received(self, request: str, item: ServerFrame | LinkLost | LinkUp) -> None:
         """Record a message or a change of the link on the request's stream."""
         with self._lock:
             now = self._clock()
@@ -252,13 +252,13 @@ class LinkMonitor:
                 self.state.lost(item.reason, now)
             elif isinstance(item, LinkUp):
                 self.state.tick(now)
-            elif (fault := fault_of(item)) is not None and fault.code in NO_ANSWER:
+            elif (fault := item.fault) is not None and fault.code in NO_ANSWER:
                 self._watch.answered(request, now)
                 self.state.lost(fault.text, now, cause=NO_ANSWER[fault.code])
-            elif (kind := server_kind_of(item)) != "prediction":
-                if fault is not None and fault.code == "overloaded":
+            elif item.head.kind != "prediction":
+                if fault is not None and fault.code == Code.OVERLOADED:
                     self._refusal = REFUSED.format(fault.text)
-                elif kind == "verdict":
+                elif item.head.kind == "verdict":
                     self._refusal = ""
                 self._answered(self._watch.answered(request, now) or 0.0, now)
 

@@ -13,13 +13,13 @@ import grpc
 import grpc.aio
 
 from ...health import Health
+from ...throttle import Reports
 from ...wire.channel import retry_after_s
-from ...wire.codec import encode_server, fault_of
-from ...wire.frames import Head, kind_of, server_head
-from ...wire.messages import MOVED, PROTOCOL, Fault, WireError
+from ...wire.codec import encode_server, read_server
+from ...wire.frames import ClientFrame, ServerFrame
+from ...wire.messages import PROTOCOL, Code, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_timeout import spread
-from .cloud_clock import ClockOffset
 from .probe import SILENT, TLS, diagnosis
 from .route import UNREACHABLE_S, ClientSettings, Place, Route
 
@@ -31,19 +31,18 @@ LATE_CLOSE_S = 5.0
 
 # gRPC statuses that a retry cannot fix, with the fault's code and the advice.
 _FATAL = {
-    grpc.StatusCode.UNAUTHENTICATED: ("unauthenticated", ""),
+    grpc.StatusCode.UNAUTHENTICATED: (Code.UNAUTHENTICATED, ""),
     grpc.StatusCode.UNIMPLEMENTED: (
-        "not_a_verifier",
+        Code.NOT_A_VERIFIER,
         f"no verifier of protocol {PROTOCOL} is there: check the address, or update "
         "edge_cloud_spec on the cloud",
     ),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (
-        "too_large",
+        Code.TOO_LARGE,
         "send a smaller camera frame, shorter drafts, or use a rule that needs no dense rows",
     ),
-    grpc.StatusCode.INVALID_ARGUMENT: ("bad_request", ""),
+    grpc.StatusCode.INVALID_ARGUMENT: (Code.BAD_REQUEST, ""),
 }
-
 
 # For a replica: its tokens or the lease changed, so the router must be asked.
 _FOR_THE_FRONT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -64,15 +63,15 @@ class ClientStream:
         self,
         settings: ClientSettings,
         route: Route,
-        clock: ClockOffset,
         open_call: OpenCall,
         run_soon: Callable[[Callable[[], None]], None],
         on_receive: OnReceive,
     ) -> None:
         """run_soon: runs a job on the client's loop, where ``open_call`` must be called, too."""
-        self._settings, self._route, self._clock = settings, route, clock
+        self._settings, self._route = settings, route
         self._open_call, self._run_soon, self._on_receive = open_call, run_soon, on_receive
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[ClientFrame | None] = asyncio.Queue()
+        self._unreadable = Reports(log.warning)
         self._task: asyncio.Task[None] | None = None
         self._lost = False  # whether LinkLost was reported
         self._found: Health | None = None  # why the configured verifier cannot be reached
@@ -82,11 +81,11 @@ class ClientStream:
         self._last: Place | None = None  # the destination of the robot's last message
         self.closing = False
 
-    def send(self, data: bytes) -> None:
-        """Queue bytes to send; a reconnect drops what is still queued (see LinkUp)."""
-        self._run_soon(lambda: self._send(data))
+    def send(self, frame: ClientFrame) -> None:
+        """Queue a frame; a reconnect drops what is still queued (see LinkUp)."""
+        self._run_soon(lambda: self._send(frame))
 
-    def close(self, last: bytes | None = None) -> None:
+    def close(self, last: ClientFrame | None = None) -> None:
         """End the stream once everything queued is sent, or at once while it is broken.
 
         ``last`` is sent before the end. Message and close are one call because the cloud ends its
@@ -99,13 +98,13 @@ class ClientStream:
         self._task = asyncio.ensure_future(self._run())
         return self._task
 
-    def _send(self, data: bytes) -> None:
-        if kind_of(data) in ("open", "resume"):
+    def _send(self, frame: ClientFrame) -> None:
+        if frame.head.kind in ("open", "resume"):
             self._answered = False
             self._goes_on.set()
-        self._queue.put_nowait(data)
+        self._queue.put_nowait(frame)
 
-    def _close(self, last: bytes | None) -> None:
+    def _close(self, last: ClientFrame | None) -> None:
         if self.closing:
             return
         assert self._task is not None
@@ -125,7 +124,9 @@ class ClientStream:
             self._on_receive(encode_server(error.fault))
         except Exception as error:
             log.exception("a stream failed")
-            fault = Fault("link_failed", f"the link failed on the robot ({error!r}); see its log")
+            fault = Fault(
+                Code.LINK_FAILED, f"the link failed on the robot ({error!r}); see its log"
+            )
             self._on_receive(encode_server(fault))
 
     async def _try_once(self) -> None:
@@ -169,24 +170,25 @@ class ClientStream:
         call = await self._connect(None)
         await call.done_writing()
         async for data in call:
-            self._follow(fault_of(data))
+            frame = self._read(data)
+            self._follow(None if frame is None else frame.fault)
             call.cancel()
             break
         else:
             self._route.is_plain()
         place = self._route.here
         if place is None:  # a router that gave no address
-            raise _FatalError(Fault("bad_redirect", "the fleet's router named no replica"))
+            raise _FatalError(Fault(Code.BAD_REDIRECT, "the fleet's router named no replica"))
         return place
 
     def _follow(self, fault: Fault | None) -> None:
         """Follow a redirect; raises _FatalError if it is not allowed."""
         problem = "the fleet's router does not name a replica; update it"
-        if fault is not None and fault.code == MOVED:
+        if fault is not None and fault.code == Code.MOVED:
             now = time.monotonic()
             problem = self._route.follow(fault.address, fault.lease, fault.lease_s, now)
         if problem:
-            raise _FatalError(Fault("bad_redirect", problem))
+            raise _FatalError(Fault(Code.BAD_REDIRECT, problem))
 
     def _arrive(self, place: Place) -> None:
         """After connecting: drop what is queued for an earlier stream, if there was one."""
@@ -234,7 +236,7 @@ class ClientStream:
             return
         is_known = await _within(UNREACHABLE_S, look())
         if is_known and before is not None and self._found == before:
-            raise _FatalError(Fault(TLS, str(before)))
+            raise _FatalError(Fault(Code.TLS, str(before)))
 
     def _report_loss(self, reason: str) -> None:
         if not self._lost:
@@ -245,16 +247,17 @@ class ClientStream:
         writing = asyncio.ensure_future(self._write(call))
         try:
             async for data in call:
-                head, fault = _head_of(data), fault_of(data)
-                if fault is not None and fault.code == MOVED:
+                if (frame := self._read(data)) is None:
+                    continue
+                head, fault = frame.head, frame.fault
+                if fault is not None and fault.code == Code.MOVED:
                     raise _MovedError(fault)
-                self._clock.read_echo(data)
                 self._route.answered()
                 if head.kind != "prediction":  # a late prediction says nothing about the end
                     self._answered = head.ends_decode
                     if head.ends_decode and not self.closing:
                         self._goes_on.clear()
-                self._on_receive(data)
+                self._on_receive(frame)
         finally:
             call.cancel()
             writing.cancel()
@@ -264,9 +267,17 @@ class ClientStream:
         # This is what ``call.write`` calls. At the stream's end that one raises "Internal error
         # from Core" in place of the cloud's status (grpc/grpc#36066); reading raises the status.
         write = call._cython_call.send_serialized_message
-        while (data := await self._queue.get()) is not None:
-            await write(self._clock.stamp(data))
+        while (frame := await self._queue.get()) is not None:
+            await write(frame.data)
         await call.done_writing()
+
+    def _read(self, data: bytes) -> ServerFrame | None:
+        """The frame that has arrived; None, and a line of the log, where it is none."""
+        try:
+            return read_server(data)
+        except WireError as error:
+            self._unreadable.add(f"what the cloud sent is dropped: {error}", time.monotonic())
+            return None
 
 
 async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> bool:
@@ -281,14 +292,6 @@ async def _within(seconds: float | None, work: Coroutine[Any, Any, object]) -> b
         return bool([each.result() for each in done])  # raises their exceptions
     finally:
         task.cancel()
-
-
-def _head_of(data: bytes) -> Head:
-    """The head of a cloud's message; without a kind if it is malformed, which the decode counts."""
-    try:
-        return server_head(data)
-    except WireError:
-        return Head("")
 
 
 class _FaultError(Exception):

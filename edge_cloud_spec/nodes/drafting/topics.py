@@ -35,7 +35,8 @@ from ...options import flat_fields
 from ...pilot.decision_loop import Decide
 from ...pilot.pilot import Decided
 from ...pilot.settings import WITHOUT_CLOUD, DrafterSettings
-from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open
+from ...throttle import Reports
+from ...wire.messages import FAILED, ClientMessage, DraftMessage, Open, WireError
 from ..bridge_messages import from_topic, to_draft, to_request
 from ..nav_messages import to_reading
 from ..runtime.qos import DECODE, LATCHED, RELIABLE
@@ -53,6 +54,7 @@ class DrafterTopics:
     def __init__(self, node: Node, tokenizer: Any) -> None:
         self._node, self._text = node, cache(lambda token: tokenizer.decode([token]))
         self._published: GoalStatus | None = None
+        self._unreadable = Reports(node.get_logger().warning)
         self._is_link_heard, self._link_problem = False, ""
         self.settings = DrafterSettings()
         self.receivers: dict[str, OnReceive] = {}
@@ -143,8 +145,12 @@ class DrafterTopics:
 
     def _receive(self, message: Verdict | Prediction) -> None:
         on_receive = self.receivers.get(message.request_id)
-        if on_receive is not None:
+        if on_receive is None:
+            return
+        try:
             on_receive(from_topic(message))
+        except WireError as error:
+            self._unreadable.add(f"what the bridge sent is dropped: {error}", time.monotonic())
 
 
 class TopicTransport:

@@ -39,7 +39,7 @@ from edge_cloud_spec.nodes.runtime.node_thread import NodeThread
 from edge_cloud_spec.nodes.runtime.qos import DECODE, RELIABLE
 from edge_cloud_spec.nodes.topics import TOPICS
 from edge_cloud_spec.observe.topic_bag import timed
-from edge_cloud_spec.wire.codec import decode_client, decode_server
+from edge_cloud_spec.wire.codec import decode_client, decode_server, read_client, read_server
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Verdict
 
 from .judge import (
@@ -195,8 +195,8 @@ class Watch:
         self._instruction = rig.node.create_publisher(String, "instruction", RELIABLE)
         takes: dict[str, Callable[[float, Any], None]] = {
             "decode_request": self._on_request,
-            "draft": partial(self._on_wire, decode_client, (DraftMessage,)),
-            "verdict": partial(self._on_wire, decode_server, (Opened, Verdict)),
+            "draft": partial(self._on_wire, lambda data: decode_client(read_client(data))),
+            "verdict": partial(self._on_wire, lambda data: decode_server(read_server(data))),
             "nav_command": self._on_command,
             "nav_status": self._on_nav_status,
             "cmd_vel": self._on_twist,
@@ -275,10 +275,10 @@ class Watch:
             self.begun.setdefault(message.request_id, at)
             self.note(Asked(at, message.request_id, message.instruction, stamp_of(message)))
 
-    def _on_wire(self, read: Callable[[bytes], Any], kinds: Any, at: float, message: Any) -> None:
+    def _on_wire(self, read: Callable[[bytes], Any], at: float, message: Any) -> None:
         with contextlib.suppress(ValueError):
             found = read(message.payload.tobytes())
-            if isinstance(found, kinds):
+            if isinstance(found, DraftMessage | Opened | Verdict):
                 self.note(OnWire(at, message.request_id, found))
 
     def _on_stats(self, at: float, message: Any) -> None:

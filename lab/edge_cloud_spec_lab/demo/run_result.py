@@ -10,11 +10,12 @@ from typing import Any
 from edge_cloud_spec.instruction import normalized
 from edge_cloud_spec.nav.status import DONE, FAILED, UNKNOWN, GoalStatus
 from edge_cloud_spec.observe.run_log import RunLog
-from edge_cloud_spec.wire.messages import TIMEOUT
+from edge_cloud_spec.wire.messages import TIMEOUT, Code
 
 PERMANENT_FAILURES = {
-    *("unauthenticated", "not_a_verifier", "too_large", "bad_request", "prompt_mismatch"),
-    *("bad_opened", "bad_verdict", "bad_row", "bad_draft", "out_of_turn"),
+    *(Code.UNAUTHENTICATED, Code.NOT_A_VERIFIER, Code.TOO_LARGE, Code.BAD_REQUEST),
+    *(Code.PROMPT_MISMATCH, Code.BAD_OPENED, Code.BAD_VERDICT, Code.BAD_ROW, Code.BAD_DRAFT),
+    Code.OUT_OF_TURN,
 }
 """Finish reasons of a decision that every retry would have again."""
 

@@ -23,7 +23,7 @@ from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Picture, Request
-from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 
 from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
@@ -91,7 +91,7 @@ class InjectedFaults(Impairments):
                 arrivals.append(Arrival(self._up_free))
         return arrivals
 
-    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+    def down(self, data: ServerFrame, now: float) -> Iterable[Arrival]:
         """Deliver a cloud's message in order unless late; verdicts survive a change of the
         stream."""
         fault = self._fault()
@@ -99,7 +99,7 @@ class InjectedFaults(Impairments):
         arrivals = self._later(fault, now)
         if fault in NEVER_ON_TIME:
             return arrivals
-        is_verdict = isinstance(decode_server(data), Verdict)
+        is_verdict = data.head.kind == "verdict"
         for _ in range(self._copies() if is_verdict else 1):
             time = now + self._delay()
             if not (is_verdict and self._conditions.reordered):

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, SendBytes
+from edge_cloud_spec.cloud.model_thread.sessions import RobotStream, SendFrame
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.edge.events import Inbox, Item, LinkLost, LinkUp, OnReceive
 from edge_cloud_spec.wire.codec import encode_client
+from edge_cloud_spec.wire.frames import ClientFrame, Frame, ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage
 
 from .emulated_link import Direction, LinkProfile
@@ -129,12 +130,12 @@ class VirtualCloud:
         """Seconds since the start, on the worker's clock."""
         return self._timeline.now + self._ahead
 
-    def stream(self, send_bytes: SendBytes) -> RobotStream:
-        """Open a robot's stream; ``send_bytes`` is called with what the worker sends."""
-        self.streams.append(RobotStream(send_bytes))
+    def stream(self, send_frame: SendFrame) -> RobotStream:
+        """Open a robot's stream; ``send_frame`` is called with what the worker sends."""
+        self.streams.append(RobotStream(send_frame))
         return self.streams[-1]
 
-    def receive(self, stream: RobotStream, data: bytes) -> None:
+    def receive(self, stream: RobotStream, data: ClientFrame) -> None:
         """Pass a message that arrived on this stream to the worker."""
         self.worker.receive(stream, data)
         self._wake()
@@ -187,7 +188,7 @@ class Impairments(Protocol):
         """The arrivals in the cloud of a message sent at ``now``: none, one, or several. May cut
         the link."""
 
-    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+    def down(self, data: ServerFrame, now: float) -> Iterable[Arrival]:
         """The arrivals at the robot of a message sent at ``now``."""
 
     def closed_at(self, now: float) -> float:
@@ -232,7 +233,7 @@ class ProfileImpairments(Impairments):
         """One arrival, in the order of sending."""
         return [Arrival(self._up.arrival(now, size))]
 
-    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+    def down(self, data: ServerFrame, now: float) -> Iterable[Arrival]:
         """One arrival, in the order of sending."""
         return [Arrival(self._down.arrival(now, len(data)))]
 
@@ -351,7 +352,7 @@ class VirtualStream:
         if far is not None:
             timeline.at(noticed(timeline.now), partial(self._cloud.leave, far))
 
-    def _answer(self, far: RobotStream, data: bytes | None) -> None:
+    def _answer(self, far: RobotStream, data: ServerFrame | None) -> None:
         """Deliver a cloud's message."""
         if data is not None and self._far is far:
             arrivals = self._link.impairments.down(data, self._cloud.clock())
@@ -361,24 +362,24 @@ class VirtualStream:
         self,
         arrivals: Iterable[Arrival],
         far: RobotStream,
-        data: bytes,
-        arrive: Callable[[VirtualCloud, RobotStream | None, bytes], None],
+        frame: Frame,
+        arrive: Callable[[VirtualCloud, RobotStream | None, Any], None],
     ) -> None:
         for arrival in arrivals:
             stream = None if arrival.on_any_stream else far
-            self._link.timeline.at(arrival.time, partial(arrive, self._cloud, stream, data))
+            self._link.timeline.at(arrival.time, partial(arrive, self._cloud, stream, frame))
 
-    def _reach(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
+    def _reach(self, cloud: VirtualCloud, far: RobotStream | None, data: ClientFrame) -> None:
         """A message arrives in this cloud; ``far``: on this stream only."""
         stream = self._far
         if stream is not None and cloud is self._cloud and (far is None or far is stream):
             cloud.receive(stream, data)
 
-    def _arrive(self, cloud: VirtualCloud, far: RobotStream | None, data: bytes) -> None:
+    def _arrive(self, cloud: VirtualCloud, far: RobotStream | None, data: ServerFrame) -> None:
         """A message of this cloud arrives at the robot; ``far``: on this stream only."""
         if cloud is self._cloud and (far is None or far is self._far):
             self._deliver(data)
 
-    def _deliver(self, item: bytes | LinkLost | LinkUp) -> None:
+    def _deliver(self, item: ServerFrame | LinkLost | LinkUp) -> None:
         if not self.closed:
             self._on_receive(item)

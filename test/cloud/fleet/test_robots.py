@@ -34,8 +34,8 @@ from edge_cloud_spec.edge.link import route
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.wire.channel import ASK, CLIENT_OPTIONS, LEASE, METHOD
-from edge_cloud_spec.wire.codec import decode_server, encode_client
-from edge_cloud_spec.wire.messages import MOVED, Open
+from edge_cloud_spec.wire.codec import decode_server, encode_client, read_server
+from edge_cloud_spec.wire.messages import Code, Open
 from edge_cloud_spec_lab.harness.toy import toy_worker
 
 KEY = new_key()
@@ -151,7 +151,7 @@ class Secured:
     def lease(self, **robot: Any) -> bytes:
         """What the router gives this robot."""
         (moved,) = self.hear(self.fleet.address, (ASK, "1"), **robot)
-        assert moved.code == MOVED
+        assert moved.code == Code.MOVED
         return bytes(moved.lease)
 
     def show(self, lease: bytes, replica: Replica, **robot: Any) -> grpc.StatusCode:
@@ -167,8 +167,10 @@ class Secured:
         settings = ClientSettings(address, **{**self.robot, **robot})
         metadata = (shown, ("authorization", f"Bearer {settings.token}"))
         with grpc.secure_channel(address, settings.credentials()) as channel:
-            call = channel.stream_stream(METHOD)(map(encode_client, said), metadata=metadata)
-            return [decode_server(data) for data in call]
+            call = channel.stream_stream(METHOD)(
+                (encode_client(each).data for each in said), metadata=metadata
+            )
+            return [decode_server(read_server(data)) for data in call]
 
     def close(self) -> None:
         for replica in self.replicas.values():
@@ -260,7 +262,7 @@ def test_a_replica_that_drains_opens_no_session_any_more(secured: Secured) -> No
     secured.only(a=(replica.address, 0.0))
     replica.drain()
     (moved,) = secured.hear(replica.address, (LEASE, secured.lease()), opening())
-    assert moved.code == MOVED
+    assert moved.code == Code.MOVED
 
 
 # A kill is noticed by the end of its connection, at once: the robots here have no keepalive, so

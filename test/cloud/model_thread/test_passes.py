@@ -29,7 +29,7 @@ from edge_cloud_spec.models.exits import Adapter, Exits
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import ORDERS, action_of
-from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import (
     Close,
     DraftMessage,
@@ -222,14 +222,14 @@ def test_what_comes_while_a_verdict_is_said_waits_for_its_turn() -> None:
     bad = DraftMessage(robot.base.extend(OWN[:3]), Draft((1,) * 65), 0)
     answered: list[Fault] = []
 
-    def transport(data: bytes) -> None:
-        if isinstance(message := decode_server(data), Fault) and len(answered) < 500:
-            answered.append(message)
+    def transport(frame: ServerFrame) -> None:
+        if frame.fault is not None and len(answered) < 500:
+            answered.append(frame.fault)
             robot.say(bad)
 
     robot.draft(2)
     worker.run_one()  # the pass
-    robot.stream.send_bytes = transport  # type: ignore[assignment]
+    robot.stream.send_frame = transport  # type: ignore[assignment]
     for _ in range(3):
         robot.say(bad)
     worker.run_one()  # the verdict

@@ -163,7 +163,7 @@ class Listening(RuleBasedStateMachine):
     @invariant()
     def a_stream_is_ended_when_it_loses_its_session_and_only_then(self) -> None:
         for stream in self.listeners:
-            ends: Any = stream.send_bytes
+            ends: Any = stream.send_frame
             assert ends.call_args_list == [call(None)] * self.ended[stream]
 
 
@@ -213,15 +213,14 @@ class Owner(Robot):
     def __init__(self, worker: Worker, key: SessionKey | None = None) -> None:
         super().__init__(worker)
         self.key = key or SessionKey()
-        self.wire: list[bytes] = []
+        self.wire: list[ClientMessage] = []
 
-    def say(self, message: ClientMessage | bytes) -> None:
-        data = message if isinstance(message, bytes) else encode_client(message)
-        self.wire.append(self.key.sign(data))
+    def say(self, message: Any) -> None:
+        self.wire.append(self.key.sign(message))
         super().say(self.wire[-1])
 
 
-def stranger(worker: Worker, *messages: ClientMessage | bytes) -> list[Any]:
+def stranger(worker: Worker, *messages: ClientMessage) -> list[Any]:
     """What somebody else hears who says this."""
     robot = Robot(worker)
     for message in messages:
@@ -234,7 +233,7 @@ def stranger(worker: Worker, *messages: ClientMessage | bytes) -> list[Any]:
 @pytest.mark.parametrize("captured", ["on the topic", "on the wire", "with verified tokens"])
 def test_a_replayed_open_neither_attaches_nor_disturbs(captured: str, heard: bool) -> None:
     worker = cloud()
-    topic = encode_client(opening(draft_length=3))
+    topic = opening(draft_length=3)
     owner = Owner(worker)
     owner.say(topic)
     worker.run_one()  # it stands; whether the robot knows makes no difference here
@@ -244,7 +243,7 @@ def test_a_replayed_open_neither_attaches_nor_disturbs(captured: str, heard: boo
         owner.say(Generate(owner.base))
         for _ in range(3):
             worker.run_one()
-    wire: Any = decode_client(owner.wire[0])
+    wire: Any = owner.wire[0]
     verified = OWN[:1] if captured == "with verified tokens" else ()
     (said,) = stranger(
         worker, topic if captured == "on the topic" else replace(wire, verified=verified)
@@ -277,7 +276,7 @@ def test_a_resume_needs_the_secret_and_not_only_the_name(secret: bytes) -> None:
 @pytest.mark.parametrize("arrived", [True, False], ids=["heard nothing", "it never arrived"])
 def test_an_owner_gets_its_session_with_the_repeated_open(arrived: bool) -> None:
     worker, key = cloud(), SessionKey()
-    first = key.sign(encode_client(opening()))
+    first = key.sign(opening())
     if arrived:
         lost = Robot(worker)
         lost.ask(first)

@@ -38,7 +38,7 @@ from edge_cloud_spec.cloud.model_thread.sessions import RobotStream
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.access import ClientRates, TokenBucket
 from edge_cloud_spec.cloud.serving.client_streams import (
-    MAX_WAITING,
+    MAX_UNHANDLED,
     ByteBound,
     ClientStreams,
     SendQueue,
@@ -51,7 +51,7 @@ from edge_cloud_spec.edge.link import stream as link_stream
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.wire.channel import METHOD, retry_after_s
-from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.codec import decode_server, encode_client, read_server
 from edge_cloud_spec.wire.messages import DraftMessage, Opened, Resume, Verdict
 from edge_cloud_spec.wire.secret_files import named_tokens, validity
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
@@ -440,7 +440,7 @@ def sized(text: str) -> bytes:
 
 def request(nonce: int) -> bytes:
     """The bytes that begin a connection and a decode, written by hand; more than one frame."""
-    message = encode_client(opening(nonce=nonce, jpeg=bytes(40_000)))
+    message = encode_client(opening(nonce=nonce, jpeg=bytes(40_000))).data
     data = b"\x00" + struct.pack(">I", len(message)) + message
     parts = [data[at : at + 16_000] for at in range(0, len(data), 16_000)]
     fields = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "localhost"}
@@ -560,10 +560,10 @@ def test_a_robot_that_does_not_read_makes_nothing_wait_without_bound(wordy: Any)
     streams, said = wordy.service.streams.streams, queue.SimpleQueue[bytes]()
     with grpc.insecure_channel(wordy.address) as channel:
         deaf = channel.stream_stream(METHOD)(iter(said.get, b""))
-        said.put(encode_client(opening()))
-        first: Any = decode_server(next(deaf))
+        said.put(encode_client(opening()).data)
+        first: Any = decode_server(read_server(next(deaf)))
         for _ in range(300):
-            said.put(encode_client(opening()))
+            said.put(encode_client(opening()).data)
         (outbox,) = streams.values()
         most = 0
 
@@ -599,8 +599,8 @@ def test_a_robot_that_reads_gets_all_it_asked_for(wordy: Any) -> None:
 @pytest.mark.parametrize(
     ("received", "to_send", "behind"),
     [
-        (([1] * MAX_WAITING, []), (0, 0), False),
-        (([1] * (MAX_WAITING + 1), []), (0, 0), True),
+        (([1] * MAX_UNHANDLED, []), (0, 0), False),
+        (([1] * (MAX_UNHANDLED + 1), []), (0, 0), True),
         (([100], []), (0, 0), False),
         (([101], []), (0, 0), True),
         (([60], [90]), (0, 0), False),

@@ -17,6 +17,7 @@ from edge_cloud_spec.nav.answer import CLAUSES
 from edge_cloud_spec.nav.history import Turn
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.frames import ClientFrame, Head, ServerFrame
 from edge_cloud_spec.wire.messages import Open
 from edge_cloud_spec_lab.bench.requests import sample_questions
 from edge_cloud_spec_lab.harness.toy import ToyVlm, own_answer, spec_of
@@ -77,29 +78,30 @@ class Talk(AbstractContextManager["Talk"]):
 
     def __init__(self, address: str, **changes: Any) -> None:
         self.heard: queue.Queue[Any] = queue.Queue()
-        self._said: list[bytes] = []
+        self._said: list[ClientFrame] = []
         self._late = False
         self.link = VerifierClient(ClientSettings(address, **changes))
         self.stream = self.link.open(self._on_receive)
 
     def say(self, message: Any) -> None:
-        data = message if isinstance(message, bytes) else encode_client(message)
-        self._said.append(data)
-        self.stream.send(data)
+        raw = isinstance(message, bytes)
+        frame = ClientFrame(Head(""), message) if raw else encode_client(message)
+        self._said.append(frame)
+        self.stream.send(frame)
 
     def _on_receive(self, item: Any) -> None:
         if isinstance(item, LinkLost) and item.reason.startswith("cannot reach"):
             self._late = True
         elif isinstance(item, LinkUp) and self._late:
             self._late = False
-            for data in self._said:
-                self.stream.send(data)
+            for frame in self._said:
+                self.stream.send(frame)
         else:
             self.heard.put(item)
 
     def hear(self) -> Any:
         item = self.heard.get(timeout=150)
-        return decode_server(item) if isinstance(item, bytes) else item
+        return decode_server(item) if isinstance(item, ServerFrame) else item
 
     def ask(self, message: Any) -> Any:
         """Say this; what is heard next."""

@@ -12,6 +12,7 @@ from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.wire.codec import decode_server, encode_client
+from edge_cloud_spec.wire.frames import ClientFrame, ServerFrame
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
     DraftMessage,
@@ -60,20 +61,20 @@ class Robot:
     def connect(self) -> None:
         """From now on only this new stream is heard."""
 
-        def receive(data: bytes | None) -> None:
-            if data is None:
+        def receive(frame: ServerFrame | None) -> None:
+            if frame is None:
                 self.ended = True
             elif stream is self.stream:
-                self.hear(decode_server(data))
+                self.hear(decode_server(frame))
 
         self.stream = stream = RobotStream(receive)
 
     def hear(self, message: ServerMessage) -> None:
         self.heard.append(message)
 
-    def say(self, message: ClientMessage | bytes) -> None:
-        data = message if isinstance(message, bytes) else encode_client(message)
-        self.worker.receive(self.stream, data)
+    def say(self, message: ClientMessage | ClientFrame) -> None:
+        frame = message if isinstance(message, ClientFrame) else encode_client(message)
+        self.worker.receive(self.stream, frame)
 
     def leave(self) -> None:
         self.worker.leave(self.stream)
@@ -89,7 +90,7 @@ class Robot:
         self.say(DraftMessage(self.base.extend(OWN[: self.at]), Draft(tokens), 0))
         self.at += depth + 1
 
-    def ask(self, message: ClientMessage | bytes) -> Any:
+    def ask(self, message: ClientMessage | ClientFrame) -> Any:
         """Say this; what is heard last once all is done."""
         self.say(message)
         do_all(self.worker)

@@ -27,13 +27,13 @@ def draft(
     base: int, words: list[str], parents: tuple[int, ...] | None = None, hash: int = 1
 ) -> SimpleNamespace:
     tree = Draft((0,) * len(words), parents)
-    payload = encode_client(DraftMessage(PrefixDigest(base, hash), tree, base))
+    payload = encode_client(DraftMessage(PrefixDigest(base, hash), tree, base)).data
     prefix = {"base_length": base, "base_hash": hash}
     return message(round=base, words=words, draft_time=seconds(0.25), payload=payload, **prefix)
 
 
 def verdict(base: int, *path: int, hash: int = 1) -> SimpleNamespace:
-    payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, ""))
+    payload = encode_server(Verdict(PrefixDigest(base, hash), path, 3, "")).data
     prefix = {"base_length": base, "base_hash": hash, "accepted": len(path)}
     return message(kind=0, verify_time=seconds(0.125), text="", payload=payload, **prefix)
 

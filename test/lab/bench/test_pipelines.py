@@ -15,6 +15,7 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.decoding.mean import Mean
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.wire.codec import decode_server
+from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage, DraftMessage, Verdict
 from edge_cloud_spec_lab.bench.formulas import promised
 from edge_cloud_spec_lab.bench.pipelines import formula_speedup
@@ -48,7 +49,7 @@ class WatchedLink(ProfileImpairments):
             self.came.setdefault(message.base, arrival.time)
         return [arrival]
 
-    def down(self, data: bytes, now: float) -> Iterable[Arrival]:
+    def down(self, data: ServerFrame, now: float) -> Iterable[Arrival]:
         message = decode_server(data)
         if isinstance(message, Verdict):
             self.said.setdefault(message.base, now)

@@ -146,7 +146,7 @@ def _forged_verdict(rig: Rig) -> None:
                 request_id=request,
                 base_length=base.length,
                 base_hash=base.hash,
-                payload=encode_server(verdict),
+                payload=encode_server(verdict).data,
             )
             publisher.publish(message)
         time.sleep(0.1)
