@@ -28,8 +28,9 @@ from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
 from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
+from ..harness.scripted.model import ScriptedModels
+from ..harness.scripted.robot import SCRIPTED_REPLY_TIMEOUT_S, ScriptedHarness, seeded_rule
 from ..harness.server import VerifierProcess
-from ..harness.virtual import REPLY_TIMEOUT, VirtualHarness, seeded_rule
 from . import formulas
 from .command import Options, Row
 from .decodes import Case, acceptance, cache_hits, in_turn, sample_cases
@@ -152,7 +153,7 @@ def _embedded_answers(
     """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
         drafter.spec(MAX_TOKENS),
-        REPLY_TIMEOUT + profile.longest_outage_s,
+        SCRIPTED_REPLY_TIMEOUT_S + profile.longest_outage_s,
     )
     with ExitStack() as stack:
         robots = {
@@ -254,9 +255,9 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
     """Decode one answer after another; the robot keeps its measurements."""
-    answers, drafts = [], preset.drafter == "cloud"
-    profile = profile_of(args, cost_profile.one_way_ms)
-    harness = VirtualHarness(cost_profile, profile, args.seed, cloud_drafts=drafts)
+    answers = []
+    models = ScriptedModels(cost_profile, preset.drafter == "cloud")
+    harness = ScriptedHarness(models, profile_of(args, cost_profile.one_way_ms), args.seed)
     for seed in range(args.seed, args.seed + args.answers):
         policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
         answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
@@ -268,7 +269,7 @@ def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) ->
         "rtt_ms": cost_profile.rtt_ms,
         **done.row(),
         "robot_idle": 1 - harness.robot.busy.total / done.seconds,
-        "cloud_idle": 1 - harness.cloud_busy.total / done.seconds,
+        "cloud_idle": 1 - harness.link.cloud.busy.total / done.seconds,
         "speedup": done.tokens_per_s * cost_profile.ar_ms / 1e3,
         "formula_speedup": formula_speedup(cost_profile, preset.name),
         "published": published_speedup(cost_profile, preset.name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.prompt import PromptSpec
 
-from .scripted.model import FakeVlm, OnLayer, ScriptedSession, answer_alone
+from .scripted.model import FakeVlm, OnLayer, ScriptedSession, Sleep, answer_alone
 
 VOCABULARY = 7
 END = 0
@@ -114,7 +115,7 @@ class ToyDrafter(ToyVlm):
         draft_noise: float,
         vocabulary: int,
         pass_s: float,
-        sleep: Callable[[float], None],
+        sleep: Sleep,
     ) -> None:
         super().__init__(seed, draft_noise, vocabulary)
         self.pass_s, self.sleep = pass_s, sleep
@@ -138,6 +139,38 @@ class ToyDrafter(ToyVlm):
             self.sleep(self.pass_s / self.layers)
             if on_layer is not None:
                 on_layer(layer, None)
+
+
+OTHER_DRAFT_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
+
+
+@dataclass(frozen=True)
+class ToyModels:
+    """The models of both sides (``Models``); draft_noise: see ``ToyVlm``.
+
+    draft_pass_s: a pass of the robot's draft model, s; the cloud's passes take no time.
+    """
+
+    seed: int
+    draft_noise: float
+    spec: PromptSpec
+    draft_pass_s: float
+
+    def model(self, draft_noise: float = 0.0) -> ToyVlm:
+        """The target, or a draft model of it."""
+        return ToyVlm(self.seed, draft_noise, self.spec.vocabulary)
+
+    def draft_model(self, sleep: Sleep) -> ToyDrafter:
+        """The robot's draft model."""
+        return ToyDrafter(
+            self.seed, self.draft_noise, self.spec.vocabulary, self.draft_pass_s, sleep
+        )
+
+    def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
+        """A worker; the second verifier's draft model is another one."""
+        target: Any = self.model()
+        drafter: Any = self.model(OTHER_DRAFT_NOISE if verifier else self.draft_noise)
+        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
 
 
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:

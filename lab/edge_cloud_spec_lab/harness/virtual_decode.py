@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
 
-from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
-from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
@@ -26,15 +23,9 @@ from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Pict
 from edge_cloud_spec.wire.codec import decode_server
 from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 
-from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
-from .virtual_time import (
-    Arrival,
-    Impairments,
-    Timeline,
-    VirtualCloud,
-    VirtualInbox,
-    VirtualLink,
-)
+from .toy import ToyModels, own_answer, spec_of
+from .virtual import VirtualHarness
+from .virtual_time import Arrival, Impairments, VirtualLink
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
@@ -189,12 +180,11 @@ class Form:
         return Request(tuple(messages[:-1]), continues=True)
 
 
-OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
 Tokens = tuple[int, ...]
 
 
-class Decode:
-    """One decode with its robot, link and cloud; ``run`` continues until the robot is finished.
+class Decode(VirtualHarness):
+    """One decode of toy models, with two verifiers; ``run`` continues until the robot is finished.
 
     Tests override ``on_event``, ``on_send`` and ``on_emit``.
     """
@@ -231,23 +221,12 @@ class Decode:
         self.sent: list[ClientMessage] = []
         self.verdicts_received = 0
         self.outcome: Outcome | None = None
-        self.timeline = Timeline(MAX_STEPS)
-        self.target = ToyVlm(seed, vocabulary=self.spec.vocabulary)
-        self.draft_model = ToyDrafter(
-            seed, draft_noise, self.spec.vocabulary, conditions.draft_pass, self.timeline.sleep
-        )
         self.faults = InjectedFaults(random, conditions, faults or {})
-        self._clouds = [
-            VirtualCloud(
-                self.timeline,
-                partial(self._make_worker, noise),
-                conditions.cloud_job,
-                self._note_sessions,
-            )
-            for noise in (draft_noise, OTHER_NOISE)
-        ]
-        first, other = self._clouds
-        self._link = VirtualLink(self.timeline, first, self.faults, other=other)
+        models = ToyModels(seed, draft_noise, self.spec, conditions.draft_pass)
+        super().__init__(
+            models, self.faults, verifiers=2, job_s=conditions.cloud_job, max_steps=MAX_STEPS
+        )
+        self.target, self.draft_model = models.model(), models.draft_model(self.timeline.sleep)
         self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
@@ -256,22 +235,12 @@ class Decode:
             before = replace(self.request, messages=self.request.messages[:-2])
             self._runner.at_verifier.add(before)
             if known:
-                first.worker.messages.keep(before, "", 0.0)
+                self.worker.messages.keep(before, "", 0.0)
 
     @property
     def decoder(self) -> EdgeDecoder:
         """The robot's decoder, once it runs."""
         return self._runner.decoder
-
-    @property
-    def worker(self) -> Worker:
-        """The worker of the verifier that the robot uses now."""
-        return self._link.cloud.worker
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return self.timeline.now
 
     @property
     def sessions(self) -> list[CloudSession]:
@@ -285,7 +254,7 @@ class Decode:
 
     def run(self) -> Outcome:
         """Continue until the robot is finished; raises Hung."""
-        self.inbox = VirtualInbox(self.timeline)
+        self.inbox = self.make_inbox()
         self.outcome = self._runner.run(
             self.request, self.settings, NONCE, self._connect, self.on_emit, self.inbox
         )
@@ -314,17 +283,11 @@ class Decode:
         self.emitted += emit.tokens
 
     def _connect(self, on_receive: OnReceive) -> Transport:
-        return ReportedTransport(self._link.connect(on_receive), self.on_send)
+        return ReportedTransport(self.link.connect(on_receive), self.on_send)
 
-    def _make_worker(
-        self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> Worker:
-        target: Any = self.target
-        drafter: Any = ToyVlm(self.target.seed, noise, self.spec.vocabulary)
-        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
-
-    def _note_sessions(self) -> None:
-        for stream in (stream for cloud in self._clouds for stream in cloud.streams):
+    def on_job(self) -> None:
+        """Note the sessions that the clouds have now."""
+        for stream in (stream for cloud in self.clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -251,19 +252,17 @@ class ProfileImpairments(Impairments):
 
 
 class VirtualLink:
-    """One robot's link. ``is_up``: it is not cut; ``cloud``: the verifier at its end now."""
+    """One robot's link. ``is_up``: it is not cut."""
 
     def __init__(
         self,
         timeline: Timeline,
-        cloud: VirtualCloud,
         impairments: Impairments,
-        other: VirtualCloud | None = None,
+        *clouds: VirtualCloud,
     ) -> None:
-        """other: a second verifier, for ``restore``."""
-        self.timeline, self.cloud = timeline, cloud
-        self._other = other
-        self.impairments = impairments
+        """clouds: the verifier at its end, and those that ``restore`` may lead to."""
+        self.timeline, self.impairments = timeline, impairments
+        self._clouds = deque(clouds)
         self.is_up = True
         self._stream: VirtualStream | None = None
         impairments.start(self)
@@ -276,6 +275,11 @@ class VirtualLink:
         else:
             self._stream.cut()
         return self._stream
+
+    @property
+    def cloud(self) -> VirtualCloud:
+        """The verifier at its end now."""
+        return self._clouds[0]
 
     @property
     def is_used(self) -> bool:
@@ -292,11 +296,10 @@ class VirtualLink:
     def restore(self, *, moved: bool = False) -> None:
         """Restore the link; the stream opens again after ``Impairments.stream_s``.
 
-        moved: it then leads to the other verifier.
+        moved: it then leads to the next verifier.
         """
         if moved:
-            assert self._other is not None
-            self.cloud, self._other = self._other, self.cloud
+            self._clouds.rotate(-1)
         self.is_up = True
         self.timeline.after(self.impairments.stream_s(), self._reopen)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import count
 
 from edge_cloud_spec.decoding.policy import RULES, SamplingPolicy, temperature_of
@@ -39,9 +38,8 @@ from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
-from ..scripted.model import ScriptedPair
-from ..virtual import VirtualHarness
-from ..virtual_time import VirtualInbox
+from ..scripted.model import ScriptedModels
+from ..scripted.robot import ScriptedHarness
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
@@ -228,13 +226,16 @@ class VirtualRobot:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         read_ms = variant.look * cost_profile.draft_prefill_ms
         cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
-        drafter = pair.drafter_that_keeps(variant.look)
-        self._harness = VirtualHarness(
+        self._models = ScriptedModels(
             cost_profile,
-            variant.link,
-            cloud_drafts=self._preset.drafter == "cloud",
-            pair=ScriptedPair(drafter, pair.target, pair.spec, pair.instructions),
+            self._preset.drafter == "cloud",
+            None,
+            pair.drafter_that_keeps(variant.look),
+            pair.target,
+            pair.spec,
+            pair.instructions,
         )
+        self._harness = ScriptedHarness(self._models, variant.link)
         self.timeline = self._harness.timeline
         self._requests = map("{:x}".format, count(1))
 
@@ -250,12 +251,12 @@ class VirtualRobot:
             clock=timeline.clock,
             stamp_clock=lambda: stamp_of(self.timeline.now),
             requests=self._requests,
-            make_inbox=partial(VirtualInbox, timeline),
+            make_inbox=self._harness.make_inbox,
         )
         pilot.use(self._harness.robot.runner)
         self._end: GoalStatus | None = None
         self._request = ""
-        begun = len(self._harness.passes)
+        begun = len(self._models.passes)
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -290,7 +291,7 @@ class VirtualRobot:
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
-        record.target_passes = len(self._harness.passes) - begun
+        record.target_passes = len(self._models.passes) - begun
         return record
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:

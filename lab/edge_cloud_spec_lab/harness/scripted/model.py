@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -606,33 +606,30 @@ class ScriptedExits:
 
 
 @dataclass(frozen=True)
-class ScriptedPair:
-    """The models whose logits draft model and target have (None: those of the calibrated pair),
-    how they are prompted, and which instructions they understand."""
+class ScriptedModels:
+    """The models of both sides (``Models``), with a cost profile's times and exits.
 
+    cloud_drafts: the cloud has a draft model, too. drafter, target: models with other logits than
+    the calibrated pair's; then ``spec`` says how they are prompted, and ``instructions`` which ones
+    they understand. ``passes``: the target's.
+    """
+
+    cost_profile: CostProfile
+    cloud_drafts: bool = False
+    limits: WorkerLimits | None = None
     drafter: FakeVlm | None = None
     target: FakeVlm | None = None
     spec: PromptSpec = SPEC
     instructions: re.Pattern[str] | None = None
+    passes: list[ModelPass] = field(default_factory=list)
 
+    def draft_model(self, sleep: Sleep) -> DraftVlm:
+        """The draft model."""
+        return DraftVlm(self.cost_profile, sleep, self.drafter)
 
-CALIBRATED = ScriptedPair()
-
-
-def scripted_worker(
-    cost_profile: CostProfile,
-    clock: Callable[[], float],
-    sleep: Sleep,
-    limits: WorkerLimits | None = None,
-    drafts: bool = False,
-    pair: ScriptedPair = CALIBRATED,
-    passes: list[ModelPass] | None = None,
-) -> Worker:
-    """A worker with a cost profile's target and exits, and with a draft model if it ``drafts``.
-
-    passes: the target's are added to these.
-    """
-    exits: Any = ScriptedExits(cost_profile) if cost_profile.exit_hit else None
-    drafter: Any = DraftVlm(cost_profile, sleep, pair.drafter) if drafts else None
-    target: Any = TargetVlm(cost_profile, sleep, pair.target, clock, passes)
-    return Worker(target, pair.spec, drafter, limits, clock, exits, pair.instructions)
+    def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
+        """A worker; all verifiers have the same models."""
+        exits: Any = ScriptedExits(self.cost_profile) if self.cost_profile.exit_hit else None
+        drafter: Any = self.draft_model(sleep) if self.cloud_drafts else None
+        target: Any = TargetVlm(self.cost_profile, sleep, self.target, clock, self.passes)
+        return Worker(target, self.spec, drafter, self.limits, clock, exits, self.instructions)
