@@ -26,15 +26,17 @@ from edge_cloud_spec.request import Request
 
 from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
-from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
 from ..harness.scripted.model import ScriptedModels
-from ..harness.scripted.robot import SCRIPTED_REPLY_TIMEOUT_S, ScriptedHarness, seeded_rule
+from ..harness.scripted_robot import SCRIPTED_REPLY_TIMEOUT_S, ScriptedHarness, seeded_rule
 from ..harness.server import VerifierProcess
+from ..tokens import ANSWER_TOKENS
 from . import formulas
 from .command import Options, Row
 from .decodes import Case, acceptance, cache_hits, in_turn, sample_cases
 from .options import (
+    BASELINE_PRESET,
     CHANGES,
     COST_OPTIONS,
     check_counts,
@@ -119,7 +121,6 @@ def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
 
 
 EMBEDDED_ANSWERS = 10
-BASELINE = "cloud_ar"
 
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
@@ -128,7 +129,10 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
 
     _check_embedded(args)
     links = [profile_of(args, rtt / 2) for rtt in args.rtt]
-    presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
+    presets = [
+        load_preset(BASELINE_PRESET),
+        *(preset for preset in presets if preset.name != BASELINE_PRESET),
+    ]
     cases = sample_cases(args.seed, args.answers + 1, args.temperature)
     drafter = load(EMBEDDED / "drafter", threads=1)
     rows: list[Row] = []
@@ -137,7 +141,7 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
             with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
                 found = _embedded_answers(proxy.address, profile, presets, drafter, cases)
             for name, done in found.items():
-                row = _embedded_row(name, done, found[BASELINE])
+                row = _embedded_row(name, done, found[BASELINE_PRESET])
                 rows.append({**row, "rtt_ms": profile.rtt_ms})
                 _print_progress(rows[-1])
     return rows
@@ -152,7 +156,7 @@ def _embedded_answers(
 ) -> dict[str, list[Outcome]]:
     """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
-        drafter.spec(MAX_TOKENS),
+        drafter.spec(ANSWER_TOKENS),
         SCRIPTED_REPLY_TIMEOUT_S + profile.longest_outage_s,
     )
     with ExitStack() as stack:
@@ -198,8 +202,8 @@ def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) ->
     }
 
 
-PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
-TOKENS, ANSWERS = 1_000, 3  # of an answer; of each preset
+PIPELINE_PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
+TOKENS_PER_ANSWER, ANSWERS_PER_PRESET = 1_000, 3  # of an answer; of each preset
 # The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
     "cost_profile": "cost_profile",
@@ -219,7 +223,7 @@ OPTIONS: Options = {
         "help": "names with commas, custom (custom if its costs are given, else all), or embedded: "
         "not scripted, but the embedded pair's own passes in real time; with --rtt"
     },
-    "--presets": {"default": PRESETS, "help": "(%(default)s)"},
+    "--presets": {"default": PIPELINE_PRESETS, "help": "(%(default)s)"},
     "--rtt": {"type": finite, "nargs": "*", "default": [], "help": "ms, in place of its own"},
     "--tokens": {"type": int, "help": "of an answer (1000)"},
     "--answers": {"type": int, "help": "of each preset (3; embedded 10)"},
@@ -240,8 +244,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     if "embedded" in (args.cost_profile or "").split(","):
         return embedded_rows(args, presets)
-    args.tokens = TOKENS if args.tokens is None else args.tokens
-    args.answers = ANSWERS if args.answers is None else args.answers
+    args.tokens = TOKENS_PER_ANSWER if args.tokens is None else args.tokens
+    args.answers = ANSWERS_PER_PRESET if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
         _row(cost_profile, preset, args)

@@ -21,21 +21,21 @@ from edge_cloud_spec.models.prompt import PromptSpec
 
 from .scripted.model import FakeVlm, OnLayer, ScriptedSession, Sleep, answer_alone
 
-VOCABULARY = 7
-END = 0
-MAX_TOKENS = 14
-IMAGE = ImageSpec(784, 784, 14, 2, 2)
+TOY_VOCABULARY = 7
+TOY_END = 0
+TOY_MAX_TOKENS = 14
+TOY_IMAGE = ImageSpec(784, 784, 14, 2, 2)
 
 
-def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
+def spec_of(max_tokens: int = TOY_MAX_TOKENS, vocabulary: int = TOY_VOCABULARY) -> PromptSpec:
     """The prompt specification of a toy target."""
-    return PromptSpec("template", IMAGE, (END,), max_tokens, "toy", vocabulary)
+    return PromptSpec("template", TOY_IMAGE, (TOY_END,), max_tokens, "toy", vocabulary)
 
 
 @lru_cache(maxsize=100_000)
 def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
     row = np.random.default_rng((seed, 5, *prefix)).standard_normal(vocabulary)
-    row[END] -= 1.5
+    row[TOY_END] -= 1.5
     return row.astype(np.float32)
 
 
@@ -77,7 +77,9 @@ class ToyVlm(FakeVlm):
     tokenizer = ToyTokenizer()
     tokenizer_digest = b"toy tokenizer"
 
-    def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+    def __init__(
+        self, seed: int, draft_noise: float = 0.0, vocabulary: int = TOY_VOCABULARY
+    ) -> None:
         self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
 
     def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
@@ -182,5 +184,5 @@ def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[lis
     """The target's answer under greedy or coupled, and why it ends."""
     grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
     processors = LogitsProcessors(model.vocabulary, grammar)
-    tokens = answer_alone(model, None, policy, longest, end=END, processors=processors)
-    return list(tokens), "end" if tokens[-1:] == (END,) else "length"
+    tokens = answer_alone(model, None, policy, longest, end=TOY_END, processors=processors)
+    return list(tokens), "end" if tokens[-1:] == (TOY_END,) else "length"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
-from edge_cloud_spec.edge.runner import DecodeRunner
 from edge_cloud_spec.models.prompt import PromptSpec
 
 from .scripted.model import FakeVlm, Sleep

@@ -30,7 +30,7 @@ from .virtual_time import Arrival, Impairments, VirtualLink
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
 # arrives. repeated: it arrives again later. late: others overtake it.
-FAULTS = ("cut", "moved", "lost", "repeated", "late")
+MESSAGE_FAULTS = ("cut", "moved", "lost", "repeated", "late")
 NEVER_ON_TIME = ("cut", "moved", "lost", "late")
 LATE_S = 0.35
 

@@ -21,7 +21,7 @@ from edge_cloud_spec_lab.bench.pipelines import formula_speedup
 from edge_cloud_spec_lab.harness.cost_profiles import CostProfile, load_cost_profile
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec_lab.harness.scripted.model import ScriptedModels
-from edge_cloud_spec_lab.harness.scripted.robot import ScriptedHarness, with_cost_profile_length
+from edge_cloud_spec_lab.harness.scripted_robot import ScriptedHarness, with_cost_profile_length
 from edge_cloud_spec_lab.harness.virtual_time import Arrival, ProfileImpairments
 
 DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pass without a draft

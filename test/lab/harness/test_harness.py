@@ -34,7 +34,7 @@ from edge_cloud_spec_lab.harness.cost_profiles import (
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile, read_trace
 from edge_cloud_spec_lab.harness.proxy import Proxy
 from edge_cloud_spec_lab.harness.scripted.model import ScriptedModels
-from edge_cloud_spec_lab.harness.scripted.robot import (
+from edge_cloud_spec_lab.harness.scripted_robot import (
     SCRIPTED_REPLY_TIMEOUT_S,
     DecodedAnswer,
     ScriptedHarness,

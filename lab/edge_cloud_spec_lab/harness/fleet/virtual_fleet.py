@@ -18,7 +18,7 @@ from edge_cloud_spec.edge.events import Inbox, Item
 
 from ..cost_profiles import CostProfile
 from ..scripted.model import ScriptedModels
-from ..scripted.robot import ScriptedRobot
+from ..scripted_robot import ScriptedRobot
 from ..virtual import VirtualHarness
 from ..virtual_time import ProfileImpairments, Timeline
 from .load import FleetLoad, RobotActivity

@@ -19,7 +19,7 @@ from edge_cloud_spec_lab.harness.fleet.load import FleetLoad, RobotActivity, Rou
 from edge_cloud_spec_lab.harness.fleet.virtual_fleet import run_fleet
 from edge_cloud_spec_lab.harness.scripted import model
 from edge_cloud_spec_lab.harness.scripted.model import CalibratedVlm, ScriptedModels, TargetVlm
-from edge_cloud_spec_lab.harness.scripted.robot import ScriptedHarness
+from edge_cloud_spec_lab.harness.scripted_robot import ScriptedHarness
 
 CHEAP = custom_cost_profile(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
 LOAD = FleetLoad(tokens=24, think_s=0.05, seconds=1.0)

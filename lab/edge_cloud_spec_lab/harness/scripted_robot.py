@@ -12,11 +12,11 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.events import Connect, Inbox
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 
-from ..cost_profiles import CostProfile
-from ..emulated_link import LinkProfile
-from ..virtual import VirtualHarness
-from ..virtual_time import ProfileImpairments
-from .model import BusyTime, ScriptedModels, Sleep, own_answer, request_of
+from .cost_profiles import CostProfile
+from .emulated_link import LinkProfile
+from .scripted.model import BusyTime, ScriptedModels, Sleep, own_answer, request_of
+from .virtual import VirtualHarness
+from .virtual_time import ProfileImpairments
 
 SCRIPTED_REPLY_TIMEOUT_S = 60.0
 
