@@ -6,7 +6,7 @@ functions of the prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -15,7 +15,7 @@ from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
+from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, Received
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
@@ -227,6 +227,7 @@ class Decode(VirtualHarness):
             models, self.faults, verifiers=2, job_s=conditions.cloud_job, max_steps=MAX_STEPS
         )
         self.target, self.draft_model = models.model(), models.draft_model(self.timeline.sleep)
+        self.link.on_send = lambda message: self.on_send(message)
         self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
@@ -256,7 +257,7 @@ class Decode(VirtualHarness):
         """Continue until the robot is finished; raises Hung."""
         self.inbox = self.make_inbox()
         self.outcome = self._runner.run(
-            self.request, self.settings, NONCE, self._connect, self.on_emit, self.inbox
+            self.request, self.settings, NONCE, self.link.connect, self.on_emit, self.inbox
         )
         return self.outcome
 
@@ -282,27 +283,11 @@ class Decode(VirtualHarness):
         assert emit.position == len(self.emitted), "emitted twice, or a gap"
         self.emitted += emit.tokens
 
-    def _connect(self, on_receive: OnReceive) -> Transport:
-        return ReportedTransport(self.link.connect(on_receive), self.on_send)
-
     def on_job(self) -> None:
         """Note the sessions that the clouds have now."""
         for stream in (stream for cloud in self.clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session
-
-
-class ReportedTransport:
-    """A transport that reports each message before sending it."""
-
-    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
-        self._transport, self._on_send = transport, on_send
-        self.close = transport.close
-
-    def send(self, message: ClientMessage) -> int:
-        """Report a message, and send it."""
-        self._on_send(message)
-        return self._transport.send(message)
 
 
 class _Runner(DecodeRunner):

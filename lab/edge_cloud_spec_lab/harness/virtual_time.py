@@ -252,7 +252,7 @@ class ProfileImpairments(Impairments):
 
 
 class VirtualLink:
-    """One robot's link. ``is_up``: it is not cut."""
+    """One robot's link. ``is_up``: it is not cut; ``on_send``: called before the robot sends."""
 
     def __init__(
         self,
@@ -264,6 +264,7 @@ class VirtualLink:
         self.timeline, self.impairments = timeline, impairments
         self._clouds = deque(clouds)
         self.is_up = True
+        self.on_send: Callable[[ClientMessage], None] = lambda message: None
         self._stream: VirtualStream | None = None
         impairments.start(self)
 
@@ -338,6 +339,7 @@ class VirtualStream:
 
     def send(self, message: ClientMessage) -> int:
         """Send a message; returns its size in bytes."""
+        self._link.on_send(message)
         data, link, far = encode_client(message), self._link, self._far
         if far is not None:
             arrivals = link.impairments.up(message, len(data), link.timeline.now)
