@@ -17,7 +17,7 @@ from edge_cloud_spec import PictureDecoder, Pilot, UserError
 from edge_cloud_spec.errors import imports
 
 with imports():
-    from edge_cloud_spec_lab.sim.bases import IDEAL, make_base
+    from edge_cloud_spec_lab.sim.bases import IDEAL_BASE, make_base
     from edge_cloud_spec_lab.sim.camera import Camera, encode_jpeg
     from edge_cloud_spec_lab.sim.room import make_room
     from edge_cloud_spec_lab.sim.scene import Scene
@@ -28,7 +28,7 @@ class SimulatedRobot:
 
     def __init__(self, number: int) -> None:
         self.room = make_room(number)
-        self._world, self._camera = make_base(IDEAL, self.room), Camera(Scene(self.room))
+        self._world, self._camera = make_base(IDEAL_BASE, self.room), Camera(Scene(self.room))
         self._now = time.monotonic()
 
     def camera(self) -> bytes:

@@ -105,7 +105,9 @@ class Beside(Decode):
 
     def run(self) -> Outcome:
         self.inbox = Flooded(self.timeline, *self.flood)
-        return self._runner.run(REQUEST, self.settings, 7, self._connect, self.on_emit, self.inbox)
+        return self._runner.run(
+            REQUEST, self.settings, 7, self.link.connect, self.on_emit, self.inbox
+        )
 
 
 @pytest.mark.parametrize("preset", ["cloud_ar", "dsd"])

@@ -33,7 +33,14 @@ from edge_cloud_spec.wire.messages import (
     ServerMessage,
     Verdict,
 )
-from edge_cloud_spec_lab.harness.toy import END, MAX_TOKENS, VOCABULARY, ToyVlm, own_answer, spec_of
+from edge_cloud_spec_lab.harness.toy import (
+    TOY_END,
+    TOY_MAX_TOKENS,
+    TOY_VOCABULARY,
+    ToyVlm,
+    own_answer,
+    spec_of,
+)
 from edge_cloud_spec_lab.harness.virtual_decode import Conditions, Decode
 
 PRESETS = (
@@ -155,7 +162,7 @@ def test_rejection_over_the_whole_path_has_the_targets_distribution(
 def test_the_drafter_alone_is_not_the_target_and_keeps_the_robots_limit(max_tokens: int) -> None:
     decode = Decode(Random(0), "edge_only", draft_noise=3.0, seed=1, max_tokens=max_tokens)
     reason = decode.run().reason
-    own = own_answer(decode.draft_model, GREEDY, max_tokens or MAX_TOKENS)
+    own = own_answer(decode.draft_model, GREEDY, max_tokens or TOY_MAX_TOKENS)
     assert (decode.emitted, reason) == own != decode.own_answer()
     assert not decode.sent
 
@@ -183,7 +190,7 @@ def test_every_draft_says_where_it_goes_on_unless_the_answer_ends_there(
                 continue
             tokens = message.draft.tokens
             left = LONGEST - message.base.length - len(tokens)
-            goes_on = left > 1 and tokens[-1] != END
+            goes_on = left > 1 and tokens[-1] != TOY_END
             assert message.open_at == (len(tokens) - 1 if goes_on else None)
             pushed += message.base.length > 0
         rounds = one.decoder.stats.rounds
@@ -196,7 +203,7 @@ def test_every_draft_says_where_it_goes_on_unless_the_answer_ends_there(
 
 # Whatever names a place where the answer is not changes nothing, whenever it comes.
 
-UNIFORM = TokenDistribution(np.full(VOCABULARY, 1 / VOCABULARY, np.float32))
+UNIFORM = TokenDistribution(np.full(TOY_VOCABULARY, 1 / TOY_VOCABULARY, np.float32))
 
 
 class Disturbed(Decode):

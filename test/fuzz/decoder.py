@@ -60,7 +60,7 @@ from edge_cloud_spec.wire.messages import (
     base_digest,
     spec_digest,
 )
-from edge_cloud_spec_lab.harness.toy import END, VOCABULARY, ToyDrafter
+from edge_cloud_spec_lab.harness.toy import TOY_END, TOY_VOCABULARY, ToyDrafter
 
 PRESETS = tuple(sorted(each.stem for each in Path("config/presets").glob("*.yaml")))
 OTHER_SPEC = b"another one"
@@ -302,10 +302,12 @@ class DecodeFuzz:
             spec = self._prompts.pop()
             self._unread = self._random.random() < 0.5
             self.judge.bases = {self._base(spec)}
-            session = ToyDrafter(3, 0.5, VOCABULARY, 0.0, lambda _: None).session(None)
-            self._model, self._failed = DraftModel(session, self._proposal, (END,)), False
+            session = ToyDrafter(3, 0.5, TOY_VOCABULARY, 0.0, lambda _: None).session(None)
+            self._model, self._failed = DraftModel(session, self._proposal, (TOY_END,)), False
             digest = spec_digest(spec)
-            return [PromptReady(b"prompt", digest, (END,), LIMIT, VOCABULARY, not self._unread)]
+            return [
+                PromptReady(b"prompt", digest, (TOY_END,), LIMIT, TOY_VOCABULARY, not self._unread)
+            ]
         if self._unread or self._random.random() < 0.03:
             self._unread = False
             return [Prefilled()]
@@ -348,7 +350,7 @@ class DecodeFuzz:
         if not drafts:
             tokens = [random.randrange(1, 7) for _ in range(random.choice((0, 1, 1, 2, 2, 9)))]
             path = list(range(len(tokens)))
-        token = random.choice((None, *range(1, 7), rarely(random, 0.2, [END], 3)))
+        token = random.choice((None, *range(1, 7), rarely(random, 0.2, [TOY_END], 3)))
         token, residual = rarely(random, 0.005, [2**31], token), None
         if random.random() < (0.5 if split and len(path) < len(draft) else 0.005):
             token, residual = rarely(random, 0.9, [None], token), self._residual()
@@ -380,7 +382,7 @@ class DecodeFuzz:
 
     def _distribution(self) -> TokenDistribution:
         random = np.random.default_rng(self._random.getrandbits(32))
-        weights = random.random(self._random.choice((VOCABULARY, VOCABULARY, 3)))
+        weights = random.random(self._random.choice((TOY_VOCABULARY, TOY_VOCABULARY, 3)))
         return TokenDistribution((weights / weights.sum()).astype(np.float32))
 
     def _opened(self) -> Opened:

@@ -174,7 +174,7 @@ def test_a_wheel_holds_code_config_launch_and_data(tmp_path: Path) -> None:
     of_lab = built(source / "lab")
     expected = {str(p.relative_to("lab")) for p in copied if p.parts[:2] == LAB.parts}
     assert expected <= of_lab, f"missing: {sorted(expected - of_lab)}"
-    assert "entry_points.txt" in {Path(p).name for p in of_lab - expected}
+    assert {"entry_points.txt", "LICENSE"} <= {Path(p).name for p in of_lab - expected}
 
 
 LAB = Path("lab/edge_cloud_spec_lab")

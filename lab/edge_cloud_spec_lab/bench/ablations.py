@@ -42,9 +42,9 @@ from .models import crop_alike
 from .options import check_counts
 from .requests import sample_requests
 
-MAX_TOKENS = 64  # of an answer: any that is in the grammar is whole
-DEPTH = 0.6  # the share of the target's layers within which a prediction is wanted
-NODES = (8, 16, 32)  # of a looked-up tree
+ABLATION_ANSWER_TOKENS = 64  # of an answer: any that is in the grammar is whole
+WANTED_EXIT_SHARE = 0.6  # the share of the target's layers within which a prediction is wanted
+LOOKUP_TREE_NODES = (8, 16, 32)  # of a looked-up tree
 SUFFIXES = 2**18  # that are kept of earlier answers
 
 Tokens = tuple[int, ...]
@@ -85,17 +85,19 @@ def run(args: argparse.Namespace) -> list[Row]:
     answers = [list(exit_rounds(target, drafter, exits, args.gamma, each)) for each in requests]
     rounds = [each for answer in answers for each in answer]
     rows = exit_rows(rounds, exits, shape_of(target.transformer)["num_hidden_layers"])
-    said = [tuple(t for each in answer for t in each.verdict) for answer in answers]
+    emitted = [tuple(t for each in answer for t in each.verdict) for answer in answers]
     pass_s = float(np.mean([each.without_s / 2 for each in rounds]))
     known = instruction_pattern(args.target)
-    return rows + [lookup_row(target, known, requests, said, nodes, pass_s) for nodes in NODES]
+    return rows + [
+        lookup_row(target, known, requests, emitted, nodes, pass_s) for nodes in LOOKUP_TREE_NODES
+    ]
 
 
 def exit_rounds(
     target: Vlm, drafter: Vlm, exits: Exits, gamma: int, request: Request
 ) -> Iterator[ExitRound]:
     """All rounds of one answer, with chains of ``gamma`` tokens."""
-    spec = target.spec(MAX_TOKENS)
+    spec = target.spec(ABLATION_ANSWER_TOKENS)
     session, draft_session = (vlm.open(vlm.prompt(request, spec)) for vlm in (target, drafter))
     predictions: list[ExitPrediction] = []
     seconds = {True: 0.0, False: 0.0}
@@ -144,7 +146,7 @@ def exit_rows(rounds: Sequence[ExitRound], exits: Exits, layers: int) -> list[Ro
             "cost": cost,
             "counted": len(rounds),
         }
-        for depth in sorted({DEPTH, *(layer / layers for layer in exits.adapters)})
+        for depth in sorted({WANTED_EXIT_SHARE, *(layer / layers for layer in exits.adapters)})
     ]
 
 
@@ -152,7 +154,7 @@ def lookup_row(
     target: Vlm,
     known: Pattern[str] | None,
     requests: Sequence[Request],
-    said: Sequence[Tokens],
+    emitted: Sequence[Tokens],
     nodes: int,
     pass_s: float,
 ) -> Row:
@@ -161,7 +163,7 @@ def lookup_row(
     known: the pattern of instructions (``instruction_pattern``).
     """
     index, passes, lookup_s = SuffixIndex(SUFFIXES), 0, 0.0
-    for request, answer in zip(requests, said, strict=True):
+    for request, answer in zip(requests, emitted, strict=True):
         pattern, asked = pattern_of(request.text, known)
         words = text_tokens(target, asked)
         done = 0
@@ -176,7 +178,7 @@ def lookup_row(
         "part": "lookup",
         "of": f"trees of {nodes} nodes",
         "without": 1.0,
-        "with": sum(map(len, said)) / passes,
+        "with": sum(map(len, emitted)) / passes,
         "cost": lookup_s / passes / pass_s,
         "counted": passes,
     }

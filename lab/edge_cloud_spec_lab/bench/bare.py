@@ -11,15 +11,15 @@ from geometry_msgs.msg import Twist
 from rclpy.node import Node
 from std_msgs.msg import Bool
 
-PRESS, COMMAND = "bare/press", "bare/command"
+PRESS_TOPIC, COMMAND_TOPIC = "bare/press", "bare/command"
 
 
 def main() -> None:
     """Answer each Bool with an all-zero Twist, until killed."""
     rclpy.init(args=[])
     node = Node("bare_echo")
-    commands = node.create_publisher(Twist, COMMAND, 100)
-    node.create_subscription(Bool, PRESS, lambda _: commands.publish(Twist()), 10)
+    commands = node.create_publisher(Twist, COMMAND_TOPIC, 100)
+    node.create_subscription(Bool, PRESS_TOPIC, lambda _: commands.publish(Twist()), 10)
     rclpy.spin(node)
 
 

@@ -102,18 +102,18 @@ def local_rounds(
     score: the target's pass over a draft, logits [1 + n, V] (by default the session's ``forward``).
     """
     drafter = DraftModel(draft_session, ProposalConfig(rule, policy), spec.end_ids)
-    said: tuple[int, ...] = ()
-    while len(said) < spec.max_tokens and not (said and said[-1] in spec.end_ids):
-        draft = drafter.finished(Branch(said, shape)).draft
+    answer: tuple[int, ...] = ()
+    while len(answer) < spec.max_tokens and not (answer and answer[-1] in spec.end_ids):
+        draft = drafter.finished(Branch(answer, shape)).draft
         logits = score(draft) if score else target.forward(draft.tokens, draft.parents)
         source = SeededRandomSource(policy.seed)
-        verdict = accept(rule, draft, LogitRows(logits), policy, len(said), source)
+        verdict = accept(rule, draft, LogitRows(logits), policy, len(answer), source)
         assert verdict.token is not None
         target.commit(verdict.path)
         target.extend((verdict.token,))
         emitted = emitted_tokens(draft, verdict.path, verdict.token, spec)
         yield LocalRound(draft, len(verdict.path), emitted)
-        said += emitted
+        answer += emitted
 
 
 def emitted_tokens(

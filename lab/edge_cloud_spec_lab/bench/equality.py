@@ -33,8 +33,9 @@ from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 
-from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
+from ..tokens import ANSWER_TOKENS
 from .chi_square import compare
 from .command import Options, Row
 from .decodes import acceptance
@@ -53,7 +54,7 @@ OPTIONS: Options = {
         "default": 200,
         "help": "with pictures, or of text if the target reads text alone (%(default)s)",
     },
-    **arguments(DecodeOptions(max_tokens=MAX_TOKENS), "max_tokens", "temperature"),
+    **arguments(DecodeOptions(max_tokens=ANSWER_TOKENS), "max_tokens", "temperature"),
     "--samples": {"type": int, "default": 300, "help": "of each prompt under rejection"},
     "--presets": {"default": "all", "help": "names with commas (%(default)s verified)"},
     "--target": {"default": str(EMBEDDED / "target")},
@@ -63,7 +64,6 @@ OPTIONS: Options = {
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
     "--history": {"type": int, "default": 0, "help": "earlier frames in a prompt (%(default)s)"},
-    "--lookup": {"action": "store_true", "help": "all presets look up, too"},
 }
 
 
@@ -72,10 +72,9 @@ def run(args: argparse.Namespace) -> list[Row]:
     check_counts(args, "prompts")
     if args.samples < 0:
         raise UserError("--samples is 0 or more")
-    chosen = _presets(args.presets)
+    presets = _presets(args.presets)
     if args.engine and args.presets == "all":  # before vLLM there is no draft model in the cloud
-        chosen = [preset for preset in chosen if preset.drafter != "cloud"]
-    presets = [replace(preset, lookup=preset.lookup or args.lookup) for preset in chosen]
+        presets = [preset for preset in presets if preset.drafter != "cloud"]
     target = load(args.target, threads=1)
     reference, spec = load_reference(args.target, target), target.spec(args.max_tokens)
     try:
@@ -136,8 +135,8 @@ def _own(
     for number, question in enumerate(asked):
         first = first if number % MISSION and history.frames else number
         begun, turns = asked[first], memory.turns(str(first), history)
-        said = answer(dialect.request(begun.instruction, question.jpeg, begun.order, turns))
-        memory.add(str(first), history, question.jpeg, said)
+        text = answer(dialect.request(begun.instruction, question.jpeg, begun.order, turns))
+        memory.add(str(first), history, question.jpeg, text)
     return cases
 
 

@@ -73,18 +73,18 @@ class BusyRobot(threading.Thread):
     def run(self) -> None:
         log, chosen = self.log, DecodeSettings(load_preset("dsd"), reply_timeout=60.0)
         while not self.over.is_set():
-            said: list[int] = []
+            emitted: list[int] = []
 
-            def on_emit(emit: Emit, said: list[int] = said) -> None:
-                if emit.position != len(said):
+            def on_emit(emit: Emit, emitted: list[int] = emitted) -> None:
+                if emit.position != len(emitted):
                     log.wrong.append("a token twice, or left out")
-                said.extend(emit.tokens)
+                emitted.extend(emit.tokens)
                 log.emitted.append(time.perf_counter())
 
             log.begun.append(time.perf_counter())
             done = self._runner.run(self._request, chosen, log.decodes, self._connect, on_emit)
             log.decodes += 1
-            if not done.completed or tuple(said) != self._answer:
+            if not done.completed or tuple(emitted) != self._answer:
                 log.wrong.append(done.text or done.reason or "another answer")
         self.link.close()
 
@@ -99,7 +99,7 @@ class BusyRobot(threading.Thread):
 
 KILL, DRAIN = "kill -9", "drain"
 MOST_S = 1.0  # in which robots decode again
-SETTLE_S = 120.0  # in which a fleet is whole again
+FLEET_WHOLE_TIMEOUT_S = 120.0  # in which a fleet is whole again
 
 OPTIONS: Options = {
     "--kills": {"type": int, "default": 30, "help": "of replicas (%(default)s)"},
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             for robot in robots:
                 robot.over.set()
             for robot in robots:
-                robot.join(SETTLE_S)
+                robot.join(FLEET_WHOLE_TIMEOUT_S)
 
 
 def disturb(events: Events, what: str, count: int) -> Row:
@@ -212,8 +212,8 @@ def _fleet(replicas: int) -> Iterator[tuple[Fleet, str, asyncio.AbstractEventLoo
 
 
 def _until(true: Callable[[], bool], text: str) -> None:
-    end = time.perf_counter() + SETTLE_S
+    end = time.perf_counter() + FLEET_WHOLE_TIMEOUT_S
     while not true():
         if time.perf_counter() > end:
-            raise UserError(f"{text} after {SETTLE_S:g} s")
+            raise UserError(f"{text} after {FLEET_WHOLE_TIMEOUT_S:g} s")
         time.sleep(0.005)

@@ -26,22 +26,22 @@ from edge_cloud_spec.nav.pose import wrap
 from edge_cloud_spec.nav.settings import STOP_AND_GO, NavigatorSettings
 from edge_cloud_spec.presets import load_preset
 
-from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
+from ..harness.grpc_robot import remembering_robot
 from ..harness.mission.virtual_base import VirtualBase, stamp_of
 from ..harness.virtual_time import Timeline
 from ..sim.camera import Camera, encode_jpeg
-from ..sim.flat import FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
+from ..sim.flat import INSTRUCTION_FAMILIES, Flat, FlatJudgement, Sight, judge, make_flat, sight_of
 from ..sim.scene import Scene
 from ..sim.world import World
-from ..training.flats.episodes import ModelPlayer
+from ..tokens import ANSWER_TOKENS
+from ..training.flats.episodes import SEGMENTED_PX, ModelPlayer
 from ..training.flats.expert import decide, first_memory, steer, turn_by
 from .command import Options, Row
 from .options import check_counts, side_by_side
 
 ORACLE, EXPERT = "oracle", "expert"
-MOST_DECISIONS = 150  # of a mission
+FLAT_MAX_DECISIONS = 150  # of a mission
 DECISION_S = 0.5  # from a frame to the action
-_SEGMENTED = 64  # pixels a side
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,29 @@ class FlatResult:
     collisions: int
 
 
-Say = Callable[[Sight, Callable[[], bytes]], str]
+Player = Callable[[Sight, Callable[[], bytes]], str]
 """Says an action (or nothing that is one) to what is in view and to the camera's frame as JPEG."""
 
 
-def walk(flat: Flat, say: Say) -> FlatResult:
-    """A mission of the flat in which ``say`` decides each action."""
+def walk(flat: Flat, play: Player) -> FlatResult:
+    """A mission of the flat in which ``play`` decides each action."""
     timeline = Timeline()
     poses = [flat.room.start]
     scene = Scene(flat.room)
     world = World(scene)
     settings = NavigatorSettings(drive=STOP_AND_GO)
     base = VirtualBase(timeline, world, settings, lambda _: None, lambda: poses.append(world.pose))
-    caster, camera = Camera(scene, "rays", _SEGMENTED), Camera(scene)
+    caster, camera = Camera(scene, "rays", SEGMENTED_PX), Camera(scene)
 
     def frame() -> bytes:
         return encode_jpeg(camera.render(world.eye))
 
     hidden, action, decisions = False, "", 0
-    while action != "stop" and decisions < MOST_DECISIONS:
+    while action != "stop" and decisions < FLAT_MAX_DECISIONS:
         sight = sight_of(flat, world.pose, world.eye, caster.segment(world.eye))
         if not decisions and flat.goals[0].thing:
             hidden = flat.goals[0].thing not in {thing.name for thing in sight.things}
-        action, taken = say(sight, frame), timeline.now
+        action, taken = play(sight, frame), timeline.now
         timeline.sleep(DECISION_S)
         text = f"action: {action};"
         words = Words(
@@ -110,24 +110,24 @@ def walk(flat: Flat, say: Say) -> FlatResult:
     )
 
 
-def expert(flat: Flat) -> Say:
+def expert(flat: Flat) -> Player:
     """Says what an expert does."""
     memory = first_memory(flat)
 
-    def say(sight: Sight, _: Callable[[], bytes]) -> str:
+    def play(sight: Sight, _: Callable[[], bytes]) -> str:
         nonlocal memory
         decision = decide(flat, memory, sight)
         memory = decision.memory
         return decision.action
 
-    return say
+    return play
 
 
-def oracle(flat: Flat) -> Say:
+def oracle(flat: Flat) -> Player:
     """Says what follows the shortest way through the goals."""
     left = list(flat.goals)
 
-    def say(sight: Sight, _: Callable[[], bytes]) -> str:
+    def play(sight: Sight, _: Callable[[], bytes]) -> str:
         pose = sight.pose
         while left and flat.reached(left[0], pose):
             del left[0]
@@ -143,34 +143,34 @@ def oracle(flat: Flat) -> Say:
         bearing = math.degrees(wrap(yaw - pose.yaw))
         return turn_by(bearing) if abs(bearing) > 6 else "move forward small"
 
-    return say
+    return play
 
 
-def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Say:
+def model(flat: Flat, vlm: Vlm, frames: int, order: str) -> Player:
     """Says what a model answers that remembers so many frames, and its whole answers to them."""
     player = ModelPlayer(vlm, flat.room.instruction, order, frames)
 
-    def say(_: Sight, frame: Callable[[], bytes]) -> str:
+    def play(_: Sight, frame: Callable[[], bytes]) -> str:
         jpeg = frame()
         text = player.answer(jpeg)
         player.remember(jpeg, text)
         return str(action_of(text) or "")
 
-    return say
+    return play
 
 
 @contextmanager
-def decoded(flat: Flat, preset: str, pair: Path, frames: int, order: str) -> Iterator[Say]:
+def decoded(flat: Flat, preset: str, pair: Path, frames: int, order: str) -> Iterator[Player]:
     """Says what robot and verifier decode by a preset, which remember so many frames."""
     target, drafter = (_loaded(pair / name) for name in MODELS)
-    spec = target.spec(MAX_TOKENS)
+    spec = target.spec(ANSWER_TOKENS)
     with remembering_robot(target, drafter, spec, preset, HistorySpec(frames)) as decide:
 
-        def say(_: Sight, frame: Callable[[], bytes]) -> str:
+        def play(_: Sight, frame: Callable[[], bytes]) -> str:
             text = decide("", flat.room.instruction, frame(), order)[2]
             return str(action_of(text) or "")
 
-        yield say
+        yield play
 
 
 PLAYERS = {ORACLE: oracle, EXPERT: expert}
@@ -236,8 +236,8 @@ def work(job: tuple[str, int | None, str, Path, int]) -> FlatResult:
         return walk(flat, PLAYERS[player](flat))
     if player in MODELS:
         return walk(flat, model(flat, _loaded(pair / player), frames, order))
-    with decoded(flat, player, pair, frames, order) as say:
-        return walk(flat, say)
+    with decoded(flat, player, pair, frames, order) as play:
+        return walk(flat, play)
 
 
 @cache
@@ -248,7 +248,9 @@ def _loaded(folder: Path) -> Vlm:
 def rows_of(results: Sequence[FlatResult]) -> list[Row]:
     """A row of all, of those whose thing is not in view at the start, and of each family."""
     groups = {"all": list(results), "not in view": [r for r in results if r.hidden]}
-    groups |= {family: [r for r in results if r.family == family] for family in FAMILIES}
+    groups |= {
+        family: [r for r in results if r.family == family] for family in INSTRUCTION_FAMILIES
+    }
     return [
         {
             "instructions": name,

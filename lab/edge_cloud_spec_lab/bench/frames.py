@@ -21,12 +21,13 @@ from edge_cloud_spec.nav.history import NO_HISTORY, HistorySpec
 from edge_cloud_spec.options import arguments
 
 from ..harness.cost_profiles import load_cost_profile
-from ..harness.grpc_robot import MAX_TOKENS, remembering_robot
+from ..harness.grpc_robot import remembering_robot
+from ..tokens import ANSWER_TOKENS
 from .command import Options, Row
 from .options import check_counts
 from .requests import sample_questions
 
-PROFILES = ("today-7b", "today-32b", "today-72b")
+FRAMES_COST_PROFILES = ("today-7b", "today-32b", "today-72b")
 
 OPTIONS: Options = {
     "--missions": {"type": int, "default": 3, "help": "of each kind (%(default)s)"},
@@ -53,14 +54,14 @@ def run(args: argparse.Namespace) -> list[Row]:
         share = row["cloud_tokens"] / one["cloud_tokens"]
         row |= {"tokens_ratio": share, "bytes_ratio": row["up_bytes"] / one["up_bytes"]}
         row["read_anew_ratio"] = row["prompt_tokens"] / one["cloud_tokens"]
-        for name in PROFILES:
+        for name in FRAMES_COST_PROFILES:
             row[f"prompt_ms_{name}"] = load_cost_profile(name).prefill_ms * share
     return rows
 
 
 def _row(args: argparse.Namespace, history: HistorySpec) -> Row:
     target, drafter = (load(str(args.pair / name), threads=1) for name in ("target", "drafter"))
-    spec = target.spec(MAX_TOKENS)
+    spec = target.spec(ANSWER_TOKENS)
     figures = []
     with remembering_robot(target, drafter, spec, args.preset, history) as decide:
         for number in range(args.missions):

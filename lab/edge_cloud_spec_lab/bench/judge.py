@@ -94,13 +94,13 @@ Event = Asked | OnWire | Command | BaseCommand | BaseMotion | Instructed | Repor
 
 FRAME_AGE = 10.0  # s; the navigator's parameter frame_age
 DRIVEN = 1.0  # s of driving since its frame, after which nothing begins on it
-PERIOD = 0.05  # s that a velocity command is valid
+COMMAND_VALID_S = 0.05  # s that a velocity command is valid
 BASE_TIMEOUT = 0.5  # s of silence after which the base stops by itself
-UNSEEN = 0.5  # s without the base's own word of its motion
+ODOMETRY_GAP_S = 0.5  # s without the base's own word of its motion
 SEAM = 0.02  # s between a motion's announcement and its first velocity
 SLACK = 0.15  # s of threads between two messages of one node
 SAME_ORDER = 0.05  # s between a verdict and the command, as published by two nodes
-_ACTION = re.compile(r"\s*(?:reason: [^;]+;\s*)?action: ([^;]+);")
+_ACTION_TEXT = re.compile(r"\s*(?:reason: [^;]+;\s*)?action: ([^;]+);")
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -170,7 +170,7 @@ def judge(
     """
     ordered = sorted(events, key=lambda event: event.at)
     decodes = _decodes(ordered)
-    said = [event for event in ordered if isinstance(event, Instructed)]
+    instructed = [event for event in ordered if isinstance(event, Instructed)]
     commands = [event for event in ordered if isinstance(event, Command)]
     own = [event for event in ordered if isinstance(event, BaseCommand) and not event.foreign]
     # each interval, until the next command, in which the base was commanded to move
@@ -180,9 +180,9 @@ def judge(
     for command in commands:
         before = next((other for other in reversed(valid) if other.moves), None)
         if command.at < since or not command.moves:
-            valid.append(command)  # judged already; or a stop, which harms nobody
+            valid.append(command)  # verified already; or a stop, which harms nobody
             continue
-        problem = _problem(command, before, decodes, said, taken_at, decode)
+        problem = _problem(command, before, decodes, instructed, taken_at, decode)
         problem = problem or _drove(driving, taken_at(command.stamp), command.at)
         if problem:
             judgement.unverified.append(f"{command.text!r} of {command.request}: {problem}")
@@ -223,7 +223,7 @@ def _problem(
     command: Command,
     before: Command | None,
     decodes: Mapping[str, _Decode],
-    said: Sequence[Instructed],
+    instructed: Sequence[Instructed],
     taken_at: Callable[[int], float | None],
     decode: Decode,
 ) -> str:
@@ -234,7 +234,7 @@ def _problem(
     if not command.verified:
         return "it is not verified"
     tokens = request.tokens_at(command.at + SAME_ORDER)
-    match = _ACTION.match(decode(tokens))
+    match = _ACTION_TEXT.match(decode(tokens))
     if match is None or match[1] != command.text:
         return f"the verdicts say {decode(tokens)!r}"
     asked = request.asked[0]
@@ -249,12 +249,14 @@ def _problem(
         earlier = taken_at(before.stamp)
         if earlier is not None and taken < earlier:
             return "a later frame's action came before it"
-    told = [each for each in said if each.at < command.at]
-    settled = [each for each in told if each.at < command.at - SLACK][-1:]
-    in_force = [*settled, *(each for each in told if each.at >= command.at - SLACK)]
+    instructions = [each for each in instructed if each.at < command.at]
+    settled = [each for each in instructions if each.at < command.at - SLACK][-1:]
+    in_force = [*settled, *(each for each in instructions if each.at >= command.at - SLACK)]
     if normalized(asked.instruction) not in {normalized(each.text) for each in in_force}:
         since = (
-            f"; {told[-1].text!r} was told {command.at - told[-1].at:.2f} s before" if told else ""
+            f"; {instructions[-1].text!r} was told {command.at - instructions[-1].at:.2f} s before"
+            if instructions
+            else ""
         )
         return f"it was decided for {asked.instruction!r}{since}"
     return ""
@@ -312,15 +314,15 @@ def _follow(
         if burst is None:
             burst = _Burst(velocity.at, velocity.at, velocity.at)
             bursts.append(burst)
-        burst.last, burst.end = velocity.at, min(velocity.at + PERIOD, max(end, burst.end))
+        burst.last, burst.end = velocity.at, min(velocity.at + COMMAND_VALID_S, max(end, burst.end))
     if burst is not None and events and events[-1].at - burst.last > BASE_TIMEOUT:
         _stood(burst, events[-1].at, judgement)
     _watch_base(events, bursts, judgement)
 
 
 def _stood(burst: _Burst, zero: float, judgement: Judgement) -> None:
-    told = min(zero, burst.last + BASE_TIMEOUT)
-    judgement.standstill_s = max(judgement.standstill_s, told - burst.end)
+    commanded = min(zero, burst.last + BASE_TIMEOUT)
+    judgement.standstill_s = max(judgement.standstill_s, commanded - burst.end)
 
 
 def _end(command: Command, events: Sequence[Event]) -> float:
@@ -347,7 +349,7 @@ def _watch_base(events: Sequence[Event], bursts: Sequence[_Burst], judgement: Ju
     for burst, following in zip_longest(bursts, bursts[1:]):
         seen = burst.end
         for event in base[bisect_right(times, burst.end) :]:
-            if event.at - seen > UNSEEN:
+            if event.at - seen > ODOMETRY_GAP_S:
                 break  # the base itself is gone
             seen = event.at
             if following is not None and event.at > following.first:

@@ -19,8 +19,8 @@ import numpy as np
 
 from edge_cloud_spec.errors import UserError, exit_status
 
-PERIOD = 0.1  # s
-SHARES = (0.5, 0.99, 0.999, 1.0)
+TRACE_PERIOD_S = 0.1
+RTT_PERCENTILES = (0.5, 0.99, 0.999, 1.0)
 SLOW = 1.5  # s for which a round trip is much the same
 STALL_S = (0.5, 2.5)
 
@@ -38,7 +38,7 @@ class LinkFigures:
 
 
 # Urban: as published. Rural: p50 and the range of p99 are; the rest, and all stalls, are assumed.
-DRIVES = {
+MEASURED_DRIVES = {
     "urban-1": LinkFigures(16, 27, 210, 694, 0),
     "urban-2": LinkFigures(18, 28, 207, 343, 1),
     "urban-3": LinkFigures(19, 279, 1_310, 2_480, 3),
@@ -53,37 +53,37 @@ DRIVES = {
 
 
 def round_trips(drive: LinkFigures, count: int, random: np.random.Generator) -> np.ndarray:
-    """Round trips float64 [count], ms, one per ``PERIOD``; nan in a stall."""
+    """Round trips float64 [count], ms, one per ``TRACE_PERIOD_S``; nan in a stall."""
     smooth = random.standard_normal(count)
     for _ in range(2):  # an order in which neighbours are alike
         for i in range(1, count):
-            smooth[i] += (smooth[i - 1] - smooth[i]) * np.exp(-PERIOD / SLOW)
+            smooth[i] += (smooth[i - 1] - smooth[i]) * np.exp(-TRACE_PERIOD_S / SLOW)
     ranks = (np.argsort(np.argsort(smooth)) + 0.5) / count
     worst = 1 - 0.5 / count
     normal = NormalDist().inv_cdf
-    known = [normal(0.5 / count), *(normal(min(share, worst)) for share in SHARES)]
+    known = [normal(0.5 / count), *(normal(min(share, worst)) for share in RTT_PERCENTILES)]
     least = drive.p50 / 1.5
     logs = np.log([least, drive.p50, drive.p99, drive.p999, drive.worst])
     trips: np.ndarray = np.exp(np.interp([normal(rank) for rank in ranks], known, logs))
     for i in range(1, count):
-        trips[i] = max(trips[i], trips[i - 1] - 2e3 * PERIOD)
+        trips[i] = max(trips[i], trips[i - 1] - 2e3 * TRACE_PERIOD_S)
     for begin in random.uniform(0, count, drive.stalls):
-        lasts = random.uniform(*STALL_S) / PERIOD
+        lasts = random.uniform(*STALL_S) / TRACE_PERIOD_S
         trips[int(begin) : int(begin + lasts)] = np.nan
     return trips
 
 
 def write_link(path: Path, drive: LinkFigures, seconds: float, seed: Sequence[int]) -> None:
     """Write a trace of this drive; raises UserError if that is impossible."""
-    trips = round_trips(drive, int(seconds / PERIOD), np.random.default_rng(seed))
-    figures = np.nanpercentile(trips, [100 * share for share in SHARES])
+    trips = round_trips(drive, int(seconds / TRACE_PERIOD_S), np.random.default_rng(seed))
+    figures = np.nanpercentile(trips, [100 * share for share in RTT_PERCENTILES])
     lines = [
         f"# made by python -m edge_cloud_spec_lab.bench.links, seed {seed[0]}",
         "# round trips at p50, p99, p99.9 and worst: "
         + ", ".join(f"{ms:.0f} ms" for ms in figures),
         "seconds,rtt_ms",
         *(
-            f"{number * PERIOD:.1f}," + ("" if np.isnan(ms) else f"{ms:.1f}")
+            f"{number * TRACE_PERIOD_S:.1f}," + ("" if np.isnan(ms) else f"{ms:.1f}")
             for number, ms in enumerate(trips)
         ),
     ]
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def write() -> int:
         if args.seed < 0 or not 10 <= args.seconds <= 86_400:
             raise UserError("--seed is 0 or more, --seconds are 10 to 86400")
-        for number, (name, drive) in enumerate(DRIVES.items()):
+        for number, (name, drive) in enumerate(MEASURED_DRIVES.items()):
             write_link(args.folder / f"{name}.csv", drive, args.seconds, (args.seed, number))
         return 0
 

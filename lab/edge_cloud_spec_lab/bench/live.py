@@ -53,8 +53,8 @@ from .judge import (
     Reported,
 )
 
-STARTUP_TIMEOUT = 240.0  # s; on two busy cores, starting takes long
-LOOK = 0.02  # s between two looks at what is waited for
+RIG_STARTUP_TIMEOUT_S = 240.0  # on two busy cores, starting takes long
+RIG_POLL_S = 0.02  # s between two looks at what is waited for
 
 
 class LiveRig:
@@ -140,13 +140,13 @@ class LiveRig:
         return ""
 
     def wait_for(
-        self, condition: Callable[[], object], what: str, timeout: float = STARTUP_TIMEOUT
+        self, condition: Callable[[], object], what: str, timeout: float = RIG_STARTUP_TIMEOUT_S
     ) -> None:
         """Wait until the condition holds; raises UserError if it does not within ``timeout``."""
         checked = time.monotonic()
         end = checked + timeout
         while not condition():
-            time.sleep(LOOK)
+            time.sleep(RIG_POLL_S)
             if (now := time.monotonic()) > checked + 1.0:
                 checked = now
                 for processes in self._running.values():
@@ -168,7 +168,7 @@ class LiveRig:
 STANDING = (0.02, 0.02)  # m/s, rad/s under which the base stands, as the simulator has it
 MANY = QoSProfile(depth=1000)
 FOREIGN = 0.001  # m/s upward, by which the bench's own Twists are known: no navigator commands it
-LINES = ("nav_status", "instruction_status", "link_state")
+PRINTED_TOPICS = ("nav_status", "instruction_status", "link_state")
 
 
 class Watch:
@@ -183,7 +183,7 @@ class Watch:
         self._node = rig.node
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self.lines = dict.fromkeys(LINES, "")
+        self.lines = dict.fromkeys(PRINTED_TOPICS, "")
         self.nav_status = NavigatorStatus("stopped")
         self.instruction_status = GoalStatus(UNKNOWN)
         self.last_motion = 0.0  # when the last velocity that moves was published
@@ -242,8 +242,8 @@ class Watch:
     def answer(self, request: str, text: str) -> VerifiedTokens:
         """A forged message: a complete verified answer to the last instruction, on a current
         frame."""
-        said = to_reading(CLAUSES.read(text))
-        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1], **said)
+        reading = to_reading(CLAUSES.read(text))
+        message = VerifiedTokens(request_id=request, text=text, answer=text, tokens=[1], **reading)
         message.verified = message.finished = True
         message.goal_id = self.instruction_status.goal_id
         message.instruction = self.instruction

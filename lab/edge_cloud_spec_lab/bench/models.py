@@ -70,18 +70,18 @@ def promises(costs: Costs) -> dict[str, float]:
     return dict(sorted(found.values(), key=lambda promise: -promise[1]))
 
 
-DEPTH = 8  # tokens of the chains that are drafted
+CHAIN_TOKENS = 8  # tokens of the chains that are drafted
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # nodes of the draft model's passes that are timed
 VERIFY_SIZES = (0, 1, 2, 4, 8, 16, 32)  # drafted tokens of the target's
-REPEATS = 3  # of each size on a picture; the first one warms up
+PASSES_PER_SIZE = 3  # of each size on a picture; the first one warms up
 
 
 @dataclass
 class PairMeasures:
     """Counts and times (s) over all pictures so far."""
 
-    reached: list[int] = field(default_factory=lambda: [0] * DEPTH)
-    accepted: list[int] = field(default_factory=lambda: [0] * DEPTH)
+    reached: list[int] = field(default_factory=lambda: [0] * CHAIN_TOKENS)
+    accepted: list[int] = field(default_factory=lambda: [0] * CHAIN_TOKENS)
     wrong: int = 0  # first choices that were, and those whose second choice was right
     second: int = 0
     tokens: int = 0
@@ -150,21 +150,21 @@ def measure(
 
     ours, theirs: the target's session and the draft model's, both after the prompt.
     """
-    said: tuple[int, ...] = ()
-    for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, chain(DEPTH)):
-        said = (*said, *each.emitted)[: spec.max_tokens]
-        judged, along = len(each.draft), each.accepted
-        for depth in range(min(along + 1, judged)):
+    answer: tuple[int, ...] = ()
+    for each in local_rounds(ours, theirs, spec, "greedy", GREEDY, chain(CHAIN_TOKENS)):
+        answer = (*answer, *each.emitted)[: spec.max_tokens]
+        drafted, along = len(each.draft), each.accepted
+        for depth in range(min(along + 1, drafted)):
             into.reached[depth] += 1
             into.accepted[depth] += depth < along
-        if along < judged:
+        if along < drafted:
             into.wrong += 1
             second = np.argsort(theirs.logits_after(along - 1))[-2]
             into.second += bool(each.emitted[along] == second)
-    into.tokens += len(said)
+    into.tokens += len(answer)
     _time_passes(ours, VERIFY_SIZES, into.verify)
     _time_passes(theirs, DRAFT_SIZES, into.draft)
-    return said
+    return answer
 
 
 def _time_passes(
@@ -178,7 +178,7 @@ def _time_passes(
     last, length = session.tokens[-1], session.length
     for size in sizes:
         nodes = [last] * size
-        for repeat in range(REPEATS + 1):
+        for repeat in range(PASSES_PER_SIZE + 1):
             session.truncate(length - 1)
             session.extend([last])
             _, seconds = timed(partial(session.grow, nodes, range(-1, size - 1)))

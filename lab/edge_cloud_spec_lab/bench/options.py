@@ -24,6 +24,7 @@ from ..harness.cost_profiles import (
 from ..harness.emulated_link import LinkProfile, read_trace
 from .command import Options
 
+BASELINE_PRESET = "cloud_ar"  # the target alone
 CHANGES = (*COSTS, "exit_hit", "gamma", "runner_up")
 
 

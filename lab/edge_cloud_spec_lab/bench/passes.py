@@ -45,7 +45,7 @@ class TextShape:
 
 
 # As the checkpoints' config.json have them; tiny is for machines without a GPU.
-SHAPES = {
+TEXT_SHAPES = {
     "tiny": TextShape(64, 128, 3, 4, 2, 512),
     "qwen2-vl-2b": TextShape(1536, 8960, 28, 12, 2, 151_936),
     "qwen2.5-vl-3b": TextShape(2048, 11_008, 36, 16, 2, 151_936),
@@ -119,7 +119,7 @@ RANK = 128  # of an exit's adapter
 
 
 OPTIONS: Options = {
-    "--shape": {"choices": SHAPES, "default": "tiny", "help": "(%(default)s)"},
+    "--shape": {"choices": TEXT_SHAPES, "default": "tiny", "help": "(%(default)s)"},
     "--device": {"default": "cpu", "help": "cpu or cuda (%(default)s)"},
     "--dtype": {"default": "auto", "help": "auto: bfloat16; on a CPU float32"},
     "--nodes": {"type": counts, "default": "1,4,8,16", "help": "(%(default)s)"},
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per number of sessions and of nodes."""
     check_counts(args, "prompt", "trials")
     args.device, dtype = choose(args.device, args.dtype)
-    target = RandomTarget(SHAPES[args.shape], args.device, dtype)
+    target = RandomTarget(TEXT_SHAPES[args.shape], args.device, dtype)
     theirs = _transformers_ms(target, args)
     target.take_over()
     bandwidth = _bandwidth(target)

@@ -20,8 +20,9 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 
-from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.server import VerifierProcess
+from ..tokens import ANSWER_TOKENS
 from .command import Options, Row
 from .decodes import in_turn, sample_cases
 from .options import check_counts
@@ -29,7 +30,7 @@ from .passes import timed
 from .reference import generate, load_reference
 
 Timed = tuple[tuple[int, ...], float]  # an answer, and its time in s
-PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
+PEER_PRESETS = ("cloud_ar", "cloud_lookup", "cloud_sd", "dsd")
 OPTIONS: Options = {
     "--requests": {"type": int, "default": 24, "help": "(default %(default)s)"},
     "--target": {"default": str(EMBEDDED / "target")},
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per peer."""
     check_counts(args, "requests")
     ours, draft_model = load(args.target, threads=1), load(args.drafter, threads=1)
-    spec = ours.spec(MAX_TOKENS)
+    spec = ours.spec(ANSWER_TOKENS)
     model, assistant = (load_reference(each, ours) for each in (args.target, args.drafter))
     _prepare(assistant, model)
     options: dict[str, dict[str, Any]] = {
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     served = verifier_options(args.target, args.drafter)
     with VerifierProcess(served) as cloud, GrpcRobot(cloud.address, draft_model, spec) as robot:
         decodes = {name: partial(theirs, chosen) for name, chosen in options.items()}
-        decodes |= {name: partial(over_grpc, name) for name in PRESETS}
+        decodes |= {name: partial(over_grpc, name) for name in PEER_PRESETS}
         found = in_turn(decodes, sample_cases(args.seed, args.requests + 1))
     speeds = {
         name: statistics.median(len(answer) / seconds for answer, seconds in answers)

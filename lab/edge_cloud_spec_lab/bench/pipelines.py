@@ -26,14 +26,17 @@ from edge_cloud_spec.request import Request
 
 from ..harness.cost_profiles import CostProfile
 from ..harness.emulated_link import LinkProfile
-from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot, verifier_options
+from ..harness.grpc_robot import GrpcRobot, verifier_options
 from ..harness.proxy import Proxy
+from ..harness.scripted.model import ScriptedModels
+from ..harness.scripted_robot import SCRIPTED_REPLY_TIMEOUT_S, ScriptedHarness, seeded_rule
 from ..harness.server import VerifierProcess
-from ..harness.virtual import REPLY_TIMEOUT, VirtualHarness, seeded_rule
+from ..tokens import ANSWER_TOKENS
 from . import formulas
 from .command import Options, Row
 from .decodes import Case, acceptance, cache_hits, in_turn, sample_cases
 from .options import (
+    BASELINE_PRESET,
     CHANGES,
     COST_OPTIONS,
     check_counts,
@@ -118,7 +121,6 @@ def published_speedup(cost_profile: CostProfile, preset: str) -> float | None:
 
 
 EMBEDDED_ANSWERS = 10
-BASELINE = "cloud_ar"
 
 
 def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[Row]:
@@ -127,7 +129,10 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
 
     _check_embedded(args)
     links = [profile_of(args, rtt / 2) for rtt in args.rtt]
-    presets = [load_preset(BASELINE), *(preset for preset in presets if preset.name != BASELINE)]
+    presets = [
+        load_preset(BASELINE_PRESET),
+        *(preset for preset in presets if preset.name != BASELINE_PRESET),
+    ]
     cases = sample_cases(args.seed, args.answers + 1, args.temperature)
     drafter = load(EMBEDDED / "drafter", threads=1)
     rows: list[Row] = []
@@ -136,7 +141,7 @@ def embedded_rows(args: argparse.Namespace, presets: Sequence[Preset]) -> list[R
             with closing(Proxy(cloud.address, profile, args.seed)) as proxy:
                 found = _embedded_answers(proxy.address, profile, presets, drafter, cases)
             for name, done in found.items():
-                row = _embedded_row(name, done, found[BASELINE])
+                row = _embedded_row(name, done, found[BASELINE_PRESET])
                 rows.append({**row, "rtt_ms": profile.rtt_ms})
                 _print_progress(rows[-1])
     return rows
@@ -151,8 +156,8 @@ def _embedded_answers(
 ) -> dict[str, list[Outcome]]:
     """Each preset's answers, by a separate robot that keeps its measurements of the link."""
     spec, reply_timeout = (
-        drafter.spec(MAX_TOKENS),
-        REPLY_TIMEOUT + profile.longest_outage_s,
+        drafter.spec(ANSWER_TOKENS),
+        SCRIPTED_REPLY_TIMEOUT_S + profile.longest_outage_s,
     )
     with ExitStack() as stack:
         robots = {
@@ -197,8 +202,8 @@ def _embedded_row(name: str, done: Sequence[Outcome], own: Sequence[Outcome]) ->
     }
 
 
-PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
-TOKENS, ANSWERS = 1_000, 3  # of an answer; of each preset
+PIPELINE_PRESETS = "cloud_ar,dsd,fsd,picospec,specedge,auto"
+TOKENS_PER_ANSWER, ANSWERS_PER_PRESET = 1_000, 3  # of an answer; of each preset
 # The fields that a terminal shows, with their headings; --json has all.
 COLUMNS = {
     "cost_profile": "cost_profile",
@@ -218,7 +223,7 @@ OPTIONS: Options = {
         "help": "names with commas, custom (custom if its costs are given, else all), or embedded: "
         "not scripted, but the embedded pair's own passes in real time; with --rtt"
     },
-    "--presets": {"default": PRESETS, "help": "(%(default)s)"},
+    "--presets": {"default": PIPELINE_PRESETS, "help": "(%(default)s)"},
     "--rtt": {"type": finite, "nargs": "*", "default": [], "help": "ms, in place of its own"},
     "--tokens": {"type": int, "help": "of an answer (1000)"},
     "--answers": {"type": int, "help": "of each preset (3; embedded 10)"},
@@ -239,8 +244,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         raise UserError(f"{', '.join(unverified)} asks no cloud; leave it out of --presets")
     if "embedded" in (args.cost_profile or "").split(","):
         return embedded_rows(args, presets)
-    args.tokens = TOKENS if args.tokens is None else args.tokens
-    args.answers = ANSWERS if args.answers is None else args.answers
+    args.tokens = TOKENS_PER_ANSWER if args.tokens is None else args.tokens
+    args.answers = ANSWERS_PER_PRESET if args.answers is None else args.answers
     check_counts(args, "tokens", "answers")
     return [
         _row(cost_profile, preset, args)
@@ -254,9 +259,9 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) -> Row:
     """Decode one answer after another; the robot keeps its measurements."""
-    answers, drafts = [], preset.drafter == "cloud"
-    profile = profile_of(args, cost_profile.one_way_ms)
-    harness = VirtualHarness(cost_profile, profile, args.seed, cloud_drafts=drafts)
+    answers = []
+    models = ScriptedModels(cost_profile, preset.drafter == "cloud")
+    harness = ScriptedHarness(models, profile_of(args, cost_profile.one_way_ms), args.seed)
     for seed in range(args.seed, args.seed + args.answers):
         policy = SamplingPolicy(args.temperature, seed=seed) if args.temperature else GREEDY
         answers.append(harness.robot.decode(preset, args.tokens, seed, policy))
@@ -268,7 +273,7 @@ def _row(cost_profile: CostProfile, preset: Preset, args: argparse.Namespace) ->
         "rtt_ms": cost_profile.rtt_ms,
         **done.row(),
         "robot_idle": 1 - harness.robot.busy.total / done.seconds,
-        "cloud_idle": 1 - harness.cloud_busy.total / done.seconds,
+        "cloud_idle": 1 - harness.link.cloud.busy.total / done.seconds,
         "speedup": done.tokens_per_s * cost_profile.ar_ms / 1e3,
         "formula_speedup": formula_speedup(cost_profile, preset.name),
         "published": published_speedup(cost_profile, preset.name),

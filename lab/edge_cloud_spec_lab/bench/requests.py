@@ -11,7 +11,7 @@ from edge_cloud_spec.nav.answer import ORDERS
 from edge_cloud_spec.request import USER, Message, Request
 
 from ..sim.camera import encode_jpeg
-from ..sim.kinds import KINDS
+from ..sim.kinds import THING_KINDS
 from ..sim.view import sample_views
 
 TASKS = (
@@ -26,12 +26,12 @@ TASKS = (
     "Repeat three times: I like {}.",
     "Translate to French: where can I read about {}?",
 )
-TOPICS = (
+TASK_TOPICS = (
     *("bicycles", "the moon", "robots", "bees", "bread", "rivers", "trains", "the sea", "cats"),
     *("volcanoes", "chess", "rain", "libraries", "gardens", "bridges", "music", "winter", "tea"),
     *("maps", "light"),
 )
-PHRASES = ("find the {}", "go to the {}", "where is the {}")
+INSTRUCTION_PHRASES = ("find the {}", "go to the {}", "where is the {}")
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def sample_questions(seed: int, count: int, renderer: str = "mixed") -> list[Que
     questions = []
     for view in sample_views(seed + 10_000_019, count, renderer):
         seen = [thing.name for thing in view.things if thing.pixels >= 24]
-        names = seen if seen and rng.random() < 0.7 else list(KINDS)
-        phrase = PHRASES[rng.integers(len(PHRASES))]
+        names = seen if seen and rng.random() < 0.7 else list(THING_KINDS)
+        phrase = INSTRUCTION_PHRASES[rng.integers(len(INSTRUCTION_PHRASES))]
         jpeg = encode_jpeg(view.image, 90)
         order = ORDERS[rng.integers(2)]
         questions.append(Question(phrase.format(names[rng.integers(len(names))]), jpeg, order))
@@ -70,7 +70,7 @@ def sample_questions(seed: int, count: int, renderer: str = "mixed") -> list[Que
 def text_requests(seed: int, count: int) -> list[Request]:
     """``count`` requests of text alone."""
     rng = np.random.default_rng((seed, 0x7E))
-    texts = [task.format(topic) for task in TASKS for topic in TOPICS]
+    texts = [task.format(topic) for task in TASKS for topic in TASK_TOPICS]
     places = rng.permutation(len(texts))
     asked = [texts[places[number % len(texts)]] for number in range(count)]
     return [Request((Message(USER, (text,)),)) for text in asked]

@@ -26,18 +26,23 @@ from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.wire.messages import COMPLETE, Close
 
 from ..harness.toy import spec_of
-from ..harness.virtual_decode import FAULTS, Conditions, Decode, Form
+from ..harness.virtual_decode import MESSAGE_FAULTS, Conditions, Decode, Form
 from ..harness.virtual_time import Hung
 from .command import Options, Row
 from .options import check_counts
 
 COUNTS = ("schedules", "wrong", "hung", "failed", "timeout", "resumed", "diverged", "fallbacks")
 COLUMNS = {name: name for name in ("preset", "rule", *COUNTS)}
-TIMEOUT = 100.0  # virtual s, longer than any outage or delay: only a lost message reaches it
+SCHEDULE_REPLY_TIMEOUT_S = (
+    100.0  # virtual s, longer than any outage or delay: only a lost message reaches it
+)
 MAX_FAULTS = 5  # of a random schedule, beside the hand-overs
-ON_THE_WAY = (*(fault for fault in FAULTS if fault != "moved"), "cut")  # cuts come twice as often
+ON_THE_WAY = (
+    *(fault for fault in MESSAGE_FAULTS if fault != "moved"),
+    "cut",
+)  # cuts come twice as often
 SEARCHED = 100  # decodes, for one in which a dense row of P is requested
-BATCH = 250  # random schedules that a process takes at a time
+SCHEDULES_PER_BATCH = 250  # random schedules that a process takes at a time
 MAX_PRINTED = 20  # failed schedules
 
 MILD = Conditions(jitter=0.1, draft_pass=0.1)
@@ -94,9 +99,12 @@ def run(args: argparse.Namespace) -> list[Row]:
         batches = [pool.submit(all_faults, *case, args.seed) for case in paired]
         batches += [
             pool.submit(
-                random_faults, presets, args.seed, range(first, min(first + BATCH, args.schedules))
+                random_faults,
+                presets,
+                args.seed,
+                range(first, min(first + SCHEDULES_PER_BATCH, args.schedules)),
             )
-            for first in range(0, args.schedules, BATCH)
+            for first in range(0, args.schedules, SCHEDULES_PER_BATCH)
         ]
         for batch in batches:
             for case, found, failures in batch.result():
@@ -134,12 +142,12 @@ def single_and_paired_faults(plain: Schedule) -> Iterator[tuple[Schedule, Schedu
     unfaulted = run_schedule(plain)
     yield plain, unfaulted
     for first in range(unfaulted.messages):
-        for kind in FAULTS:
+        for kind in MESSAGE_FAULTS:
             once = replace(plain, faults=((first, kind),))
             single = run_schedule(once)
             yield once, single
             for second in range(first + 1, single.messages):
-                for other in FAULTS:
+                for other in MESSAGE_FAULTS:
                     twice = replace(plain, faults=((first, kind), (second, other)))
                     yield twice, run_schedule(twice)
 
@@ -248,7 +256,7 @@ def decode_of(schedule: Schedule) -> Decode:
         conditions=schedule.conditions,
         seed=schedule.seed,
         draft_noise=random.choice((0.5, 1.5, 5.0)),
-        reply_timeout=TIMEOUT,
+        reply_timeout=SCHEDULE_REPLY_TIMEOUT_S,
         spec=spec_of(schedule.tokens, schedule.vocabulary),
         faults=dict(schedule.faults),
         form=schedule.form,
@@ -272,10 +280,10 @@ def mismatch(decode: Decode) -> str:
     answers += [brought for brought, _ in decode.brought]
     # Where the Close or Open was lost, the cloud lacks the token that the robot resampled last.
     may_lack = isinstance(closing, Close) and closing.resampled is not None
-    claims = [(said, held, True) for said, held in decode.brought]
-    for said, held, last_may_lack in (*claims, (tuple(emitted), answers, may_lack)):
-        if not any(_agree(said, answer, last_may_lack) for answer in held or [()]):
-            return f"{said} was emitted, the cloud holds {held}"
+    claims = [(brought, held, True) for brought, held in decode.brought]
+    for tokens, held, last_may_lack in (*claims, (tuple(emitted), answers, may_lack)):
+        if not any(_agree(tokens, answer, last_may_lack) for answer in held or [()]):
+            return f"{tokens} was emitted, the cloud holds {held}"
     if decode.settings.rule == "rejection":
         return ""
     own, end = decode.own_answer()
@@ -285,8 +293,8 @@ def mismatch(decode: Decode) -> str:
     return ""
 
 
-def _agree(said: tuple[int, ...], held: tuple[int, ...], last_may_lack: bool) -> bool:
+def _agree(emitted: tuple[int, ...], held: tuple[int, ...], last_may_lack: bool) -> bool:
     """Whether the emitted tokens are a prefix of the cloud's, except for a last token that may be
     missing."""
-    known = said[:-1] if last_may_lack and len(said) > len(held) else said
+    known = emitted[:-1] if last_may_lack and len(emitted) > len(held) else emitted
     return known == held[: len(known)]

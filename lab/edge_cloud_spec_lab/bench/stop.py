@@ -33,10 +33,10 @@ from .command import Options, Row
 from .live import LiveRig, Watch
 from .options import check_counts
 
-INSTRUCTION = "find the silver bottle"
-ANSWERS = ("action: turn left large;", "action: turn right large;")  # there is room for a turn
-TOKENS = 1024  # of an answer: no decode reaches its end during a trial
-TRIES = 30  # of one trial: on a busy machine the decode may end before the stop arrives
+TRIAL_INSTRUCTION = "find the silver bottle"
+TURN_ANSWERS = ("action: turn left large;", "action: turn right large;")  # there is room for a turn
+TRIAL_ANSWER_TOKENS = 1024  # of an answer: no decode reaches its end during a trial
+TRIES_PER_TRIAL = 30  # of one trial: on a busy machine the decode may end before the stop arrives
 
 
 class Reaction:
@@ -79,13 +79,13 @@ def measure(trials: int, seed: int) -> tuple[list[float], list[float]]:
         target, drafter = make_pair(rig.folder, TINY, TINY, seed=seed)
         rig.settings = replace(rig.settings, drafter=str(drafter))
         stop = _EStop(rig)
-        rig.start_verifier(target=str(target), max_tokens=str(TOKENS))
+        rig.start_verifier(target=str(target), max_tokens=str(TRIAL_ANSWER_TOKENS))
         for node in ("simulator", "cloud_bridge", "stop_guard", "navigator"):
             rig.start(node, rig.node_command(node))
         argv = rig.node_command(
             "drafter",
             retry=0.1,
-            max_tokens=TOKENS,
+            max_tokens=TRIAL_ANSWER_TOKENS,
             mission__failed_after=10_000,
             mission__max_decisions=100_000,
         )
@@ -111,7 +111,7 @@ class _EStop:
         self._rig = rig
         self._watch = Watch(rig, left_out=("draft", "verdict", "/diagnostics"))
         self._ours = Reaction(rig, "e_stop", "cmd_vel")
-        self._bare = Reaction(rig, bare.PRESS, bare.COMMAND)
+        self._bare = Reaction(rig, bare.PRESS_TOPIC, bare.COMMAND_TOPIC)
         self._words = rig.node.create_publisher(VerifiedTokens, "verified_tokens", DECODE)
 
     def is_ready(self) -> bool:
@@ -120,7 +120,10 @@ class _EStop:
         both = {"drafter", "navigator"}
         return (
             both <= rig.subscribers("e_stop") & rig.subscribers("instruction")
-            and bool(rig.subscribers(bare.PRESS) and rig.publishers(bare.COMMAND, "bare_echo"))
+            and bool(
+                rig.subscribers(bare.PRESS_TOPIC)
+                and rig.publishers(bare.COMMAND_TOPIC, "bare_echo")
+            )
             and bool(lines["nav_status"])
             and self._watch.instruction_status.state == IDLE
             and self._watch.stands_since < math.inf
@@ -129,11 +132,11 @@ class _EStop:
     def trial(self, trial: int, pause: float) -> tuple[float, float]:
         """Seconds of the stop, and of the bare message. Raises UserError."""
         wait_for, watch = self._rig.wait_for, self._watch
-        for attempt in range(TRIES):
+        for attempt in range(TRIES_PER_TRIAL):
             self._ours.press(False)
             wait_for(lambda: not watch.nav_status.e_stopped, "the stop is released")
             watch.instruction_status, before = GoalStatus(UNKNOWN), len(watch.begun)
-            watch.instruct(INSTRUCTION)
+            watch.instruct(TRIAL_INSTRUCTION)
             wait_for(lambda: watch.nav_status.state != "stopped", "the robot may move")
             wait_for(
                 lambda: (
@@ -144,7 +147,7 @@ class _EStop:
             )
             if len(watch.begun) == before:
                 continue  # the instruction overtook the stop or its release at the drafter
-            if not self._moves(f"bench-{trial}-{attempt}", ANSWERS[trial % 2]):
+            if not self._moves(f"bench-{trial}-{attempt}", TURN_ANSWERS[trial % 2]):
                 continue  # as where odometry came late
             time.sleep(pause)
             echoed = self._bare.measure()

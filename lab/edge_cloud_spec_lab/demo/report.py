@@ -28,7 +28,7 @@ from .outside import outside_view
 from .run_result import RunResult, seconds_spent
 
 _SUMS = ("tokens", "rounds", "drafted", "accepted", "stale", "up_bytes", "down_bytes")
-_TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
+_ROUND_TIMES = ("draft_ms", "verify_ms", "link_ms", "total_ms")
 
 
 def figures(
@@ -37,7 +37,7 @@ def figures(
     """All figures of a run; ``started``: how long the graph took to start, s."""
     decisions = [d for d in run_log.decisions.values() if d.stats]
     total = {name: sum(d.stats[name] for d in decisions) for name in _SUMS}
-    times = {name: round(sum(d.stats[name] for d in decisions), 2) for name in _TIMES}
+    times = {name: round(sum(d.stats[name] for d in decisions), 2) for name in _ROUND_TIMES}
     return {
         **run,
         "success": result.success,
@@ -92,12 +92,17 @@ def path_length(run_log: RunLog) -> float:
 
 # Pixels of a picture, and of the strip below one and below two; multiples of 16, as video encoders
 # like them.
-SIDE, STRIPS = 448, (192, 144)
+PICTURE_PX, STRIP_PX = 448, (192, 144)
 RATE = 10.0  # frames per second
 MAX_FRAMES = 400  # of the film; a longer run gets fewer a second
 HOLD = 1.5  # s on the last frame
-_BACK, _DIM, _INK = (22, 24, 29), (139, 147, 163), (240, 242, 246)
-_ACTION, _OWN, _GOOD, _BAD = (110, 206, 245), (250, 204, 90), (120, 220, 140), (250, 120, 110)
+_BACK_RGB, _DIM_RGB, _INK_RGB = (22, 24, 29), (139, 147, 163), (240, 242, 246)
+_ACTION_RGB, _OWN_RGB, _GOOD_RGB, _BAD_RGB = (
+    (110, 206, 245),
+    (250, 204, 90),
+    (120, 220, 140),
+    (250, 120, 110),
+)
 
 Word = tuple[str, tuple[int, int, int]]
 
@@ -128,7 +133,7 @@ def _write(
         writer = stack.enter_context(contextlib.closing(imageio.get_writer(path, **options)))
         views: list[Callable[[float], np.ndarray]] = []
         if "posture" in run_log.outcome:
-            views = [stack.enter_context(outside_view(room, run_log.outcomes, SIDE))]
+            views = [stack.enter_context(outside_view(room, run_log.outcomes, PICTURE_PX))]
         last = None
         for at, jpeg in _paced(run_log.frames, rate):
             beside = [Image.fromarray(view(at)) for view in views]
@@ -156,7 +161,7 @@ def _open(jpeg: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(jpeg)).convert("RGB")
     except OSError:  # a truncated frame is part of what happened
-        return Image.new("RGB", (SIDE, SIDE))
+        return Image.new("RGB", (PICTURE_PX, PICTURE_PX))
 
 
 def last_words(decision: Decision) -> float:
@@ -187,27 +192,35 @@ class Caption:
         self._instruction = instruction
         self._end = max((at for at, _ in run_log.frames), default=0.0)
         self._lanes = {
-            "decides": (_OWN, [(d.begun, last_words(d)) for d in self._decisions]),
-            "moves": (_GOOD, [(begin, begin + wide) for begin, wide in motions(run_log)]),
+            "decides": (_OWN_RGB, [(d.begun, last_words(d)) for d in self._decisions]),
+            "moves": (_GOOD_RGB, [(begin, begin + wide) for begin, wide in motions(run_log)]),
         }
         self._small = ImageFont.load_default(15)
         self._large = ImageFont.load_default(22)
 
     def draw(self, pictures: Sequence[Image.Image], at: float) -> np.ndarray:
-        """The pictures side by side with their caption, uint8 [H, n * SIDE, 3]."""
-        size = (len(pictures) * SIDE, SIDE + STRIPS[len(pictures) - 1])
-        sheet = Image.new("RGB", size, _BACK)
+        """The pictures side by side with their caption, uint8 [H, n * PICTURE_PX, 3]."""
+        size = (len(pictures) * PICTURE_PX, PICTURE_PX + STRIP_PX[len(pictures) - 1])
+        sheet = Image.new("RGB", size, _BACK_RGB)
         for i, picture in enumerate(pictures):
-            sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (i * SIDE, 0))
+            sheet.paste(
+                picture.resize((PICTURE_PX, PICTURE_PX), Image.Resampling.BICUBIC),
+                (i * PICTURE_PX, 0),
+            )
         pen, right, bottom = ImageDraw.Draw(sheet), sheet.width - 12, sheet.height
-        pen.text((12, SIDE + 8), self._instruction[:60], _DIM, self._small)
+        pen.text((12, PICTURE_PX + 8), self._instruction[:60], _DIM_RGB, self._small)
         clock = f"{max(0.0, at):.1f} s"
-        pen.text((right - pen.textlength(clock, self._small), SIDE + 8), clock, _DIM, self._small)
+        pen.text(
+            (right - pen.textlength(clock, self._small), PICTURE_PX + 8),
+            clock,
+            _DIM_RGB,
+            self._small,
+        )
         acting = next((d for d in reversed(self._decisions) if d.acting <= at), None)
-        pen.text((12, SIDE + 30), acting.action if acting else "-", _ACTION, self._large)
+        pen.text((12, PICTURE_PX + 30), acting.action if acting else "-", _ACTION_RGB, self._large)
         decoding = next((d for d in reversed(self._decisions) if d.begun <= at), None)
         if decoding is not None:
-            self._words(pen, self.words_at(decoding, at), SIDE + 64, right)
+            self._words(pen, self.words_at(decoding, at), PICTURE_PX + 64, right)
         self._time_line(pen, at, right, bottom)
         return np.array(sheet)
 
@@ -218,10 +231,10 @@ class Caption:
             if not round_.complete or not round_.answered <= at:
                 break
             if decision.verified and round_.draft.words:
-                words += [(word, _INK) for word in joined(round_.kept).split()]
-                words += [(word, _OWN) for word in round_.own.split()]
+                words += [(word, _INK_RGB) for word in joined(round_.kept).split()]
+                words += [(word, _OWN_RGB) for word in round_.own.split()]
             else:
-                words += [(word, _INK) for word in (round_.settled or "").split()]
+                words += [(word, _INK_RGB) for word in (round_.settled or "").split()]
         return words
 
     def _words(self, pen: ImageDraw.ImageDraw, words: Sequence[Word], top: int, right: int) -> None:
@@ -242,21 +255,23 @@ class Caption:
         scale = (right - left) / max(self._end, 1e-3)
         for row, (name, (colour, spans)) in enumerate(self._lanes.items()):
             top = bottom - 44 + 20 * row
-            pen.text((12, top - 5), name, _DIM, self._small)
+            pen.text((12, top - 5), name, _DIM_RGB, self._small)
             for begin, end in spans:
                 if begin < at:
                     x = left + scale * max(0.0, begin), left + scale * min(at, end)
                     pen.rectangle([x[0], top, max(x[0], x[1]), top + 10], fill=colour)
         now = left + scale * min(max(0.0, at), self._end)
-        pen.line([(now, bottom - 48), (now, bottom - 10)], _INK)
+        pen.line([(now, bottom - 48), (now, bottom - 10)], _INK_RGB)
 
     def draw_result(self, sheet: np.ndarray, result: RunResult) -> None:
         """Draw the result over the bottom of the frame, in place."""
         image = Image.fromarray(sheet)
         pen = ImageDraw.Draw(image)
-        text, colour = ("done", _GOOD) if result.success else ("not done", _BAD)
-        pen.rectangle([0, SIDE - 34, 40 + pen.textlength(text, self._large), SIDE], fill=_BACK)
-        pen.text((16, SIDE - 31), text, colour, self._large)
+        text, colour = ("done", _GOOD_RGB) if result.success else ("not done", _BAD_RGB)
+        pen.rectangle(
+            [0, PICTURE_PX - 34, 40 + pen.textlength(text, self._large), PICTURE_PX], fill=_BACK_RGB
+        )
+        pen.text((16, PICTURE_PX - 31), text, colour, self._large)
         sheet[:] = np.array(image)
 
 

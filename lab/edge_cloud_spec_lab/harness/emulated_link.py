@@ -21,7 +21,7 @@ from edge_cloud_spec.errors import UserError
 
 BYTES_PER_MBIT = 1e6 / 8
 LEAST_MBIT = 0.001  # that a row of a trace can have
-GAP = 3.0  # periods without a row, of a trace: in more than these its link was out
+TRACE_GAP_PERIODS = 3.0  # periods without a row, of a trace: in more than these its link was out
 
 
 class LinkConditions(NamedTuple):
@@ -83,8 +83,8 @@ def read_trace(path: Path) -> LinkTrace:
     """Read a trace from rows ``seconds, round trip ms[, Mbit/s]``; raises UserError.
 
     Lines that begin with # and headings without digits are skipped. An empty round trip is an
-    outage. If the next row comes after more than ``GAP`` periods (the median time between rows),
-    the row is valid for one period, and the rest is an outage.
+    outage. If the next row comes after more than ``TRACE_GAP_PERIODS`` periods (the median time
+    between rows), the row is valid for one period, and the rest is an outage.
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -92,11 +92,11 @@ def read_trace(path: Path) -> LinkTrace:
         raise UserError(f"the link {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"the link {path} is no text: give rows of seconds, ms") from None
-    said = [(n, line) for n, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
-    if said and not any(map(str.isdigit, said[0][1])):
-        said.pop(0)
+    numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
+    if numbered and not any(map(str.isdigit, numbered[0][1])):
+        numbered.pop(0)
     rows: list[tuple[float, float | None, float]] = []
-    for number, line in said:
+    for number, line in numbered:
         try:
             rows.append(_row(line, after=rows[-1][0] if rows else -math.inf))
         except ValueError as error:
@@ -134,7 +134,7 @@ def _trace_of(name: str, rows: Sequence[tuple[float, float | None, float]]) -> L
     filled = []
     for row, after in itertools.pairwise(rows):
         filled.append(row)
-        if after[0] - row[0] > GAP * period:
+        if after[0] - row[0] > TRACE_GAP_PERIODS * period:
             filled.append((row[0] + period, None, 0.0))
     begins, rtts, rates = zip(*filled, rows[-1], strict=True)
     first = begins[0]

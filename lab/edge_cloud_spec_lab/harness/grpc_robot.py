@@ -20,12 +20,11 @@ from edge_cloud_spec.pilot.memory import MissionMemory
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request
 
+from ..tokens import ANSWER_TOKENS
 from .server import InProcessServer
 
 if TYPE_CHECKING:
     from edge_cloud_spec.models.vlm import Vlm
-
-MAX_TOKENS = 48  # of an answer
 
 
 class GrpcRobot(ExitStack):
@@ -82,7 +81,7 @@ def verifier_options(
 ) -> list[str]:
     """Options of ``serve`` for this pair, with one torch thread, or with ``engine`` for a vLLM
     server of this target, which has no draft model; an empty ``drafter``: none."""
-    options = ["--target", engine or target, "--threads", "1", "--max-tokens", str(MAX_TOKENS)]
+    options = ["--target", engine or target, "--threads", "1", "--max-tokens", str(ANSWER_TOKENS)]
     if engine:
         return [*options, "--checkpoint", target]
     return [*options, "--drafter", drafter] if drafter else options

@@ -35,7 +35,7 @@ from edge_cloud_spec.wire.messages import (
 if TYPE_CHECKING:
     from edge_cloud_spec.models.session import Session
 
-SPEC = b"face to face"
+LOOPBACK_SPEC = b"face to face"
 NO_LIMIT = 2**31  # tokens; no answer is that long
 VERIFY_S, QUEUE_S = 0.1, 0.01  # times that verdicts carry, in bytes that count
 
@@ -86,7 +86,7 @@ class LoopbackPair:
             processors=processors,
         )
         settings = DecodeSettings(preset, rule, policy)
-        opening = opening_of(REQUEST, settings, 1, UNNAMED, SPEC)
+        opening = opening_of(REQUEST, settings, 1, UNNAMED, LOOPBACK_SPEC)
         base = base_digest(opening, b"prompt", opening.spec_digest)
         self.robot = EdgeDecoder(opening, preset, random_source=random_source)
         self.cloud = CloudSession(
@@ -106,7 +106,7 @@ class LoopbackPair:
         self.emitted: tuple[int, ...] = ()
         self._arriving: deque[ServerMessage] = deque()
         self._work: Work | None = None
-        self.robot.start(0.0, SPEC)
+        self.robot.start(0.0, LOOPBACK_SPEC)
         self.robot.handle(Received(Opened("pair", b"", base)), 0.0)
         self._handle(PromptReady(b"prompt", opening.spec_digest, (), NO_LIMIT))
 

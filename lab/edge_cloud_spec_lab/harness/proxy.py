@@ -25,7 +25,7 @@ from edge_cloud_spec.wire.channel import CLIENT_OPTIONS, METHOD, SERVER_OPTIONS
 from .emulated_link import Direction, LinkProfile
 
 _ENDED = (grpc.aio.UsageError, grpc.aio.InternalError)  # what a write to a stream that ended raises
-HELD_S = 0.3  # that others have to overtake a message that is reordered
+REORDER_HOLD_S = 0.3  # that others have to overtake a message that is reordered
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class MessageProxy:
         if data and draw() < faults.truncated:
             data = data[: self._random.randrange(len(data))]
         if draw() < faults.reordered:
-            wait = HELD_S * draw()
+            wait = REORDER_HOLD_S * draw()
         return [(data, wait)] * (2 if draw() < faults.repeated else 1)
 
 
-CHUNK = 65_536  # bytes
+PROXY_CHUNK_BYTES = 65_536
 
 
 class Proxy(contextlib.AbstractContextManager["Proxy"]):
@@ -236,7 +236,7 @@ class Proxy(contextlib.AbstractContextManager["Proxy"]):
         in_flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         writing = asyncio.ensure_future(self._write(writer, in_flight))
         with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK):
+            while data := await reader.read(PROXY_CHUNK_BYTES):
                 if self._silent:
                     continue
                 in_flight.put_nowait((way.arrival(self._now(), len(data)), data))

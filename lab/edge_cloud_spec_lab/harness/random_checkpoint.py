@@ -15,16 +15,9 @@ import transformers
 
 from edge_cloud_spec.models.families import FAMILIES
 
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-TEMPLATE = (
+from ..tokens import SPECIAL_TOKENS
+
+CHATML_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}"
     "{% for part in message.content %}{% if part.type == 'image' %}"
@@ -32,7 +25,7 @@ TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-WORDS = (
+TOKENIZER_TEXT = (
     "action: turn left small; reason: the silver bottle is far left, right of the red chair; "
     "find the green box near the brown door; move forward large; search; stop; action first"
 )
@@ -166,12 +159,12 @@ def _make_tokenizer() -> Any:
     bpe.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator([WORDS], trainer)
-    bpe.add_special_tokens(list(SPECIAL))
+    bpe.train_from_iterator([TOKENIZER_TEXT], trainer)
+    bpe.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = CHATML_TEMPLATE
     return tokenizer
 
 

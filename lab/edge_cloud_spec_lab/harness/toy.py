@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,23 +19,23 @@ from edge_cloud_spec.decoding.processors import LogitsProcessors
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.prompt import PromptSpec
 
-from .scripted.model import FakeVlm, OnLayer, ScriptedSession, answer_alone
+from .scripted.model import FakeVlm, OnLayer, ScriptedSession, Sleep, answer_alone
 
-VOCABULARY = 7
-END = 0
-MAX_TOKENS = 14
-IMAGE = ImageSpec(784, 784, 14, 2, 2)
+TOY_VOCABULARY = 7
+TOY_END = 0
+TOY_MAX_TOKENS = 14
+TOY_IMAGE = ImageSpec(784, 784, 14, 2, 2)
 
 
-def spec_of(max_tokens: int = MAX_TOKENS, vocabulary: int = VOCABULARY) -> PromptSpec:
+def spec_of(max_tokens: int = TOY_MAX_TOKENS, vocabulary: int = TOY_VOCABULARY) -> PromptSpec:
     """The prompt specification of a toy target."""
-    return PromptSpec("template", IMAGE, (END,), max_tokens, "toy", vocabulary)
+    return PromptSpec("template", TOY_IMAGE, (TOY_END,), max_tokens, "toy", vocabulary)
 
 
 @lru_cache(maxsize=100_000)
 def _row(seed: int, prefix: tuple[int, ...], vocabulary: int) -> np.ndarray:
     row = np.random.default_rng((seed, 5, *prefix)).standard_normal(vocabulary)
-    row[END] -= 1.5
+    row[TOY_END] -= 1.5
     return row.astype(np.float32)
 
 
@@ -76,7 +77,9 @@ class ToyVlm(FakeVlm):
     tokenizer = ToyTokenizer()
     tokenizer_digest = b"toy tokenizer"
 
-    def __init__(self, seed: int, draft_noise: float = 0.0, vocabulary: int = VOCABULARY) -> None:
+    def __init__(
+        self, seed: int, draft_noise: float = 0.0, vocabulary: int = TOY_VOCABULARY
+    ) -> None:
         self.seed, self.draft_noise, self.vocabulary = seed, draft_noise, vocabulary
 
     def logits(self, prefix: tuple[int, ...]) -> np.ndarray:
@@ -114,7 +117,7 @@ class ToyDrafter(ToyVlm):
         draft_noise: float,
         vocabulary: int,
         pass_s: float,
-        sleep: Callable[[float], None],
+        sleep: Sleep,
     ) -> None:
         super().__init__(seed, draft_noise, vocabulary)
         self.pass_s, self.sleep = pass_s, sleep
@@ -140,6 +143,38 @@ class ToyDrafter(ToyVlm):
                 on_layer(layer, None)
 
 
+OTHER_DRAFT_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
+
+
+@dataclass(frozen=True)
+class ToyModels:
+    """The models of both sides (``Models``); draft_noise: see ``ToyVlm``.
+
+    draft_pass_s: a pass of the robot's draft model, s; the cloud's passes take no time.
+    """
+
+    seed: int
+    draft_noise: float
+    spec: PromptSpec
+    draft_pass_s: float
+
+    def model(self, draft_noise: float = 0.0) -> ToyVlm:
+        """The target, or a draft model of it."""
+        return ToyVlm(self.seed, draft_noise, self.spec.vocabulary)
+
+    def draft_model(self, sleep: Sleep) -> ToyDrafter:
+        """The robot's draft model."""
+        return ToyDrafter(
+            self.seed, self.draft_noise, self.spec.vocabulary, self.draft_pass_s, sleep
+        )
+
+    def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
+        """A worker; the second verifier's draft model is another one."""
+        target: Any = self.model()
+        drafter: Any = self.model(OTHER_DRAFT_NOISE if verifier else self.draft_noise)
+        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
+
+
 def toy_worker(limits: WorkerLimits | None = None) -> Worker:
     """A worker whose answers have at most 60 tokens."""
     return Worker(ToyVlm(1), spec_of(60), ToyVlm(1, 0.5), limits)  # type: ignore[arg-type]
@@ -149,5 +184,5 @@ def own_answer(model: ToyVlm, policy: SamplingPolicy, longest: int) -> tuple[lis
     """The target's answer under greedy or coupled, and why it ends."""
     grammar = ToyGrammar(policy.grammar, model.vocabulary) if policy.grammar else None
     processors = LogitsProcessors(model.vocabulary, grammar)
-    tokens = answer_alone(model, None, policy, longest, end=END, processors=processors)
-    return list(tokens), "end" if tokens[-1:] == (END,) else "length"
+    tokens = answer_alone(model, None, policy, longest, end=TOY_END, processors=processors)
+    return list(tokens), "end" if tokens[-1:] == (TOY_END,) else "length"

@@ -6,19 +6,16 @@ functions of the prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
 
-from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
-from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.decoder import EdgeDecoder
-from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, OnReceive, Received, Transport
+from edge_cloud_spec.edge.events import Effect, Emit, Event, Finish, Received
 from edge_cloud_spec.edge.runner import DecodeRunner, DecodeSettings, Outcome
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.presets import load_preset
@@ -26,20 +23,14 @@ from edge_cloud_spec.request import ASSISTANT, SYSTEM, USER, Message, Part, Pict
 from edge_cloud_spec.wire.frames import ServerFrame
 from edge_cloud_spec.wire.messages import ClientMessage, Close, Open, Verdict
 
-from .toy import ToyDrafter, ToyVlm, own_answer, spec_of
-from .virtual_time import (
-    Arrival,
-    Impairments,
-    Timeline,
-    VirtualCloud,
-    VirtualInbox,
-    VirtualLink,
-)
+from .toy import ToyModels, own_answer, spec_of
+from .virtual import VirtualHarness
+from .virtual_time import Arrival, Impairments, VirtualLink
 
 # What can happen to one message. cut: the link breaks at it, and it is lost with all that is in
 # flight. moved: the same, and the robot comes back at the other verifier. lost: it alone never
 # arrives. repeated: it arrives again later. late: others overtake it.
-FAULTS = ("cut", "moved", "lost", "repeated", "late")
+MESSAGE_FAULTS = ("cut", "moved", "lost", "repeated", "late")
 NEVER_ON_TIME = ("cut", "moved", "lost", "late")
 LATE_S = 0.35
 
@@ -189,12 +180,11 @@ class Form:
         return Request(tuple(messages[:-1]), continues=True)
 
 
-OTHER_NOISE = 2.0  # of the second verifier's own draft model: its verdicts begin elsewhere
 Tokens = tuple[int, ...]
 
 
-class Decode:
-    """One decode with its robot, link and cloud; ``run`` continues until the robot is finished.
+class Decode(VirtualHarness):
+    """One decode of toy models, with two verifiers; ``run`` continues until the robot is finished.
 
     Tests override ``on_event``, ``on_send`` and ``on_emit``.
     """
@@ -231,23 +221,13 @@ class Decode:
         self.sent: list[ClientMessage] = []
         self.verdicts_received = 0
         self.outcome: Outcome | None = None
-        self.timeline = Timeline(MAX_STEPS)
-        self.target = ToyVlm(seed, vocabulary=self.spec.vocabulary)
-        self.draft_model = ToyDrafter(
-            seed, draft_noise, self.spec.vocabulary, conditions.draft_pass, self.timeline.sleep
-        )
         self.faults = InjectedFaults(random, conditions, faults or {})
-        self._clouds = [
-            VirtualCloud(
-                self.timeline,
-                partial(self._make_worker, noise),
-                conditions.cloud_job,
-                self._note_sessions,
-            )
-            for noise in (draft_noise, OTHER_NOISE)
-        ]
-        first, other = self._clouds
-        self._link = VirtualLink(self.timeline, first, self.faults, other=other)
+        models = ToyModels(seed, draft_noise, self.spec, conditions.draft_pass)
+        super().__init__(
+            models, self.faults, verifiers=2, job_s=conditions.cloud_job, max_steps=MAX_STEPS
+        )
+        self.target, self.draft_model = models.model(), models.draft_model(self.timeline.sleep)
+        self.link.on_send = lambda message: self.on_send(message)
         self._sessions: dict[str, CloudSession] = {}  # that the clouds held, by session
         self.brought: list[tuple[Tokens, list[Tokens]]] = []  # by the robot; what clouds held then
         self._runner = _Runner(self)
@@ -256,22 +236,12 @@ class Decode:
             before = replace(self.request, messages=self.request.messages[:-2])
             self._runner.at_verifier.add(before)
             if known:
-                first.worker.messages.keep(before, "", 0.0)
+                self.worker.messages.keep(before, "", 0.0)
 
     @property
     def decoder(self) -> EdgeDecoder:
         """The robot's decoder, once it runs."""
         return self._runner.decoder
-
-    @property
-    def worker(self) -> Worker:
-        """The worker of the verifier that the robot uses now."""
-        return self._link.cloud.worker
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return self.timeline.now
 
     @property
     def sessions(self) -> list[CloudSession]:
@@ -285,9 +255,9 @@ class Decode:
 
     def run(self) -> Outcome:
         """Continue until the robot is finished; raises Hung."""
-        self.inbox = VirtualInbox(self.timeline)
+        self.inbox = self.make_inbox()
         self.outcome = self._runner.run(
-            self.request, self.settings, NONCE, self._connect, self.on_emit, self.inbox
+            self.request, self.settings, NONCE, self.link.connect, self.on_emit, self.inbox
         )
         return self.outcome
 
@@ -313,33 +283,11 @@ class Decode:
         assert emit.position == len(self.emitted), "emitted twice, or a gap"
         self.emitted += emit.tokens
 
-    def _connect(self, on_receive: OnReceive) -> Transport:
-        return ReportedTransport(self._link.connect(on_receive), self.on_send)
-
-    def _make_worker(
-        self, noise: float, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> Worker:
-        target: Any = self.target
-        drafter: Any = ToyVlm(self.target.seed, noise, self.spec.vocabulary)
-        return Worker(target, self.spec, drafter, WorkerLimits(sessions=1000), clock)
-
-    def _note_sessions(self) -> None:
-        for stream in (stream for cloud in self._clouds for stream in cloud.streams):
+    def on_job(self) -> None:
+        """Note the sessions that the clouds have now."""
+        for stream in (stream for cloud in self.clouds for stream in cloud.streams):
             if stream.session is not None:
                 self._sessions[stream.session.name] = stream.session
-
-
-class ReportedTransport:
-    """A transport that reports each message before sending it."""
-
-    def __init__(self, transport: Transport, on_send: Callable[[ClientMessage], None]) -> None:
-        self._transport, self._on_send = transport, on_send
-        self.close = transport.close
-
-    def send(self, message: ClientMessage) -> int:
-        """Report a message, and send it."""
-        self._on_send(message)
-        return self._transport.send(message)
 
 
 class _Runner(DecodeRunner):

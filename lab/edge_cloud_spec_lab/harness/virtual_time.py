@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -252,20 +253,19 @@ class ProfileImpairments(Impairments):
 
 
 class VirtualLink:
-    """One robot's link. ``is_up``: it is not cut; ``cloud``: the verifier at its end now."""
+    """One robot's link. ``is_up``: it is not cut; ``on_send``: called before the robot sends."""
 
     def __init__(
         self,
         timeline: Timeline,
-        cloud: VirtualCloud,
         impairments: Impairments,
-        other: VirtualCloud | None = None,
+        *clouds: VirtualCloud,
     ) -> None:
-        """other: a second verifier, for ``restore``."""
-        self.timeline, self.cloud = timeline, cloud
-        self._other = other
-        self.impairments = impairments
+        """clouds: the verifier at its end, and those that ``restore`` may lead to."""
+        self.timeline, self.impairments = timeline, impairments
+        self._clouds = deque(clouds)
         self.is_up = True
+        self.on_send: Callable[[ClientMessage], None] = lambda message: None
         self._stream: VirtualStream | None = None
         impairments.start(self)
 
@@ -277,6 +277,11 @@ class VirtualLink:
         else:
             self._stream.cut()
         return self._stream
+
+    @property
+    def cloud(self) -> VirtualCloud:
+        """The verifier at its end now."""
+        return self._clouds[0]
 
     @property
     def is_used(self) -> bool:
@@ -293,11 +298,10 @@ class VirtualLink:
     def restore(self, *, moved: bool = False) -> None:
         """Restore the link; the stream opens again after ``Impairments.stream_s``.
 
-        moved: it then leads to the other verifier.
+        moved: it then leads to the next verifier.
         """
         if moved:
-            assert self._other is not None
-            self.cloud, self._other = self._other, self.cloud
+            self._clouds.rotate(-1)
         self.is_up = True
         self.timeline.after(self.impairments.stream_s(), self._reopen)
 
@@ -336,6 +340,7 @@ class VirtualStream:
 
     def send(self, message: ClientMessage) -> int:
         """Send a message; returns its size in bytes."""
+        self._link.on_send(message)
         data, link, far = encode_client(message), self._link, self._far
         if far is not None:
             arrivals = link.impairments.up(message, len(data), link.timeline.now)

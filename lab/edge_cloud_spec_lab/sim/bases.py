@@ -14,8 +14,8 @@ from .room import Room
 from .scene import ROBOT_GROUPS, Scene
 from .world import World
 
-IDEAL, GO2, UNTRIMMED = "ideal", "go2", "go2_untrimmed"
-BASES = (IDEAL, GO2, UNTRIMMED)
+IDEAL_BASE, GO2_BASE, UNTRIMMED_GO2_BASE = "ideal", "go2", "go2_untrimmed"
+BASES = (IDEAL_BASE, GO2_BASE, UNTRIMMED_GO2_BASE)
 """Ours, the legged Go2, and the same without the loop that trims its gait to the command."""
 
 RAYS = 360
@@ -25,7 +25,7 @@ HEIGHTS = (0.1, 0.25, 0.4)
 ANGLES = -math.pi + np.arange(RAYS) * (2 * math.pi / RAYS)
 """Of the rays, rad from ahead, to the left positive (ROS REP 103)."""
 
-NEAREST, FARTHEST = 0.05, 12.0
+SCAN_NEAREST_M, SCAN_FARTHEST_M = 0.05, 12.0
 """Metres between which a scan sees something."""
 
 
@@ -35,8 +35,8 @@ Base = World | Legs
 
 def make_base(name: str, room: Room, people: int = 0, drift: float = 0.0) -> Base:
     """Make a base of BASES at the room's start; UserError if its package is missing."""
-    if name in (GO2, UNTRIMMED):
-        return Legs(room, people, drift, name == GO2)
+    if name in (GO2_BASE, UNTRIMMED_GO2_BASE):
+        return Legs(room, people, drift, name == GO2_BASE)
     return World(Scene(room, people), drift)
 
 
@@ -52,7 +52,7 @@ def scan(base: Base) -> np.ndarray:
     for height in HEIGHTS:
         origin = np.array([base.pose.x, base.pose.y, height])
         met = cast(base.model, base.data, origin, directions, ROBOT_GROUPS)[1]
-        seen = (met >= NEAREST) & (met <= FARTHEST)
+        seen = (met >= SCAN_NEAREST_M) & (met <= SCAN_FARTHEST_M)
         nearest = np.minimum(nearest, np.where(seen, met, np.inf))
     return nearest.astype(np.float32)
 

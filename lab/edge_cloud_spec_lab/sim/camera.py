@@ -21,7 +21,7 @@ from .gl import GlContext, GlPainter
 from .room import Pose
 from .scene import MAX_SIZE, ROBOT_GROUPS, Scene
 
-_MARGIN = 0.01  # metres by which rounding may put a surface behind itself without shadow
+_SHADOW_MARGIN_M = 0.01  # metres by which rounding may put a surface behind itself without shadow
 
 
 def cast(
@@ -118,13 +118,13 @@ class RayCaster:
             return
         beams = (points[lit] - self.at) / reach[lit, None]
         _, first = self.cast(self.at, beams)
-        hidden = (first >= 0) & (first < reach[lit] - _MARGIN)
+        hidden = (first >= 0) & (first < reach[lit] - _SHADOW_MARGIN_M)
         toward[lit[hidden]] = 0
 
 
 FIELD_OF_VIEW = math.radians(60)
-HEIGHT = 0.35
-FORWARD = 0.30
+CAMERA_HEIGHT_M = 0.35
+CAMERA_FORWARD_M = 0.30
 """Metres of the camera above the floor and in front of the middle of the body."""
 
 log = logging.getLogger(__name__)
@@ -164,9 +164,9 @@ class Eye:
 def eye_at(pose: Pose, pitch: float = 0.0, roll: float = 0.0, heave: float = 0.0) -> Eye:
     """The camera's pose for a robot at ``pose``; pitch and roll in rad, heave in m."""
     return Eye(
-        pose.x + FORWARD * math.cos(pose.yaw),
-        pose.y + FORWARD * math.sin(pose.yaw),
-        HEIGHT + heave,
+        pose.x + CAMERA_FORWARD_M * math.cos(pose.yaw),
+        pose.y + CAMERA_FORWARD_M * math.sin(pose.yaw),
+        CAMERA_HEIGHT_M + heave,
         pose.yaw,
         pitch,
         roll,

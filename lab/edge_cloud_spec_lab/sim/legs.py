@@ -18,15 +18,15 @@ from .go2_sim import go2_sim
 from .obstacles import people_in
 from .room import Pose, Room
 from .scene import room_spec
-from .world import TIMEOUT, OdometryReading, SimulatedOdometer, checked
+from .world import COMMAND_TIMEOUT_S, OdometryReading, SimulatedOdometer, checked
 
 TICK = 0.02
 """Seconds of physics between two looks of the walking policy."""
 
-STILL = 0.05
+STANDING_STRIDE = 0.05
 """m/s and rad/s of its strides below which it may stand: on the spot their mean is up to that."""
 
-STANDS_S = 0.5
+STANDS_AFTER_S = 0.5
 """Seconds below it, after which it stands: a trunk that swings back is still for a moment."""
 
 SWAYS = 0.15
@@ -97,7 +97,8 @@ class Legs:
         self._velocities.append(self._go2.body_velocity())
 
     def command(self, vx: float, vy: float, wz: float) -> None:
-        """Walk at this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
+        """Walk at this velocity (m/s, m/s, rad/s) within MAX_VELOCITY, for COMMAND_TIMEOUT_S at
+        most.
 
         Raises ValueError if a number is not finite; the earlier command then stays in force.
         """
@@ -117,7 +118,7 @@ class Legs:
             self._tick()
 
     def _tick(self) -> None:
-        if self.time - self._commanded > TIMEOUT - TICK / 2:
+        if self.time - self._commanded > COMMAND_TIMEOUT_S - TICK / 2:
             self._wanted = np.zeros(3)
         if self._wanted.any():
             self._moved = self.time
@@ -128,9 +129,9 @@ class Legs:
         self._odometer.add(before, np.array([*moved[:2], wrap(moved[2])]))
         self._velocities.append(self._go2.body_velocity())
         fastest = max(map(abs, self.velocity))
-        self._moves = self._moves if fastest < STILL else self.time
+        self._moves = self._moves if fastest < STANDING_STRIDE else self.time
         is_left_alone = self._standing and not self._wanted.any()
-        slow = self.time - self._moves >= STANDS_S
+        slow = self.time - self._moves >= STANDS_AFTER_S
         self._standing = fastest < SWAYS if is_left_alone else slow
 
     def _feel(self) -> None:
@@ -173,7 +174,9 @@ class Legs:
     def resting(self) -> bool:
         """Whether the base stands because that was commanded, or only steps on the spot
         afterwards."""
-        stepping = self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= STILL
+        stepping = (
+            self.time - self._moved < RESTS_S and max(map(abs, self.velocity)) >= STANDING_STRIDE
+        )
         return not (self._wanted.any() or stepping)
 
     @property

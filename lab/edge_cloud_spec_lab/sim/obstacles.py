@@ -14,7 +14,7 @@ from .go2_sim import go2_sim
 from .room import Room
 from .thing import Part, Thing
 
-WAYS = FREE, PILLAR, PERSON = "free", "pillar", "person"
+OBSTACLES = FREE, PILLAR, PERSON = "free", "pillar", "person"
 """What a way may have in it: nothing, a pillar half-way, somebody who walks to and fro across."""
 
 HALF_WAY = 0.5  # of the way to the target

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_cloud_spec.nav.pose import Pose
 
-from .kinds import FURNITURE, KINDS, LOOKALIKES, build, furnish
+from .kinds import FURNITURE, LOOKALIKES, THING_KINDS, build, furnish
 from .thing import Part, Rgb, Thing, as_rgb
 
 
@@ -75,7 +75,7 @@ def pale(rng: np.random.Generator, low: float, high: float, spread: float) -> Rg
 START_DISTANCE = (1.6, 3.4)
 """Metres from the start to the target's nearest point."""
 
-APART = 0.7
+THINGS_APART_M = 0.7
 """Metres at least between two ``things``, so that "stopped at the wrong one" has one meaning."""
 
 CLEARANCE = 0.4
@@ -106,11 +106,11 @@ class Layout:
         return None
 
     def place_thing(self, name: str) -> bool:
-        """Place another nameable thing or look-alike, APART from the rest; returns whether it
-        fits."""
+        """Place another nameable thing or look-alike, THINGS_APART_M from the rest; returns whether
+        it fits."""
         for _ in range(40):
             thing = build(name, self.rng, *self._spot(name))
-            if self._fits(thing, APART):
+            if self._fits(thing, THINGS_APART_M):
                 self.things.append(thing)
                 return True
         return False
@@ -158,7 +158,7 @@ class Layout:
             return False
         for other in self.things:
             if min(other.distance(x, y) for x, y in points) < max(
-                gap, APART if other is target else gap
+                gap, THINGS_APART_M if other is target else gap
             ):
                 return False
         return all(min(f.distance(x, y) for x, y in points) >= 0.1 for f in self.furniture)
@@ -172,7 +172,7 @@ PHRASINGS = (
     "drive to the {}",
     "where is the {}",
 )
-"""How an operator asks; ``{}`` is a name of KINDS."""
+"""How an operator asks; ``{}`` is a name of THING_KINDS."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ def make_room(seed: int, target: str | None = None) -> Room:
 
     ValueError: an unknown thing, or a negative seed.
     """
-    if target is not None and target not in KINDS:
-        raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(KINDS)}")
+    if target is not None and target not in THING_KINDS:
+        raise ValueError(f"no room has a {target!r}; choose one of: {', '.join(THING_KINDS)}")
     if seed < 0:
         raise ValueError(f"rooms have seeds from 0 on, not {seed}")
     for attempt in range(1000):
@@ -231,7 +231,7 @@ def make_room(seed: int, target: str | None = None) -> Room:
 
 def _try_room(seed: int, rng: np.random.Generator, wanted: str | None) -> Room | None:
     size = (float(rng.uniform(5, 7)), float(rng.uniform(5, 7)))
-    drawn = KINDS[rng.integers(len(KINDS))]
+    drawn = THING_KINDS[rng.integers(len(THING_KINDS))]
     target_name = wanted or drawn
     start = Pose(
         float(rng.uniform(-1, 1)) * (size[0] / 2 - 0.7),
@@ -244,7 +244,7 @@ def _try_room(seed: int, rng: np.random.Generator, wanted: str | None) -> Room |
         return None
     names = list(LOOKALIKES[target_name])
     names = names[: 1 + int(rng.integers(len(names)))] if rng.random() < 0.5 else names[::-1][:1]
-    others = [k for k in KINDS if k != target_name and k not in names]
+    others = [k for k in THING_KINDS if k != target_name and k not in names]
     names += [str(k) for k in rng.permutation(others)[: rng.integers(2, 5)]]
     for name in names:
         if not layout.place_thing(name) and name in LOOKALIKES[target_name]:

@@ -17,7 +17,7 @@ BODY_HALF = (0.32, 0.15, 0.18)
 
 MASS = 15.0
 INERTIA = 0.6
-STEP = 0.005
+PHYSICS_STEP_S = 0.005
 """Mass (kg), yaw inertia (kg m^2) and physics step (s) of the base."""
 
 MAX_SIZE = 512
@@ -71,7 +71,7 @@ def mjcf(room: Room) -> str:
     return f"""
 <mujoco model="room">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{STEP}" gravity="0 0 0" integrator="implicitfast"/>
+  <option timestep="{PHYSICS_STEP_S}" gravity="0 0 0" integrator="implicitfast"/>
   <statistic center="0 0 1" extent="6"/>
   <visual>
     <global fovy="60" offwidth="{MAX_SIZE}" offheight="{MAX_SIZE}"/>

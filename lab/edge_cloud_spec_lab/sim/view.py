@@ -17,15 +17,15 @@ from edge_cloud_spec.nav.pose import wrap
 from .camera import FIELD_OF_VIEW, Camera, Eye, decode_jpeg, encode_jpeg, eye_at, warn_of_rays
 from .engine import no_gl_because
 from .gl import GlContext
-from .kinds import KINDS
+from .kinds import THING_KINDS
 from .room import Pose, Room, make_room
 from .scene import Scene
 from .thing import Thing, VisibleThing
 
-SIZE = 128
+VIEW_PX = 128
 """Pixels a side at which things are counted, whatever the size of the picture."""
 
-GRID = 16
+VIEW_GRID = 16
 _MIN_CELL = 4  # pixels of a 8 x 8 cell from which on the cell belongs to a thing
 _VIEWS_PER_ROOM = 12
 
@@ -34,7 +34,8 @@ _VIEWS_PER_ROOM = 12
 class View:
     """A picture uint8 [128, 128, 3], the nameable things in view, and classes int8 [16, 16].
 
-    A cell's class is 0 for nothing nameable, else 1 + the index in KINDS of what fills most of it.
+    A cell's class is 0 for nothing nameable, else 1 + the index in THING_KINDS of what fills most
+    of it.
     """
 
     image: np.ndarray
@@ -45,7 +46,7 @@ class View:
 def visible_things(room: Room, eye: Eye, things: np.ndarray) -> tuple[VisibleThing, ...]:
     """The nameable things in a segmentation int [n, n] (indices into ``room.things``, or -1)."""
     seen = visible_parts(room.things, eye, things)
-    return tuple(part for part in seen.values() if part.name in KINDS)
+    return tuple(part for part in seen.values() if part.name in THING_KINDS)
 
 
 def visible_parts(
@@ -64,7 +65,7 @@ def visible_parts(
         x, y, _ = eye.axes @ np.array([1.0, across, up])
         seen[i] = VisibleThing(
             thing.name,
-            max(1, round(len(rows) * (SIZE / size) ** 2)),
+            max(1, round(len(rows) * (VIEW_PX / size) ** 2)),
             math.degrees(wrap(math.atan2(y, x) - eye.yaw)),
             thing.distance(eye.x, eye.y),
         )
@@ -74,11 +75,18 @@ def visible_parts(
 def class_grid(room: Room, things: np.ndarray) -> np.ndarray:
     """Classes int8 [16, 16] of a segmentation int [n, n]."""
     size = len(things)
-    cell = size // GRID
-    kinds = np.array([KINDS.index(t.name) + 1 if t.name in KINDS else 0 for t in room.things] + [0])
-    classes = kinds[things].reshape(GRID, cell, GRID, cell).swapaxes(1, 2).reshape(GRID, GRID, -1)
-    counts = np.stack([(classes == k).sum(-1) for k in range(1, len(KINDS) + 1)], -1)
-    enough = counts.max(-1) >= _MIN_CELL * (size / SIZE) ** 2
+    cell = size // VIEW_GRID
+    kinds = np.array(
+        [THING_KINDS.index(t.name) + 1 if t.name in THING_KINDS else 0 for t in room.things] + [0]
+    )
+    classes = (
+        kinds[things]
+        .reshape(VIEW_GRID, cell, VIEW_GRID, cell)
+        .swapaxes(1, 2)
+        .reshape(VIEW_GRID, VIEW_GRID, -1)
+    )
+    counts = np.stack([(classes == k).sum(-1) for k in range(1, len(THING_KINDS) + 1)], -1)
+    enough = counts.max(-1) >= _MIN_CELL * (size / VIEW_PX) ** 2
     return np.where(enough, counts.argmax(-1) + 1, 0).astype(np.int8)
 
 
@@ -99,7 +107,7 @@ def sample_views(seed: int, count: int, renderer: str = "mixed") -> Iterator[Vie
             use_gl = context is not None and (renderer == "egl" or rng.random() < 0.75)
             shadows = bool(rng.random() < 0.7)
             scene = Scene(room)
-            caster = Camera(scene, "rays", SIZE, shadows)
+            caster = Camera(scene, "rays", VIEW_PX, shadows)
             with Camera(scene, "egl", 256, shadows, context) if use_gl else caster as painter:
                 for _ in range(min(_VIEWS_PER_ROOM, count - start)):
                     yield _one_view(room, caster, painter, rng)
@@ -132,8 +140,8 @@ def _one_view(room: Room, caster: Camera, painter: Camera, rng: np.random.Genera
 
 
 def halved(image: np.ndarray) -> np.ndarray:
-    """A picture uint8 [n, n, 3] with SIZE pixels a side."""
-    return np.array(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BOX))
+    """A picture uint8 [n, n, 3] with VIEW_PX pixels a side."""
+    return np.array(Image.fromarray(image).resize((VIEW_PX, VIEW_PX), Image.Resampling.BOX))
 
 
 def expose(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -178,7 +186,7 @@ def _in_front(room: Room, pose: Pose) -> int:
 
 
 def _pose_toward(room: Room, rng: np.random.Generator) -> Pose:
-    named = [t for t in room.things if t.name in KINDS]
+    named = [t for t in room.things if t.name in THING_KINDS]
     thing = named[rng.integers(len(named))]
     low, high = ((0.3, 1.3), (1.3, 2.4), (2.4, 4.6))[rng.integers(3)]
     distance = float(rng.uniform(low, high)) + min(thing.half)
@@ -210,16 +218,16 @@ def pack(views: Iterator[View], count: int) -> dict[str, np.ndarray]:
     """``count`` views as arrays: images uint8 [n, 128, 128, 3], classes int8 [n, 16, 16], pixels
     int32, bearing (degrees) and distance (m) float32 [n, kinds]; 0 and NaN where not in view."""
     arrays: dict[str, np.ndarray] = {
-        "images": np.empty((count, SIZE, SIZE, 3), np.uint8),
-        "classes": np.empty((count, GRID, GRID), np.int8),
-        "pixels": np.zeros((count, len(KINDS)), np.int32),
-        "bearing": np.full((count, len(KINDS)), np.nan, np.float32),
-        "distance": np.full((count, len(KINDS)), np.nan, np.float32),
+        "images": np.empty((count, VIEW_PX, VIEW_PX, 3), np.uint8),
+        "classes": np.empty((count, VIEW_GRID, VIEW_GRID), np.int8),
+        "pixels": np.zeros((count, len(THING_KINDS)), np.int32),
+        "bearing": np.full((count, len(THING_KINDS)), np.nan, np.float32),
+        "distance": np.full((count, len(THING_KINDS)), np.nan, np.float32),
     }
     for i, view in enumerate(views):
         arrays["images"][i], arrays["classes"][i] = view.image, view.classes
         for seen in view.things:
-            k = KINDS.index(seen.name)
+            k = THING_KINDS.index(seen.name)
             arrays["pixels"][i, k] = seen.pixels
             arrays["bearing"][i, k] = seen.bearing
             arrays["distance"][i, k] = seen.distance

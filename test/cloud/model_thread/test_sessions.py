@@ -42,7 +42,7 @@ from edge_cloud_spec.wire.messages import (
     Verdict,
     WireError,
 )
-from edge_cloud_spec_lab.harness.toy import END, VOCABULARY, ToyVlm
+from edge_cloud_spec_lab.harness.toy import TOY_END, TOY_VOCABULARY, ToyVlm
 
 LIMITS = WorkerLimits(sessions=4, sessions_per_robot=2, keep_s=10.0, idle_s=30.0)
 OPENING = Open(1, CLAUSES.request("find", b""), GREEDY, "greedy", draft_identity="small")
@@ -299,10 +299,10 @@ def answer(robot: Robot, verified: tuple[int, ...]) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     "verified",
     [
-        (VOCABULARY,),
+        (TOY_VOCABULARY,),
         (2**32 - 1,),
-        (1, END, 1),
-        (END,),
+        (1, TOY_END, 1),
+        (TOY_END,),
         (1,) * 60,
         (1,) * MAX_VERIFIED,
     ],

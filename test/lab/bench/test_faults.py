@@ -13,7 +13,7 @@ from helpers.suites import arguments
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec_lab.bench.command import write
 from edge_cloud_spec_lab.bench.faults import rig, suite
-from edge_cloud_spec_lab.bench.faults.suite import BEGIN, END, write_page
+from edge_cloud_spec_lab.bench.faults.suite import TABLE_BEGIN, TABLE_END, write_page
 
 
 def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_themselves(
@@ -21,9 +21,9 @@ def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_
 ) -> None:
     monkeypatch.setattr(rig, "DRIVES_ON", 2.0)  # on a busy machine no motion replaces another
     file = tmp_path / "rows.json"
-    only = ",".join(suite.QUICK)
+    only = ",".join(suite.QUICK_FAULTS)
     rows = suite.run(arguments("faults", "--only", only, "--trials", "1", "--json", str(file)))
-    assert [row["fault"] for row in rows] == list(suite.QUICK)
+    assert [row["fault"] for row in rows] == list(suite.QUICK_FAULTS)
     for row in rows:
         assert row["passed"], row
         assert row["recovered"] and row["recovery_s_max"] is not None
@@ -32,35 +32,35 @@ def test_three_faults_of_the_running_system_move_nothing_unverified_and_pass_by_
 
 def test_a_matrix_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    done = [{"fault": name} for name in suite.QUICK]
+    done = [{"fault": name} for name in suite.QUICK_FAULTS]
     write(file, "faults", 0, done)
     rows = suite.run(
-        arguments("faults", "--resume", "--only", ",".join(suite.QUICK), "--json", str(file))
+        arguments("faults", "--resume", "--only", ",".join(suite.QUICK_FAULTS), "--json", str(file))
     )
     assert rows == done
 
 
 def test_the_page_has_a_line_for_every_fault() -> None:
     page = (Path(__file__).parents[3] / "docs/faults.md").read_text(encoding="utf-8")
-    lines = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
-    assert [line.split("|")[1].strip() for line in lines] == list(suite.FAULTS)
+    lines = page.partition(TABLE_BEGIN)[2].partition(TABLE_END)[0].strip().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == list(suite.FAULTS_BY_NAME)
     assert len(lines) >= 30
-    for line, fault in zip(lines, suite.FAULTS.values(), strict=True):
+    for line, fault in zip(lines, suite.FAULTS_BY_NAME.values(), strict=True):
         assert f"| {fault.injected} | {fault.robot} |" in line
 
 
 def test_a_page_keeps_its_text_and_takes_the_rows(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nstale rows\n{END}\nafter\n")
-    row = {"fault": "link_cut", "said": "link_state: lost no answer", "recovery_s_max": 0.25}
-    write_page(page, suite.FAULTS, [row])
+    page.write_text(f"before\n{TABLE_BEGIN}\nstale rows\n{TABLE_END}\nafter\n")
+    row = {"fault": "link_cut", "reported": "link_state: lost no answer", "recovery_s_max": 0.25}
+    write_page(page, suite.FAULTS_BY_NAME, [row])
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale rows" not in text
     (line,) = (line for line in text.splitlines() if line.startswith("| link_cut |"))
     assert line.endswith("| `link_state` | 0.25 |")
     page.write_text("no marks")
     with pytest.raises(UserError, match="between which the table goes"):
-        write_page(page, suite.FAULTS, [])
+        write_page(page, suite.FAULTS_BY_NAME, [])
 
 
 def test_what_is_no_fault_is_refused_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.bench.formulas import promised
 from edge_cloud_spec_lab.bench.models import (
-    DEPTH,
+    CHAIN_TOKENS,
     PairMeasures,
     measure,
     opened,
@@ -44,7 +44,7 @@ def measured(target: Path, drafter: Path, tokens: int = 24) -> PairMeasures:
 
 def test_a_model_that_drafts_for_itself_is_always_right(pair: tuple[Path, Path]) -> None:
     found = measured(pair[0], pair[0])
-    assert found.by_depth == [1.0] * DEPTH and found.wrong == 0
+    assert found.by_depth == [1.0] * CHAIN_TOKENS and found.wrong == 0
     other = measured(*pair)
     assert 0.2 < other.acceptance < 1.0
     assert other.reached == sorted(other.reached, reverse=True)
@@ -97,7 +97,7 @@ def test_a_pair_on_a_bag_has_a_row_for_each_picture_limit_and_a_checked_promise(
     for row in found:
         assert row["frames"] == 2 and row["tokens"] == 24, "the target's, all of them"
         assert row["dialect"] == "uni_navid" and row["actions"] == 0, "a target that knows nothing"
-        assert len(row["acceptance_by_depth"]) == DEPTH
+        assert len(row["acceptance_by_depth"]) == CHAIN_TOKENS
         for name in ("draft_ms", "verify_ms", "prefill_ms", "promised_tokens_per_s", "ratio"):
             assert row[name] > 0, name
         assert row["preset"] in row["promised_by_preset"] and row["preset"] != "auto"

@@ -21,7 +21,8 @@ from edge_cloud_spec_lab.bench.formulas import promised
 from edge_cloud_spec_lab.bench.pipelines import formula_speedup
 from edge_cloud_spec_lab.harness.cost_profiles import CostProfile, load_cost_profile
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
-from edge_cloud_spec_lab.harness.virtual import VirtualHarness, with_cost_profile_length
+from edge_cloud_spec_lab.harness.scripted.model import ScriptedModels
+from edge_cloud_spec_lab.harness.scripted_robot import ScriptedHarness, with_cost_profile_length
 from edge_cloud_spec_lab.harness.virtual_time import Arrival, ProfileImpairments
 
 DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pass without a draft
@@ -29,8 +30,8 @@ DRAFTED_FOR = ("dsd", "fsd", "picospec", "specedge")  # whose cloud makes no pas
 
 def speedup(cost_profile: CostProfile, preset: str) -> float:
     chosen = load_preset(preset)
-    drafts = chosen.drafter == "cloud"
-    there = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms), cloud_drafts=drafts)
+    models = ScriptedModels(cost_profile, chosen.drafter == "cloud")
+    there = ScriptedHarness(models, LinkProfile(cost_profile.one_way_ms))
     outcome = there.robot.decode(chosen, 400, seed=0).outcome
     return len(outcome.tokens) / outcome.seconds * cost_profile.ar_ms / 1e3
 
@@ -68,10 +69,11 @@ def test_the_cloud_never_waits_while_it_holds_the_draft_of_its_place(
 ) -> None:
     cost_profile = load_cost_profile(name).with_rtt(rtt)
     profile = LinkProfile(cost_profile.one_way_ms)
-    there = VirtualHarness(cost_profile, profile, seed)
+    models = ScriptedModels(cost_profile)
+    there = ScriptedHarness(models, profile, seed)
     there.link.impairments = link = WatchedLink(profile, seed)
     there.robot.decode(load_preset(preset), 60, seed)
-    by_end = {each.end: each for each in there.passes}
+    by_end = {each.end: each for each in models.passes}
     free = 0.0
     for base, said in link.said.items():
         if said in by_end:
@@ -114,7 +116,7 @@ def test_auto_is_faster_than_the_papers_best_on_their_own_figures() -> None:
 def test_auto_comes_back_when_drafts_are_right_again() -> None:
     """From a drafter that was never right: it is heard again by hints, and soon drafts pay."""
     cost_profile = load_cost_profile("fsd-go2")
-    there = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms))
+    there = ScriptedHarness(ScriptedModels(cost_profile), LinkProfile(cost_profile.one_way_ms))
     measures = there.robot.runner.measures
     measures.acceptance, measures.runner_up = Mean(0.02, 200.0), Mean(0.02, 200.0)
     measures.server_pass.observe(cost_profile.ar_ms / 1e3)

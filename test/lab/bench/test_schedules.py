@@ -27,7 +27,7 @@ from edge_cloud_spec_lab.bench.schedules import (
     run_schedule,
     single_and_paired_faults,
 )
-from edge_cloud_spec_lab.harness.virtual_decode import FAULTS, Conditions
+from edge_cloud_spec_lab.harness.virtual_decode import MESSAGE_FAULTS, Conditions
 
 VERIFIED = [name for name in preset_names() if load_preset(name).verified]
 
@@ -56,7 +56,7 @@ def test_nothing_is_emitted_that_the_cloud_does_not_hold_and_every_decode_ends(
 @pytest.mark.parametrize("preset", ["picospec", "dssd"])
 def test_every_fault_at_every_message_and_every_two(preset: str) -> None:
     told = list(single_and_paired_faults(Schedule(preset, "rejection", 3, tokens=2)))
-    assert {kind for schedule, _ in told for _, kind in schedule.faults} == set(FAULTS)
+    assert {kind for schedule, _ in told for _, kind in schedule.faults} == set(MESSAGE_FAULTS)
     assert {len(schedule.faults) for schedule, _ in told} == {0, 1, 2}
     assert {end.verdict for _, end in told} == {"", "timeout"}
 

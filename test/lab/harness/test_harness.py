@@ -33,14 +33,14 @@ from edge_cloud_spec_lab.harness.cost_profiles import (
 )
 from edge_cloud_spec_lab.harness.emulated_link import LinkProfile, read_trace
 from edge_cloud_spec_lab.harness.proxy import Proxy
-from edge_cloud_spec_lab.harness.scripted.model import scripted_worker
-from edge_cloud_spec_lab.harness.server import InProcessServer
-from edge_cloud_spec_lab.harness.virtual import (
-    REPLY_TIMEOUT,
+from edge_cloud_spec_lab.harness.scripted.model import ScriptedModels
+from edge_cloud_spec_lab.harness.scripted_robot import (
+    SCRIPTED_REPLY_TIMEOUT_S,
     DecodedAnswer,
+    ScriptedHarness,
     ScriptedRobot,
-    VirtualHarness,
 )
+from edge_cloud_spec_lab.harness.server import InProcessServer
 
 CHEAP = custom_cost_profile(4.0, draft_ms=1.0, verify_ms=3.0, ar_ms=3.0, alpha=0.7, exit_hit=0.6)
 SLOW = custom_cost_profile(4.0, draft_ms=8.0, verify_ms=24.0, ar_ms=24.0, alpha=0.7)
@@ -58,14 +58,14 @@ def robot_over_grpc(
 
     cloud_drafts: the server has a draft model, too.
     """
-    clock, reply_timeout = time.perf_counter, REPLY_TIMEOUT + profile.longest_outage_s
-    worker = scripted_worker(cost_profile, clock, time.sleep, drafts=cloud_drafts)
+    clock, reply_timeout = time.perf_counter, SCRIPTED_REPLY_TIMEOUT_S + profile.longest_outage_s
+    models = ScriptedModels(cost_profile, cloud_drafts)
     with (
-        InProcessServer(worker) as cloud,
+        InProcessServer(models.worker(clock, time.sleep)) as cloud,
         Proxy(cloud.address, profile) as proxy,
         closing(VerifierClient(ClientSettings(proxy.address))) as client,
     ):
-        yield ScriptedRobot(cost_profile, client.connect, clock, time.sleep, reply_timeout)
+        yield ScriptedRobot(models, client.connect, clock, time.sleep, reply_timeout)
 
 
 # Both harnesses
@@ -76,7 +76,7 @@ def test_both_harnesses_make_the_same_rounds() -> None:
     done = []
     link = LinkProfile(CHEAP.one_way_ms)
     with robot_over_grpc(CHEAP, link) as real:
-        for robot in (real, VirtualHarness(CHEAP, link).robot):
+        for robot in (real, ScriptedHarness(ScriptedModels(CHEAP), link).robot):
             rounds = robot.decode(load_preset("dsd"), 60, seed=2).outcome.stats.rounds
             done.append([(r.drafted, r.accepted, r.emitted) for r in rounds])
     assert done[0] == done[1]
@@ -87,7 +87,7 @@ def test_both_harnesses_make_the_same_rounds() -> None:
 )
 def test_outages_are_resumed_from_where_the_link_is_hardly_up(preset: str) -> None:
     profile = LinkProfile(SLOW.one_way_ms, 5.0, outage_every_s=0.35, outage_s=0.3)
-    there = VirtualHarness(SLOW, profile, cloud_drafts=True)
+    there = ScriptedHarness(ScriptedModels(SLOW, cloud_drafts=True), profile)
     resumed(there.robot.decode(load_preset(preset), 200, seed=1))
 
 
@@ -130,7 +130,7 @@ def resumed(answer: DecodedAnswer) -> None:
 
 def test_a_decode_that_begins_in_an_outage_waits_for_its_end() -> None:
     profile = LinkProfile(10.0, outage_every_s=5.0, outage_s=4.0)
-    there = VirtualHarness(CHEAP, profile)
+    there = ScriptedHarness(ScriptedModels(CHEAP), profile)
     there.timeline.sleep(5.5)
     answer = there.robot.decode(load_preset("dsd"), 30, seed=1)
     assert answer.equal, answer.outcome.text
@@ -154,7 +154,7 @@ def decode_objects() -> int:
 def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object() -> None:
     """Robot and cloud count the same, and what was decoded is gone at both ends."""
     link = LinkProfile(SLOW.one_way_ms, 30.0, outage_every_s=7.0, outage_s=1.5)
-    there = VirtualHarness(SLOW, link, 3, WorkerLimits(keep_s=3.0), cloud_drafts=True)
+    there = ScriptedHarness(ScriptedModels(SLOW, True, WorkerLimits(keep_s=3.0)), link, 3)
     robot = Counter[str]()
 
     def decode(preset: str, tokens: int, seed: int, policy: SamplingPolicy = GREEDY) -> None:
@@ -189,7 +189,8 @@ def test_minutes_of_every_preset_with_outages_lose_no_token_and_leave_no_object(
 def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
     """The prefill gave it: a pass that costs nothing must not make the target look free."""
     cost_profile = load_cost_profile("fsd-go2")
-    robot = VirtualHarness(cost_profile, LinkProfile(cost_profile.one_way_ms)).robot
+    link = LinkProfile(cost_profile.one_way_ms)
+    robot = ScriptedHarness(ScriptedModels(cost_profile), link).robot
     robot.decode(load_preset("cloud_ar"), 4, seed=1)
     assert robot.runner.measures.server_pass.value == pytest.approx(
         cost_profile.ar_ms / 1e3, rel=0.01
@@ -197,7 +198,7 @@ def test_the_first_token_teaches_auto_nothing_of_the_targets_pass() -> None:
 
 
 def test_a_cloud_that_says_nothing_to_auto_is_given_up() -> None:
-    there = VirtualHarness(CHEAP, LinkProfile(1.0))
+    there = ScriptedHarness(ScriptedModels(CHEAP), LinkProfile(1.0))
     heard: list[bytes] = []
     there.worker.receive = lambda _, data: heard.append(data)  # type: ignore[method-assign]
     outcome = there.robot.decode(load_preset("auto"), 20, seed=1).outcome

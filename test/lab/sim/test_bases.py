@@ -14,12 +14,12 @@ from helpers.lagging_base import moved
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.pose import Velocity, wrap
 from edge_cloud_spec_lab.demo.outside import outside_view
-from edge_cloud_spec_lab.sim.bases import GO2, RAYS, Base, make_base, scan
+from edge_cloud_spec_lab.sim.bases import GO2_BASE, RAYS, Base, make_base, scan
 from edge_cloud_spec_lab.sim.camera import Camera, Eye, eye_at, posture_of
 from edge_cloud_spec_lab.sim.obstacles import people_in, with_pillar
 from edge_cloud_spec_lab.sim.room import Pose, make_room
 from edge_cloud_spec_lab.sim.scene import Scene
-from edge_cloud_spec_lab.sim.world import TIMEOUT
+from edge_cloud_spec_lab.sim.world import COMMAND_TIMEOUT_S
 
 _FULL = make_room(1)
 BARE = replace(_FULL, things=(_FULL.thing(_FULL.target),), furniture=(), decoration=())
@@ -68,7 +68,7 @@ def test_a_base_goes_where_it_is_told_and_stands_when_nobody_tells(name: str) ->
     assert base.time == pytest.approx(3.5, abs=0.021)
     with pytest.raises(ValueError, match="finite"):
         base.command(math.nan, 0.0, 0.0)
-    base.step(TIMEOUT + 4.0)
+    base.step(COMMAND_TIMEOUT_S + 4.0)
     assert base.standing
 
 
@@ -90,7 +90,7 @@ def test_once_a_base_stands_it_stands_until_it_is_commanded(name: str) -> None:
 
 @needs_go2
 def test_a_trunk_that_sways_tilts_the_picture_and_odometry_tells_by_how_much() -> None:
-    base, rolls = make_base(GO2, _FULL), []
+    base, rolls = make_base(GO2_BASE, _FULL), []
     for _ in range(30):
         drive(base, 0.05, 0.3)
         eye, odometry = base.eye, base.odometry
@@ -174,7 +174,7 @@ def test_every_room_has_ways_for_people_clear_of_what_stands_there() -> None:
 
 @needs_go2
 def test_the_film_shows_the_robot_from_outside_where_it_stood() -> None:
-    base = make_base(GO2, _FULL)
+    base = make_base(GO2_BASE, _FULL)
     outcome = {"x": base.pose.x, "y": base.pose.y, "posture": posture_of(base.data)}
     away = outcome | {"posture": [99.0, *posture_of(base.data)[1:]]}
     with outside_view(_FULL, [(0.0, outcome), (1.0, away)], 64) as view:
@@ -183,7 +183,9 @@ def test_the_film_shows_the_robot_from_outside_where_it_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    "attempt", [lambda: make_base(GO2, _FULL), lambda: people_in(_FULL, 1)], ids=["base", "people"]
+    "attempt",
+    [lambda: make_base(GO2_BASE, _FULL), lambda: people_in(_FULL, 1)],
+    ids=["base", "people"],
 )
 def test_without_the_package_a_sentence_says_how_to_have_it(
     attempt: Callable[[], object], monkeypatch: pytest.MonkeyPatch

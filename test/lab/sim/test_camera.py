@@ -13,7 +13,7 @@ import pytest
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec_lab.sim.camera import Camera, Eye, decode_jpeg, encode_jpeg, eye_at
 from edge_cloud_spec_lab.sim.engine import no_gl_because
-from edge_cloud_spec_lab.sim.kinds import KINDS
+from edge_cloud_spec_lab.sim.kinds import THING_KINDS
 from edge_cloud_spec_lab.sim.room import Pose, Room, make_room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.view import pack, sample_views, visible_things, write_views
@@ -146,7 +146,7 @@ def test_what_a_view_says_agrees_with_itself(tmp_path) -> None:
     assert np.isfinite(views["bearing"][~unseen]).all()
     assert np.abs(views["bearing"][~unseen]).max() < 45
     assert views["distance"][~unseen].min() > 0.05
-    for k in range(len(KINDS)):
+    for k in range(len(THING_KINDS)):
         cells = (views["classes"] == k + 1).sum((1, 2))
         assert (cells[unseen[:, k]] == 0).all()
         assert (cells[views["pixels"][:, k] >= 100] > 0).all()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from edge_cloud_spec_lab.sim.flat import (
-    BACK,
-    DOOR,
+    BACK_FAMILY,
+    DOOR_FAMILY,
     DOORWAY,
-    FAMILIES,
-    TURN,
+    INSTRUCTION_FAMILIES,
+    TURN_FAMILY,
     flat_of,
     judge,
     make_flat,
@@ -22,10 +22,10 @@ from edge_cloud_spec_lab.sim.flat import (
 )
 from edge_cloud_spec_lab.sim.room import Pose, make_room
 from edge_cloud_spec_lab.sim.thing import Part, Thing
-from edge_cloud_spec_lab.sim.ways import GAP, Ways
+from edge_cloud_spec_lab.sim.ways import ROBOT_GAP_M, Ways
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", INSTRUCTION_FAMILIES)
 def test_a_flat_is_the_same_for_a_seed_and_all_of_it_is_within_reach(family: str) -> None:
     flat = make_flat(11, family)
     assert make_flat(11, family).room == flat.room != make_flat(12, family).room
@@ -46,7 +46,7 @@ def _at(flat_thing: Thing, away: float) -> Pose:
 
 
 def test_going_back_counts_only_after_the_other_thing_and_a_stop_there() -> None:
-    flat = make_flat(3, BACK)
+    flat = make_flat(3, BACK_FAMILY)
     first, last = (flat.room.thing(goal.thing) for goal in flat.goals)
     flat = replace(flat, areas=tuple(replace(a, west=-9, east=9) for a in flat.areas))
     way = [flat.room.start, _at(first, 0.7), _at(last, 0.7)]
@@ -60,13 +60,13 @@ def test_going_back_counts_only_after_the_other_thing_and_a_stop_there() -> None
 
 
 def test_a_turn_and_a_door_are_judged_by_where_the_robot_is() -> None:
-    turn = make_flat(1, TURN)
+    turn = make_flat(1, TURN_FAMILY)
     x, y = turn.areas[0].middle
     yaw = turn.goals[0].yaw
     assert yaw is not None
     assert judge(turn, [turn.room.start, Pose(x, y, yaw)], True).success
     assert not judge(turn, [turn.room.start, Pose(x, y, yaw + math.pi)], True).success
-    door = make_flat(5, DOOR)
+    door = make_flat(5, DOOR_FAMILY)
     middles = [area.middle for area in door.areas]
     reached = [judge(door, [door.room.start, Pose(*m, 0.0)], True).success for m in middles]
     assert reached == [i == door.goals[0].area for i in range(len(middles))]
@@ -92,7 +92,7 @@ def test_a_shortest_way_goes_around_what_is_solid() -> None:
     field = ways.field(ways.at(1.0, -0.5))
     way = ways.way(field, (-1.0, -0.5))
     length = sum(math.dist(a, b) for a, b in pairwise(way))
-    straight = 2 * math.dist((-1.0, -0.5), (0.0, 0.8 + GAP))
+    straight = 2 * math.dist((-1.0, -0.5), (0.0, 0.8 + ROBOT_GAP_M))
     assert straight - 0.1 < length < 1.15 * straight
     assert Ways((4.0, 4.0), []).clear((-1.0, -0.5), (1.0, -0.5))
     assert not ways.clear((-1.0, -0.5), (1.0, -0.5))

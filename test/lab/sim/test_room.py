@@ -8,8 +8,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from edge_cloud_spec_lab.sim.kinds import KINDS, LOOKALIKES
-from edge_cloud_spec_lab.sim.room import APART, CLEARANCE, START_DISTANCE, make_room
+from edge_cloud_spec_lab.sim.kinds import LOOKALIKES, THING_KINDS
+from edge_cloud_spec_lab.sim.room import CLEARANCE, START_DISTANCE, THINGS_APART_M, make_room
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -18,13 +18,13 @@ def test_a_room_is_fair_and_the_line_from_start_to_target_is_clear(seed: int) ->
     target = room.thing(room.target)
     low, high = START_DISTANCE
     assert low <= target.distance(room.start.x, room.start.y) <= high
-    assert room.target in KINDS
+    assert room.target in THING_KINDS
     assert room.target in room.instruction
     names = [t.name for t in room.things]
     assert {*LOOKALIKES[room.target]} & {*names}, "nothing to be mistaken for the target"
     assert len(names) == len(set(names)), "a name means two things"
     for thing, other in permutations(room.things, 2):
-        assert min(other.distance(x, y) for x, y in thing.outline()) >= APART - 1e-9
+        assert min(other.distance(x, y) for x, y in thing.outline()) >= THINGS_APART_M - 1e-9
     line = np.linspace((room.start.x, room.start.y), (target.x, target.y), 100)
     for piece in (*room.things, *room.furniture):
         if piece is not target:
@@ -34,7 +34,7 @@ def test_a_room_is_fair_and_the_line_from_start_to_target_is_clear(seed: int) ->
 def test_a_seed_always_gives_the_same_room_and_what_varies_varies() -> None:
     rooms = [make_room(seed) for seed in range(60)]
     assert make_room(7) == rooms[7] != rooms[8]
-    assert {room.target for room in rooms} == set(KINDS)
+    assert {room.target for room in rooms} == set(THING_KINDS)
     assert len({room.instruction for room in rooms}) > 20
     assert len({room.light for room in rooms}) == len({room.wall for room in rooms}) == 60
     bearings = [r.thing(r.target).bearing(r.start.x, r.start.y, r.start.yaw) for r in rooms]

@@ -14,7 +14,7 @@ from edge_cloud_spec_lab.sim.reach import thing_in_front
 from edge_cloud_spec_lab.sim.room import Pose, make_room
 from edge_cloud_spec_lab.sim.scene import Scene
 from edge_cloud_spec_lab.sim.thing import Thing
-from edge_cloud_spec_lab.sim.world import LIMITS, World
+from edge_cloud_spec_lab.sim.world import MAX_VELOCITY, World
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_curve_is_as_fast_as_a_base_may_be_and_does_not_slide_sideways(world: 
     vx, vy, wz = world.velocity
     assert vx == pytest.approx(0.3, abs=0.02)
     assert abs(vy) < 0.02
-    assert wz == pytest.approx(LIMITS[2], abs=0.02)
+    assert wz == pytest.approx(MAX_VELOCITY[2], abs=0.02)
 
 
 def test_the_head_shakes_until_the_base_rests_which_the_next_command_ends(world: World) -> None:

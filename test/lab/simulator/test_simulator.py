@@ -31,7 +31,7 @@ from edge_cloud_spec_lab.bench.flats import model, walk
 from edge_cloud_spec_lab.sim.camera import decode_jpeg
 from edge_cloud_spec_lab.sim.flat import make_flat
 from edge_cloud_spec_lab.sim.room import Room, make_room
-from edge_cloud_spec_lab.simulator.simulator import FIRST, NO_TRANSFORMS
+from edge_cloud_spec_lab.simulator.simulator import FIRST_SEEDS, NO_TRANSFORMS
 
 pytest.importorskip("mujoco")
 
@@ -139,7 +139,7 @@ def test_in_the_first_flat_the_pair_does_what_the_readme_says_wherever_it_starts
     """The flat of seed 0 was given up after three minutes."""
     readme = Path(__file__).parents[3] / "README.md"
     assert '"{instruction: find the blue box}"' in readme.read_text("utf-8")
-    flat, random = make_flat(FIRST["flat"]), Random(1)
+    flat, random = make_flat(FIRST_SEEDS["flat"]), Random(1)
     vlm = load(str(FLATS / "target"), threads=1)
     for _ in range(3):
         start = flat.room.start

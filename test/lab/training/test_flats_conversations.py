@@ -18,7 +18,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import action_of
 from edge_cloud_spec_lab.bench.requests import sample_requests
 from edge_cloud_spec_lab.training.flats import episodes
-from edge_cloud_spec_lab.training.flats.command import DRAFTER_SHARE
+from edge_cloud_spec_lab.training.flats.command import FLATS_DRAFTER_SHARE
 from edge_cloud_spec_lab.training.flats.conversations import (
     ConversationBatch,
     Tuner,
@@ -26,8 +26,8 @@ from edge_cloud_spec_lab.training.flats.conversations import (
     conversation,
 )
 from edge_cloud_spec_lab.training.flats.episodes import (
-    FRAMES,
     MOST_ROLLED,
+    REMEMBERED_FRAMES,
     EpisodeTurn,
     ModelPlayer,
     read_episodes,
@@ -36,15 +36,15 @@ from edge_cloud_spec_lab.training.flats.episodes import (
 from edge_cloud_spec_lab.training.tiny import data
 from edge_cloud_spec_lab.training.tiny.architecture import (
     DRAFTER,
-    SHAPES,
-    SIZE,
+    IMAGE_PX,
+    TINY_SHAPES,
     VISUAL,
 )
 from edge_cloud_spec_lab.training.tiny.data import QuestionEncoder, pixels_of
 from edge_cloud_spec_lab.training.tiny.evaluation import greedy_answers
 from edge_cloud_spec_lab.training.tiny.language import ORDERS, Piece, assembled
 from edge_cloud_spec_lab.training.tiny.packed import ConversationForward, patches
-from edge_cloud_spec_lab.training.tiny.tokenizer import TEMPLATE, build_tokenizer
+from edge_cloud_spec_lab.training.tiny.tokenizer import TINY_TEMPLATE, build_tokenizer
 
 ANSWERS = (
     "action: search; reason: no blue box, nothing known;",
@@ -64,7 +64,7 @@ def test_a_conversation_has_the_ids_of_the_chat_template() -> None:
         asked = [] if number else [{"type": "text", "text": f"{ASKED}\naction first"}]
         messages.append({"role": "user", "content": [{"type": "image"}, *asked]})
         messages.append({"role": "assistant", "content": answer})
-    text = tokenizer.apply_chat_template(messages, chat_template=TEMPLATE, tokenize=False)
+    text = tokenizer.apply_chat_template(messages, chat_template=TINY_TEMPLATE, tokenize=False)
     text = text.replace("<|image_pad|>", "<|image_pad|>" * VISUAL)
     assert row.ids == tokenizer(text, add_special_tokens=False)["input_ids"]
     weighed = [row.ids[i] for i, weight in enumerate(row.weights) if weight == 1.0]
@@ -74,7 +74,7 @@ def test_a_conversation_has_the_ids_of_the_chat_template() -> None:
 def test_its_logits_are_those_of_transformers(tmp_path: Path) -> None:
     encoder = QuestionEncoder(build_tokenizer())
     row = conversation([[Piece(a, 1.0)] for a in ANSWERS], "action first", ASKED, encoder)
-    images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (3, IMAGE_PX, IMAGE_PX, 3), np.uint8)
     shorter = conversation([[Piece(ANSWERS[0], 1.0)]], "action first", ASKED, encoder)
     tuner = Tuner(DRAFTER, EMBEDDED / "drafter", tmp_path, TuningPlan(1.0, 1, 1, 1e-3))
     encoded, model = tuner.encode(list(images)), tuner.model.eval()
@@ -102,16 +102,16 @@ def test_a_tuned_pair_loads_and_a_second_run_goes_on(
     monkeypatch.setattr(data, "multiprocessing", here)
     few = ("--episodes", "1", "--rollouts", "1", "--rounds", "1", "--views", "4", "--batch", "1")
     few += ("--threads", "1", "--seed", "2")  # whose missions are short
-    steps, minutes = dict.fromkeys(SHAPES, 0), 0.001
+    steps, minutes = dict.fromkeys(TINY_SHAPES, 0), 0.001
     for _ in range(2):
         command = ("train", "flats", "--minutes", str(minutes), "--out", str(tmp_path), *few)
         assert main(command) == 0
-        for name in SHAPES:
+        for name in TINY_SHAPES:
             state = torch.load(tmp_path / name / "tuning.pt", weights_only=True)
             assert state["steps"] > steps[name]
             steps[name] = state["steps"]
-            minutes = max(minutes, state["spent"] / 60 / DRAFTER_SHARE + 0.001)
-    for name in SHAPES:
+            minutes = max(minutes, state["spent"] / 60 / FLATS_DRAFTER_SHARE + 0.001)
+    for name in TINY_SHAPES:
         model = load(tmp_path / name, threads=1)
         pattern = instruction_pattern(tmp_path / name)
         assert pattern is not None and pattern.fullmatch("go through the second door on the left")
@@ -176,7 +176,7 @@ def test_a_rollout_is_what_the_model_says_of_its_frames_and_of_its_own_earlier_w
     answers = 0
     for episode in read_episodes(tmp_path / "some.npz"):
         assert len(episode) == len(episode.jpegs) <= MOST_ROLLED
-        player = ModelPlayer(model, episode.instruction, episode.order, FRAMES)
+        player = ModelPlayer(model, episode.instruction, episode.order, REMEMBERED_FRAMES)
         for turn, jpeg in zip(episode.turns, episode.jpegs, strict=True):
             answer = player.answer(jpeg)
             player.remember(jpeg, turn.said)
@@ -193,7 +193,7 @@ def test_the_pair_of_flats_decides_by_what_it_remembers(
     monkeypatch.setattr(episodes, "MOST_FRAMES", 20)
     write_episodes(tmp_path / "some.npz", 99, 4, "rays")
     model = load(FLATS / "target", threads=1)
-    right: dict[int, list[bool]] = {FRAMES: [], 0: []}
+    right: dict[int, list[bool]] = {REMEMBERED_FRAMES: [], 0: []}
     for episode in read_episodes(tmp_path / "some.npz"):
         for frames, found in right.items():
             player = ModelPlayer(model, episode.instruction, ORDERS[0], frames)
@@ -201,4 +201,4 @@ def test_the_pair_of_flats_decides_by_what_it_remembers(
                 found.append(str(action_of(player.answer(jpeg)) or "") == turn.action)
                 said = "".join(piece.text for piece in turn.pieces(ORDERS[0]))
                 player.remember(jpeg, said)
-    assert np.mean(right[FRAMES]) > max(0.7, np.mean(right[0]) + 0.15)
+    assert np.mean(right[REMEMBERED_FRAMES]) > max(0.7, np.mean(right[0]) + 0.15)

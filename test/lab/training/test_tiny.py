@@ -20,10 +20,12 @@ from edge_cloud_spec.instruction import instruction_pattern
 from edge_cloud_spec.models import EMBEDDED, FLATS
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.nav.answer import action_of, parse_action
+from edge_cloud_spec_lab.sim.kinds import THING_KINDS
+from edge_cloud_spec_lab.sim.room import PHRASINGS
 from edge_cloud_spec_lab.sim.thing import VisibleThing
-from edge_cloud_spec_lab.training.loop import FLOOR
+from edge_cloud_spec_lab.training.loop import RATE_FLOOR
 from edge_cloud_spec_lab.training.tiny import command, language
-from edge_cloud_spec_lab.training.tiny.architecture import SHAPES, build_model
+from edge_cloud_spec_lab.training.tiny.architecture import TINY_SHAPES, build_model
 from edge_cloud_spec_lab.training.tiny.command import (
     QUESTIONS,
     SLOT,
@@ -43,17 +45,15 @@ from edge_cloud_spec_lab.training.tiny.data import (
 from edge_cloud_spec_lab.training.tiny.evaluation import evaluate
 from edge_cloud_spec_lab.training.tiny.language import (
     FLAT_PHRASES,
-    INSTRUCTION,
-    NAMES,
+    INSTRUCTION_PATTERN,
     ORDERS,
-    PHRASES,
     ROOM_INSTRUCTION,
     answer,
     askable,
     best_action,
     read,
 )
-from edge_cloud_spec_lab.training.tiny.packed import PREFIX, PackedForward
+from edge_cloud_spec_lab.training.tiny.packed import PREFIX_TOKENS, PackedForward
 from edge_cloud_spec_lab.training.tiny.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -62,10 +62,12 @@ ENCODER = QuestionEncoder(TOKENIZER)
 
 def views(count: int, seed: int = 0) -> Views:
     rng = np.random.default_rng(seed)
-    pixels = rng.integers(24, 2000, (count, len(NAMES))) * (rng.random((count, len(NAMES))) < 0.4)
+    pixels = rng.integers(24, 2000, (count, len(THING_KINDS))) * (
+        rng.random((count, len(THING_KINDS))) < 0.4
+    )
     return Views(
         rng.integers(0, 256, (count, 128, 128, 3)).astype(np.uint8),
-        rng.integers(0, len(NAMES) + 1, (count, 16, 16)).astype(np.int8),
+        rng.integers(0, len(THING_KINDS) + 1, (count, 16, 16)).astype(np.int8),
         pixels,
         np.where(pixels > 0, rng.uniform(-30, 30, pixels.shape), np.nan),
         np.where(pixels > 0, rng.uniform(0.3, 5, pixels.shape), np.nan),
@@ -105,7 +107,7 @@ def test_pieces_spell_what_the_whole_answer_spells():
 
 
 def test_the_longest_lesson_fits_its_slot():
-    longest = max(len(ENCODER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASES)
+    longest = max(len(ENCODER.question(p.format("red box") + ".", ORDERS[0])) for p in PHRASINGS)
     text = (
         "action: turn left small; "
         "reason: silver bottle far 3.0 left 16, right of red chair 2.0, not silver can right;"
@@ -113,17 +115,19 @@ def test_the_longest_lesson_fits_its_slot():
     assert longest + len(ENCODER.ids(text)) <= SLOT
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", TINY_SHAPES)
 def test_the_packed_forward_is_transformers_own(name):
-    model = build_model(SHAPES[name], seed=3).eval()
+    model = build_model(TINY_SHAPES[name], seed=3).eval()
     some = views(2)
     batch = draw_batch(some, np.arange(2), ENCODER, QUESTIONS, SLOT, np.random.default_rng(2))
     packed = PackedForward(model, QUESTIONS, SLOT)
     with torch.inference_mode():
         _, logits = packed(pixels_of(some.images), batch.ids)
         for question in range(QUESTIONS):
-            begin = PREFIX + question * SLOT
-            ids = torch.cat((batch.ids[:, :PREFIX], batch.ids[:, begin : begin + SLOT]), dim=1)
+            begin = PREFIX_TOKENS + question * SLOT
+            ids = torch.cat(
+                (batch.ids[:, :PREFIX_TOKENS], batch.ids[:, begin : begin + SLOT]), dim=1
+            )
             cut = packed_patches(some.images)
             out = model(
                 input_ids=ids,
@@ -132,7 +136,7 @@ def test_the_packed_forward_is_transformers_own(name):
                 mm_token_type_ids=(ids == model.config.image_token_id).int(),
             ).logits
             ours = logits[:, question * SLOT : (question + 1) * SLOT]
-            assert torch.allclose(out[:, PREFIX:], ours, atol=2e-5)
+            assert torch.allclose(out[:, PREFIX_TOKENS:], ours, atol=2e-5)
 
 
 def packed_patches(images: np.ndarray) -> torch.Tensor:
@@ -151,7 +155,7 @@ def packed_patches(images: np.ndarray) -> torch.Tensor:
 
 def test_the_learning_rate_warms_up_and_falls_to_its_floor():
     shares = [learning_rate_share(progress) for progress in (0.0, 0.1, 0.3, 0.65, 1.0, 1.1)]
-    assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4:] == [pytest.approx(FLOOR)] * 2
+    assert shares[0] < 0.1 and shares[1] == 1.0 and shares[4:] == [pytest.approx(RATE_FLOOR)] * 2
     assert shares[2] > shares[3] > shares[4]
 
 
@@ -179,7 +183,7 @@ def test_both_stages_train_as_long_as_the_plan_says(capsys):
     plan = TrainingPlan(
         sight=5, joint=5, sight_images=4, joint_images=4, batch=2, rate=1e-3, seed=1, compiled=False
     )
-    trainer = PairTrainer(SHAPES["drafter"], views(6), plan)
+    trainer = PairTrainer(TINY_SHAPES["drafter"], views(6), plan)
     before = trainer.model.lm_head.weight.detach().clone()
     model = trainer.run()
     assert capsys.readouterr().out.splitlines() == ["sight: 0%", "joint: 0%"]
@@ -198,9 +202,9 @@ def parameters(folder: Path) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.parametrize("pair", [EMBEDDED, FLATS], ids=lambda pair: pair.name)
 def test_a_pair_is_as_small_as_promised(pair: Path):
-    files = [path for name in SHAPES for path in (pair / name).iterdir()]
+    files = [path for name in TINY_SHAPES for path in (pair / name).iterdir()]
     assert sum(path.stat().st_size for path in files) < MEGABYTES * 1e6
-    parts = {name: parameters(pair / name).values() for name in SHAPES}
+    parts = {name: parameters(pair / name).values() for name in TINY_SHAPES}
     sizes = {name: sum(count for _, count in each) for name, each in parts.items()}
     assert 6e6 < sizes["target"] < 8e6
     assert sizes["drafter"] < 1e6
@@ -210,39 +214,44 @@ def test_a_pair_is_as_small_as_promised(pair: Path):
 def test_the_tokenizers_are_one_of_padded_vocabularies_whose_ids_stay():
     from transformers import AutoTokenizer
 
-    texts = {(EMBEDDED / name / "tokenizer.json").read_text() for name in SHAPES}
+    texts = {(EMBEDDED / name / "tokenizer.json").read_text() for name in TINY_SHAPES}
     assert len(texts) == 1
     shipped, trained = AutoTokenizer.from_pretrained(EMBEDDED / "target"), build_tokenizer()
     assert shipped.get_vocab().items() < trained.get_vocab().items(), "flats' words come after"
-    for text in (*(phrase.format(NAMES[0]) for phrase in PHRASES), "reason: red chair near 1.0;"):
+    for text in (
+        *(phrase.format(THING_KINDS[0]) for phrase in PHRASINGS),
+        "reason: red chair near 1.0;",
+    ):
         assert shipped(text)["input_ids"] == trained(text)["input_ids"]
-    configs = [json.loads((EMBEDDED / name / "config.json").read_text()) for name in SHAPES]
+    configs = [json.loads((EMBEDDED / name / "config.json").read_text()) for name in TINY_SHAPES]
     rows = {config["text_config"]["vocab_size"] for config in configs}
     assert len(rows) == 2 and min(rows) >= len(shipped)
-    assert min(shape.vocabulary for shape in SHAPES.values()) >= len(trained)
+    assert min(shape.vocabulary for shape in TINY_SHAPES.values()) >= len(trained)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", TINY_SHAPES)
 def test_each_model_says_which_instructions_it_understands(name):
     said = json.loads((EMBEDDED / name / "edge_cloud_spec.json").read_text())
     assert said["instructions"] == ROOM_INSTRUCTION
-    for phrase in PHRASES:
+    for phrase in PHRASINGS:
         asked = phrase.format("silver bottle")
-        assert re.fullmatch(said["instructions"], asked) and INSTRUCTION.fullmatch(asked)
-    assert not any(re.fullmatch(said["instructions"], p.format(NAMES[0])) for p in FLAT_PHRASES)
+        assert re.fullmatch(said["instructions"], asked) and INSTRUCTION_PATTERN.fullmatch(asked)
+    assert not any(
+        re.fullmatch(said["instructions"], p.format(THING_KINDS[0])) for p in FLAT_PHRASES
+    )
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", TINY_SHAPES)
 def test_the_pair_of_flats_understands_what_is_asked_for_in_flats(name):
     pattern = instruction_pattern(FLATS / name)
-    assert pattern is not None and pattern.pattern == INSTRUCTION.pattern
+    assert pattern is not None and pattern.pattern == INSTRUCTION_PATTERN.pattern
     text = (FLATS / name / "tokenizer.json").read_text()
     assert text == (FLATS / "target" / "tokenizer.json").read_text()
 
 
 def test_the_target_sees_what_it_is_asked_about_and_guesses_when_it_cannot(tmp_path: Path):
     held_out = make_views(tmp_path, 4_000, 30, "rays", 1)  # of a seed that no training has
-    models = {name: load(EMBEDDED / name, threads=1) for name in SHAPES}
+    models = {name: load(EMBEDDED / name, threads=1) for name in TINY_SHAPES}
     rows = {(row["model"], row["skill"]): row for row in evaluate(models, held_out, seed=1)}
     for skill, least in (("visible", 0.85), ("side", 0.8), ("distance", 0.75)):
         row = rows["target", skill]
@@ -265,7 +274,7 @@ CAN = VisibleThing("silver can", 90, -12.0, 2.0)
 some_things = st.lists(
     st.builds(
         VisibleThing,
-        st.sampled_from(NAMES),
+        st.sampled_from(THING_KINDS),
         st.integers(1, 9000),
         st.floats(-30, 30),
         st.floats(0.2, 6.0),
@@ -327,11 +336,11 @@ def test_the_policy_changes_at_the_stated_limits(bearing, distance, action):
     assert parse_action(action) is not None
 
 
-@pytest.mark.parametrize("phrase", language.PHRASES)
+@pytest.mark.parametrize("phrase", PHRASINGS)
 def test_every_phrasing_is_understood_and_other_words_are_not(phrase):
     asked = phrase.format("silver bottle")
-    assert language.INSTRUCTION.fullmatch(asked)
-    assert language.INSTRUCTION.fullmatch(asked.capitalize() + ".")
-    assert not language.INSTRUCTION.fullmatch(phrase.format("golden bottle"))
-    assert not language.INSTRUCTION.fullmatch("finde die silberne Flasche")
-    assert not language.INSTRUCTION.fullmatch(f"do not {asked}")
+    assert language.INSTRUCTION_PATTERN.fullmatch(asked)
+    assert language.INSTRUCTION_PATTERN.fullmatch(asked.capitalize() + ".")
+    assert not language.INSTRUCTION_PATTERN.fullmatch(phrase.format("golden bottle"))
+    assert not language.INSTRUCTION_PATTERN.fullmatch("finde die silberne Flasche")
+    assert not language.INSTRUCTION_PATTERN.fullmatch(f"do not {asked}")

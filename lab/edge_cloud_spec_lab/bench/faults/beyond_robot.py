@@ -105,7 +105,7 @@ CLOUD_FAULTS: tuple[InjectedFault, ...] = (
 
 
 CONNECTIONS = 10_000
-GARBAGE = 64  # bytes of each
+GARBAGE_BYTES = 64
 DAY = datetime.timedelta(days=1)
 EXPIRES_S = 45.0  # in which the verifier starts
 
@@ -115,7 +115,7 @@ def _garbage(rig: Rig) -> None:
 
     def connect(number: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 2.0) as end:
-            end.sendall(os.urandom(GARBAGE))
+            end.sendall(os.urandom(GARBAGE_BYTES))
 
     with ThreadPoolExecutor(32) as pool:
         for _ in pool.map(connect, range(CONNECTIONS)):
@@ -254,7 +254,7 @@ def _messages(name: str, injected: str, robot: str, faults: MessageFaults) -> In
     return InjectedFault(name, injected, robot, inject, clear, lasts=6.0, stops=False)
 
 
-GOES_ON = "goes on; decisions that miss a message are made anew"
+DECIDES_ANEW = "goes on; decisions that miss a message are made anew"
 
 LINK_FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
@@ -291,28 +291,28 @@ LINK_FAULTS: tuple[InjectedFault, ...] = (
         lasts=3.0,
         reads="lost|degraded",
     ),
-    _messages("loss_30", "30 % of all messages are lost", GOES_ON, MessageFaults(lost=0.3)),
+    _messages("loss_30", "30 % of all messages are lost", DECIDES_ANEW, MessageFaults(lost=0.3)),
     _messages(
-        "duplicated", "half of all messages come twice", GOES_ON, MessageFaults(repeated=0.5)
+        "duplicated", "half of all messages come twice", DECIDES_ANEW, MessageFaults(repeated=0.5)
     ),
     _messages(
         "reordered",
         "half of all messages come up to 0.3 s late, after others",
-        GOES_ON,
+        DECIDES_ANEW,
         MessageFaults(reordered=0.5),
     ),
     replace(
         _messages(
             "corrupted",
             "one bit of every second message is flipped",
-            GOES_ON,
+            DECIDES_ANEW,
             MessageFaults(corrupted=0.5),
         ),
         quick=True,
     ),
     _messages(
-        "truncated", "every second message ends early", GOES_ON, MessageFaults(truncated=0.5)
+        "truncated", "every second message ends early", DECIDES_ANEW, MessageFaults(truncated=0.5)
     ),
 )
 
-FAULTS = (*LINK_FAULTS, *CLOUD_FAULTS, *ACCESS_FAULTS)
+FAULTS_BEYOND_ROBOT = (*LINK_FAULTS, *CLOUD_FAULTS, *ACCESS_FAULTS)

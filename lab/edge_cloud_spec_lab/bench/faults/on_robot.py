@@ -44,18 +44,18 @@ def _disk_full(rig: Rig) -> None:
     limited = ["sh", "-c", f'ulimit -f {BLOCKS}; exec "$@"', "sh", *record]
     rig.start_other("recorder", limited, bag.exists)
     end = time.monotonic() + RECORDER_TIMEOUT
-    while not (said := rig.ended("recorder")) and time.monotonic() < end:
+    while not (report := rig.ended("recorder")) and time.monotonic() < end:
         time.sleep(0.1)
-    rig.watch.note(Reported(time.time(), "record", said))
+    rig.watch.note(Reported(time.time(), "record", report))
 
 
-KILLED = {
+WHEN_KILLED = {
     "drafter": "stops; a new drafter waits for an instruction",
     "cloud_bridge": "stops",
     "navigator": "is stopped by the guard",
     "simulator": "is gone; the navigator gives its step up: odometry is missing",
 }
-HUNG = {
+WHEN_HUNG = {
     "drafter": "stops",
     "cloud_bridge": "stops; gives the decision up after `reply_timeout`",
     "navigator": "is stopped by the guard, and does not take its step up again",
@@ -89,7 +89,7 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
             partial(Rig.restart, name=name),
             instructed_again=name == "drafter",
         )
-        for name, robot in KILLED.items()
+        for name, robot in WHEN_KILLED.items()
     ),
     *(
         InjectedFault(
@@ -101,13 +101,13 @@ NODE_FAULTS: tuple[InjectedFault, ...] = (
             lasts=4.5,
             reads="" if name == "simulator" else f"/{name} has said nothing",
         )
-        for name, robot in HUNG.items()
+        for name, robot in WHEN_HUNG.items()
     ),
 )
 
 
 REPORT = 1.0  # s
-AGAIN = 8.0  # s in which words come again
+REPEATED_WORDS_S = 8.0  # s in which words come again
 
 
 def _intruder(rig: Rig, kind: type[Any], topic: str, qos: QoSProfile) -> Publisher:
@@ -162,21 +162,21 @@ def _forged_words(rig: Rig) -> None:
 
 def _words_again(rig: Rig) -> None:
     """Publish all verified words again, up to a second late, in random order."""
-    random, said = Random(rig.seed), set[tuple[str, int]]()
+    random, published = Random(rig.seed), set[tuple[str, int]]()
     waiting: list[tuple[float, VerifiedTokens]] = []
 
-    def hear(message: VerifiedTokens) -> None:
+    def on_words(message: VerifiedTokens) -> None:
         place = (message.request_id, message.position)
-        if place not in said:  # else it is our own
-            said.add(place)
+        if place not in published:  # else it is our own
+            published.add(place)
             waiting.append((time.monotonic() + random.random(), message))
 
     rig.endings.callback(
         rig.node.destroy_subscription,
-        rig.node.create_subscription(VerifiedTokens, "verified_tokens", hear, DECODE),
+        rig.node.create_subscription(VerifiedTokens, "verified_tokens", on_words, DECODE),
     )
     publisher = _intruder(rig, VerifiedTokens, "verified_tokens", DECODE)
-    end = time.monotonic() + AGAIN
+    end = time.monotonic() + REPEATED_WORDS_S
     while time.monotonic() < end:
         for due in [each for each in waiting if each[0] <= time.monotonic()]:
             waiting.remove(due)
@@ -250,9 +250,9 @@ NEIGHBOUR_FAULTS: tuple[InjectedFault, ...] = (
 )
 
 
-SIDE = 128  # pixels of the black picture
+BLACK_PICTURE_PX = 128
 SKEW = 30.0  # s
-JUMP = 5.0  # m
+ODOMETRY_JUMP_M = 5.0
 
 
 def _on(
@@ -290,7 +290,7 @@ def _frozen(first: list[Any], stamps: bool, message: Any) -> Any:
 
 
 def _black(message: Any) -> Any:
-    message.data = encode_jpeg(np.zeros((SIDE, SIDE, 3), np.uint8))
+    message.data = encode_jpeg(np.zeros((BLACK_PICTURE_PX, BLACK_PICTURE_PX, 3), np.uint8))
     return message
 
 
@@ -301,7 +301,7 @@ def _damaged(message: Any) -> Any:
 
 def _jumping(random: Random, message: Any) -> Any:
     if random.random() < PERIOD:
-        message.pose.pose.position.x += JUMP
+        message.pose.pose.position.x += ODOMETRY_JUMP_M
     return message
 
 
@@ -429,4 +429,4 @@ SENSOR_FAULTS: tuple[InjectedFault, ...] = (
     ),
 )
 
-FAULTS = (*SENSOR_FAULTS, *NODE_FAULTS, *NEIGHBOUR_FAULTS)
+FAULTS_ON_ROBOT = (*SENSOR_FAULTS, *NODE_FAULTS, *NEIGHBOUR_FAULTS)

@@ -30,22 +30,22 @@ from edge_cloud_spec.nodes.topics import TOPICS
 
 from ...harness.emulated_link import LinkProfile
 from ...harness.proxy import MessageFaults, MessageProxy, Proxy
-from ...sim.kinds import KINDS
+from ...sim.kinds import THING_KINDS
 from ...sim.room import make_room
 from ..judge import replaced_motions
 from ..live import LiveRig, Watch, stamp_of
 
-NODES = ("simulator", "cloud_bridge", "navigator", "stop_guard", "drafter", "monitor")
+RIG_NODES = ("simulator", "cloud_bridge", "navigator", "stop_guard", "drafter", "monitor")
 TOKEN = "a token of the bench"
-REPLY_TIMEOUT = 3.0  # s; the drafter's, shorter than its default so that a row takes seconds
+RIG_REPLY_TIMEOUT_S = 3.0  # the drafter's, shorter than its default so that a row takes seconds
 UP_TIMEOUT = 120.0  # s
 DRIVE_TIMEOUT = 90.0  # s
 DRIVES_ON = 10.0  # s in which one motion replaces another, if decisions are quick enough
 MATCHED = 0.5  # s from discovery until messages arrive
-CAMERA, ODOMETRY = "camera/image_raw/compressed", "odom"
-TRUE = {CAMERA: "true/camera", ODOMETRY: "true/odom"}  # what the simulator publishes
-HEARD_ON = {
-    "simulator": TRUE[ODOMETRY],
+CAMERA_TOPIC, ODOMETRY_TOPIC = "camera/image_raw/compressed", "odom"
+TRUE = {CAMERA_TOPIC: "true/camera", ODOMETRY_TOPIC: "true/odom"}  # what the simulator publishes
+REPORTS_ON = {
+    "simulator": TRUE[ODOMETRY_TOPIC],
     "cloud_bridge": "verdict",
     "navigator": "nav_command",
     "drafter": "decode_request",
@@ -54,7 +54,7 @@ HEARD_ON = {
 }
 INSTRUCTED = 2.0  # s that an instruction has to be followed
 POISONED = "edge_cloud_spec_lab.bench.faults.poisoned"
-REMEMBERED = 2000  # stamps
+KEPT_STAMPS = 2000
 
 Change = Callable[[Any], Any]
 
@@ -85,7 +85,7 @@ class Relay:
             return
         # The same stamp again is the same message: the first counts.
         self._taken.setdefault(stamp_of(changed), taken)
-        if len(self._taken) > REMEMBERED:
+        if len(self._taken) > KEPT_STAMPS:
             self._taken.popitem(last=False)
         self._publisher.publish(changed)
 
@@ -106,19 +106,19 @@ class Rig(LiveRig):
         self.settings = replace(
             self.settings, cloud=self.proxy.address, token_file=str(self.token_file)
         )
-        self.watch = Watch(self, TRUE[ODOMETRY])
-        self.camera, self.odometry = Relay(self, CAMERA), Relay(self, ODOMETRY)
+        self.watch = Watch(self, TRUE[ODOMETRY_TOPIC])
+        self.camera, self.odometry = Relay(self, CAMERA_TOPIC), Relay(self, ODOMETRY_TOPIC)
         self.e_stop = self.node.create_publisher(Bool, "e_stop", LATCHED)
         self.seed = seed
         self.numbers = count()  # for files of which each trial has its own
         self.hung: set[str] = set()
         self.forged: list[object] = []  # wire messages of the bench that the judge must not believe
-        self.judged = time.time()  # what was published until then
+        self.verified_until = time.time()  # what was published until then
         self.forged_at = 0.0  # when the first one was published
         self.endings = ExitStack()  # of what a fault has started, until it is cleared
         self._instructed = -INSTRUCTED
         things = (thing.name for thing in make_room(seed).things)
-        self._instructions = cycle([f"find the {name}" for name in things if name in KINDS])
+        self._instructions = cycle([f"find the {name}" for name in things if name in THING_KINDS])
 
     def close(self) -> None:
         """End all faults, then the programs."""
@@ -142,7 +142,7 @@ class Rig(LiveRig):
         if name == "verifier":
             self.start(name, self.verifier_command(self.verifier_address))
         elif name == "drafter":
-            own = {"reply_timeout": REPLY_TIMEOUT, "retry": 0.5}
+            own = {"reply_timeout": RIG_REPLY_TIMEOUT_S, "retry": 0.5}
             self.start(name, self._poisoned(name, self.node_command(name, **own, **parameters)))
         else:
             argv = self.node_command(name, **parameters)
@@ -155,11 +155,11 @@ class Rig(LiveRig):
 
         No pictures are published until then, so that no decision escapes the judge.
         """
-        before, change = self.publishers(HEARD_ON[name], name), self.camera.change
+        before, change = self.publishers(REPORTS_ON[name], name), self.camera.change
         self.camera.change = gone
         self.start_node(name, **parameters)
         self.wait_for(
-            lambda: self.publishers(HEARD_ON[name], name) - before, f"{name} is back", UP_TIMEOUT
+            lambda: self.publishers(REPORTS_ON[name], name) - before, f"{name} is back", UP_TIMEOUT
         )
         time.sleep(MATCHED)
         self.camera.change = change
@@ -242,7 +242,7 @@ class Rig(LiveRig):
 
     def _respawn(self) -> None:
         """Start nodes that have ended by themselves, as launch does (its ``respawn``)."""
-        for name in self.running & set(NODES):
+        for name in self.running & set(RIG_NODES):
             if self.ended(name):
                 self.kill(name)
                 self.restart(name)
@@ -307,7 +307,7 @@ def running_rig(seed: int, logs: Path | None) -> Iterator[Rig]:
     """
     with closing(Rig(seed, logs)) as rig:
         rig.start_verifier()
-        for node in NODES:
+        for node in RIG_NODES:
             rig.start_node(node)
         rig.wait_for(
             lambda: (

@@ -28,8 +28,8 @@ from ..options import check_counts
 from . import beyond_robot, on_robot
 from .rig import InjectedFault, Rig, running_rig
 
-BEGIN, END = "<!-- table of bench faults -->", "<!-- end of the table -->"
-HEAD = (
+TABLE_BEGIN, TABLE_END = "<!-- table of bench faults -->", "<!-- end of the table -->"
+TABLE_HEAD = (
     "| fault | what is injected | what the robot does | reported on | goes on, s |\n"
     "|---|---|---|---|---|"
 )
@@ -41,22 +41,26 @@ def write_page(path: Path, faults: Mapping[str, InjectedFault], rows: Iterable[R
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"the page {path} cannot be read: {error.strerror}") from None
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(TABLE_BEGIN)
+    _, end, after = rest.partition(TABLE_END)
     if not (begin and end):
-        raise UserError(f"the page {path} has no {BEGIN} and {END}, between which the table goes")
-    path.write_text(f"{before}{BEGIN}\n{table(faults, rows)}\n{END}{after}", encoding="utf-8")
+        raise UserError(
+            f"the page {path} has no {TABLE_BEGIN} and {TABLE_END}, between which the table goes"
+        )
+    path.write_text(
+        f"{before}{TABLE_BEGIN}\n{table(faults, rows)}\n{TABLE_END}{after}", encoding="utf-8"
+    )
 
 
 def table(faults: Mapping[str, InjectedFault], rows: Iterable[Row]) -> str:
     """A Markdown table with a line per fault, and a dash for what was not measured."""
     measured = {row["fault"]: row for row in rows}
     lines = [_line(fault, measured.get(fault.name, {})) for fault in faults.values()]
-    return "\n".join([HEAD, *lines])
+    return "\n".join([TABLE_HEAD, *lines])
 
 
 def _line(fault: InjectedFault, row: Row) -> str:
-    reported_on = str(row.get("said", "") if fault.reads else "").partition(":")[0]
+    reported_on = str(row.get("reported", "") if fault.reads else "").partition(":")[0]
     cells = [fault.name, fault.injected, fault.robot, f"`{reported_on}`" if reported_on else "-"]
     recovery = row.get("recovery_s_max")
     cells.append("-" if recovery is None else f"{recovery:.2f}")
@@ -66,9 +70,9 @@ def _line(fault: InjectedFault, row: Row) -> str:
 STAND_TIMEOUT = 45.0  # s in which the robot must have come to stand, and stayed so
 RECOVERY_TIMEOUT = 90.0  # s
 NEEDED = 6.0  # s in which a robot whose mission had just ended needs again what has failed
-SETTLE = 0.3  # s
+FAULT_SETTLE_S = 0.3
 THREADS = 4  # more than before count as leaked: gRPC's pool takes and leaves a few
-REMEMBERED = 30.0  # s; longer than any decision
+KEPT_DECISIONS_S = 30.0  # longer than any decision
 
 
 @dataclass
@@ -80,7 +84,7 @@ class Trial:
     base_stands_s: float = 0.0
     recovery_s: float | None = None
     replaced: int = 0
-    said: str = ""
+    reported: str = ""
     problems: list[str] = field(default_factory=list)
 
 
@@ -97,7 +101,7 @@ def run_trial(rig: Rig, fault: InjectedFault) -> Trial:
         trial.recovery_s = _recovery(rig, fault, cleared, trial)
     finally:
         rig.endings.close()
-    time.sleep(SETTLE)  # for what was published to arrive
+    time.sleep(FAULT_SETTLE_S)  # for what was published to arrive
     trial.replaced = replaced_motions(rig.watch.events, driven)
     _judge(rig, fault, begun, trial)
     _compare(rig, before, trial)
@@ -114,13 +118,13 @@ def _while_it_lasts(rig: Rig, fault: InjectedFault, injected: float, trial: Tria
         since = time.time() - fault.lasts
         return injected < since and rig.watch.last_motion < since
 
-    def is_said() -> bool:
-        return not fault.reads or bool(_said(rig.watch.events, fault.reads, injected)[0])
+    def is_reported() -> bool:
+        return not fault.reads or bool(_report(rig.watch.events, fault.reads, injected)[0])
 
     try:
         rig.drive_until(stands, "the robot stands", STAND_TIMEOUT)
-        with suppress(UserError):  # judged below, and some are only said afterwards
-            rig.drive_until(is_said, "it is said", NEEDED)
+        with suppress(UserError):  # verified below, and some are only reported afterwards
+            rig.drive_until(is_reported, "it is reported", NEEDED)
     except UserError as error:
         trial.problems.append(str(error))
 
@@ -152,19 +156,19 @@ def _recovery(rig: Rig, fault: InjectedFault, cleared: float, trial: Trial) -> f
 def _judge(rig: Rig, fault: InjectedFault, begun: float, trial: Trial) -> None:
     events = [e for e in rig.watch.events if getattr(e, "message", None) not in rig.forged]
     now = time.time()
-    found = judge(events, rig.camera.taken_at, rig.decode, rig.judged)
-    rig.judged = now
-    rig.watch.forget(now - REMEMBERED)
+    found = judge(events, rig.camera.taken_at, rig.decode, rig.verified_until)
+    rig.verified_until = now
+    rig.watch.forget(now - KEPT_DECISIONS_S)
     trial.unverified = found.unverified
     trial.standstill_s, trial.base_stands_s = found.standstill_s, found.base_stands_s
-    trial.said, at = _said(events, fault.reads, begun)
-    if fault.reads and not trial.said:
-        trial.problems.append(f"nobody said {fault.reads!r}")
+    trial.reported, at = _report(events, fault.reads, begun)
+    if fault.reads and not trial.reported:
+        trial.problems.append(f"nobody reported {fault.reads!r}")
     if fault.reported_s is not None and at > rig.forged_at + fault.reported_s:
         trial.problems.append(f"reported after {at - rig.forged_at:.1f} s")
 
 
-def _said(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float]:
+def _report(events: Iterable[Event], pattern: str, since: float) -> tuple[str, float]:
     """The first matching sentence and its time; empty if there is none."""
     for line in events if pattern else ():
         if isinstance(line, Reported) and line.at > since and re.search(pattern, line.text):
@@ -193,10 +197,10 @@ def _figures(done: Sequence[Trial]) -> Row:
     }
 
 
-FAULTS: dict[str, InjectedFault] = {
-    fault.name: fault for fault in (*beyond_robot.FAULTS, *on_robot.FAULTS)
+FAULTS_BY_NAME: dict[str, InjectedFault] = {
+    fault.name: fault for fault in (*beyond_robot.FAULTS_BEYOND_ROBOT, *on_robot.FAULTS_ON_ROBOT)
 }
-QUICK = tuple(fault.name for fault in FAULTS.values() if fault.quick)
+QUICK_FAULTS = tuple(fault.name for fault in FAULTS_BY_NAME.values() if fault.quick)
 STANDSTILL = 0.5  # s
 COLUMNS = {
     "fault": "fault",
@@ -224,10 +228,10 @@ OPTIONS: Options = {
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per fault."""
     if args.list:
-        print("\n".join(f"{fault.name}: {fault.injected}" for fault in FAULTS.values()))
+        print("\n".join(f"{fault.name}: {fault.injected}" for fault in FAULTS_BY_NAME.values()))
         return []
-    names = args.only.split(",") if args.only else list(FAULTS)
-    if unknown := set(names) - set(FAULTS):
+    names = args.only.split(",") if args.only else list(FAULTS_BY_NAME)
+    if unknown := set(names) - set(FAULTS_BY_NAME):
         raise UserError(f"--only has {', '.join(sorted(unknown))}; --list tells what there is")
     check_counts(args, "trials")
     done = earlier_rows(args.json, "fault") if args.resume else {}
@@ -235,7 +239,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     while left:
         left = _run_in_one_rig(left, args, rows)
     if args.page:
-        write_page(args.page, FAULTS, rows)
+        write_page(args.page, FAULTS_BY_NAME, rows)
     return rows
 
 
@@ -244,7 +248,7 @@ def _run_in_one_rig(names: list[str], args: argparse.Namespace, rows: list[Row])
     broke it."""
     with running_rig(args.seed, args.logs) as rig:
         for number, name in enumerate(names):
-            row, sound = measure(rig, FAULTS[name], args.trials)
+            row, sound = measure(rig, FAULTS_BY_NAME[name], args.trials)
             rows.append(row)
             if args.json:
                 write(args.json, "faults", args.seed, rows)
@@ -276,7 +280,7 @@ def _row(fault: InjectedFault, done: list[Trial]) -> Row:
     return {
         "fault": fault.name,
         **figures,
-        "said": next((trial.said for trial in done if trial.said), ""),
+        "reported": next((trial.reported for trial in done if trial.reported), ""),
         "problems": "; ".join(problem for trial in done for problem in trial.problems),
         "passed": sound and not moved and figures["standstill_s_max"] <= STANDSTILL,
     }

@@ -30,9 +30,10 @@ from edge_cloud_spec.request import Request
 from ...harness.emulated_link import LinkProfile
 from ...harness.fleet.load import FleetLoad
 from ...harness.fleet.robot_processes import RobotPlan, run_robots
-from ...harness.grpc_robot import MAX_TOKENS, verifier_options
+from ...harness.grpc_robot import verifier_options
 from ...harness.scripted.model import FakeVlm
 from ...harness.server import ServerProcess, VerifierProcess
+from ...tokens import ANSWER_TOKENS
 from ..command import Row
 from ..requests import sample_requests
 from .figures import figures, row_of
@@ -123,7 +124,7 @@ def record_robots(requests: Sequence[Request]) -> RecordedRobots:
     from edge_cloud_spec.models.load import load
 
     target, drafter = (load(EMBEDDED / name, threads=1) for name in ("target", "drafter"))
-    spec = target.spec(MAX_TOKENS)
+    spec = target.spec(ANSWER_TOKENS)
     for model in (target, drafter):
         model.crop(spec.vocabulary)
     recordings = tuple(record(target, drafter, spec, request) for request in requests)
@@ -162,10 +163,10 @@ def embedded_worker(limits: WorkerLimits, with_drafter: bool = False) -> Worker:
 
     target = load(EMBEDDED / "target", threads=1)
     drafter = load(EMBEDDED / "drafter", threads=1) if with_drafter else None
-    return Worker(target, target.spec(MAX_TOKENS), drafter, limits)
+    return Worker(target, target.spec(ANSWER_TOKENS), drafter, limits)
 
 
-WARM_UP = 0.15  # share of the time that is not counted
+EMBEDDED_WARM_UP_SHARE = 0.15  # share of the time that is not counted
 LINK_MS = (2.0, 8.0)  # a robot's delay each way is between these
 
 
@@ -244,7 +245,7 @@ def _run(
     with started as server:
         before = _request_times(args.engine) if name == "vllm" else {}
         activities = run_robots(plans, server.address)
-    row = figures(activities, WARM_UP * args.seconds, args.seconds)
+    row = figures(activities, EMBEDDED_WARM_UP_SHARE * args.seconds, args.seconds)
     if before:
         spent = {k: v - before[k] for k, v in _request_times(args.engine).items()}
         count = spent.pop("count")

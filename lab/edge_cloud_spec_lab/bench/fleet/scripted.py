@@ -19,8 +19,8 @@ from ..command import Row
 from .figures import figures, row_of
 from .server_only import run_server_only
 
-WARM_UP = 0.1  # share of the time that is not counted
-LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
+SCRIPTED_WARM_UP_SHARE = 0.1  # share of the time that is not counted
+SERVER_LIMITS = {"batched": WorkerLimits(), "one_at_a_time": WorkerLimits(batch=1)}
 
 
 def scripted_rows(args: argparse.Namespace) -> list[Row]:
@@ -75,5 +75,5 @@ def _run(
     if name == "server_only":
         activities = run_server_only(server, robots, load)
     else:
-        activities = run_fleet(server.cost_profile, robots, preset, load, LIMITS[name])
-    return figures(activities, WARM_UP * args.seconds, args.seconds)
+        activities = run_fleet(server.cost_profile, robots, preset, load, SERVER_LIMITS[name])
+    return figures(activities, SCRIPTED_WARM_UP_SHARE * args.seconds, args.seconds)

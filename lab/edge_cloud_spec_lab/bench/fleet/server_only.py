@@ -13,7 +13,7 @@ from edge_cloud_spec.decoding.shape import BestFirst
 
 from ...harness.cost_profiles import ServerCostProfile
 from ...harness.fleet.load import FleetLoad, RobotActivity, RoundTime
-from ...harness.scripted.model import SPEC, CalibratedVlm, own_answer, request_of
+from ...harness.scripted.model import SCRIPTED_SPEC, CalibratedVlm, own_answer, request_of
 from ..decodes import local_rounds
 
 
@@ -44,7 +44,7 @@ class _Answer:
         self._load, self._robot, self._random = load, robot, load.random(robot)
         self._draft_model = CalibratedVlm(server.server_only_alpha, server.cost_profile.runner_up)
         self._target_model = CalibratedVlm()
-        self._number, self._said = 0, tuple[int, ...]()
+        self._number, self._emitted = 0, tuple[int, ...]()
         self.activity = RobotActivity()
         self.begins = self._random.random() * 0.2
         self.ended = False
@@ -57,19 +57,19 @@ class _Answer:
 
     def verify(self, now: float, seconds: float) -> None:
         """Record that the pass over the draft ended at ``now``, after a cycle of ``seconds``."""
-        position = len(self._said)
-        self._said = (self._said + self._round.emitted)[: self._load.tokens]
-        emitted = len(self._said) - position
+        position = len(self._emitted)
+        self._emitted = (self._emitted + self._round.emitted)[: self._load.tokens]
+        emitted = len(self._emitted) - position
         self._rounds.append(RoundTime(now, seconds, emitted, not position))
         self.activity.rounds.append(self._rounds[-1])
-        if len(self._said) == self._load.tokens:
+        if len(self._emitted) == self._load.tokens:
             self._finish(now)
 
     def _finish(self, now: float) -> None:
         load, activity = self._load, self.activity
         own = own_answer(load.answer_seed(self._robot, self._number), GREEDY, load.tokens)
         activity.finish(self._rounds)
-        activity.wrong += self._said != own
+        activity.wrong += self._emitted != own
         self._number += 1
         self.begins = now + load.pause(self._random)
         self.ended = self.begins >= load.seconds
@@ -77,9 +77,9 @@ class _Answer:
 
     def _begin(self) -> None:
         self._rounds: list[RoundTime] = []
-        self._said = ()
+        self._emitted = ()
         request = request_of(self._load.answer_seed(self._robot, self._number))
-        prompt = self._target_model.prompt(request, SPEC)
+        prompt = self._target_model.prompt(request, SCRIPTED_SPEC)
         target: Any = self._target_model.session(prompt)
         drafter: Any = self._draft_model.session(prompt)
-        self._local = local_rounds(target, drafter, SPEC, "greedy", GREEDY, self._shape)
+        self._local = local_rounds(target, drafter, SCRIPTED_SPEC, "greedy", GREEDY, self._shape)

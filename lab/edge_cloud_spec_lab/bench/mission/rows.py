@@ -14,16 +14,15 @@ from edge_cloud_spec.pilot.decision_loop import FULL, NONE
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import DecisionRecord, MissionRecord, Variant
 from ..command import Row
+from ..options import BASELINE_PRESET
 
 Results = Mapping[Variant, Sequence[MissionRecord]]
-
-BASELINE = "cloud_ar"
 
 
 def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
     """The target alone over the same link: stop-and-go with whole answers, or the most similar
     variant."""
-    alone = [v for v in variants if v.preset == BASELINE and v.link == variant.link]
+    alone = [v for v in variants if v.preset == BASELINE_PRESET and v.link == variant.link]
 
     def likeness(other: Variant) -> tuple[bool, ...]:
         same = replace(other, preset=variant.preset, lookup=variant.lookup) == variant
@@ -34,7 +33,7 @@ def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None
 
 def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
     """The target alone over the same link that drives on and explains nothing."""
-    alone = (v for v in variants if v.preset == BASELINE and v.link == variant.link)
+    alone = (v for v in variants if v.preset == BASELINE_PRESET and v.link == variant.link)
     return next((v for v in alone if not v.stops and v.explain == NONE), None)
 
 

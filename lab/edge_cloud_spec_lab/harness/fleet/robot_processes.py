@@ -18,7 +18,7 @@ from ..grpc_robot import GrpcRobot
 from ..proxy import Proxy
 from .load import FleetLoad, RobotActivity
 
-REPLY_TIMEOUT = 30.0  # s
+PROCESS_REPLY_TIMEOUT_S = 30.0
 START_S = 180.0
 
 
@@ -60,7 +60,7 @@ def run_robots(
             _receive(pipe, START_S)
         begin.set()
         seconds = plans[0].load.seconds
-        return [_receive(pipe, seconds + REPLY_TIMEOUT + START_S) for _, pipe in robots]
+        return [_receive(pipe, seconds + PROCESS_REPLY_TIMEOUT_S + START_S) for _, pipe in robots]
     finally:
         for process, _ in robots:
             process.terminate()
@@ -92,7 +92,7 @@ def _run(plan: RobotPlan, address: str, begin: Any, pipe: Any) -> None:
 
 def _decode(plan: RobotPlan, answers: Any, robot: GrpcRobot) -> RobotActivity:
     load, random, activity = plan.load, plan.load.random(plan.number), RobotActivity()
-    settings = DecodeSettings(plan.preset, reply_timeout=REPLY_TIMEOUT)
+    settings = DecodeSettings(plan.preset, reply_timeout=PROCESS_REPLY_TIMEOUT_S)
     start = time.perf_counter()
     time.sleep(random.random() * min(0.2, load.seconds))  # not all at once
     while not activity.answers or time.perf_counter() - start < load.seconds:

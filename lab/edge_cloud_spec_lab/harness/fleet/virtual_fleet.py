@@ -1,7 +1,6 @@
 """Many scripted robots and one server in virtual time, each robot on its own link.
 
-Robots, worker and codec are the real ones, as in ``harness/virtual.py``; robots are green threads
-on one timeline, of which one runs at a time.
+Robots are green threads on the timeline of one harness, of which one runs at a time.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.edge.events import Inbox, Item
 
 from ..cost_profiles import CostProfile
-from ..scripted.model import scripted_worker
-from ..virtual import ScriptedRobot
-from ..virtual_time import ProfileImpairments, Timeline, VirtualCloud, VirtualLink
+from ..scripted.model import ScriptedModels
+from ..scripted_robot import ScriptedRobot
+from ..virtual import VirtualHarness
+from ..virtual_time import ProfileImpairments, Timeline
 from .load import FleetLoad, RobotActivity
 
 
@@ -101,24 +101,24 @@ def run_fleet(
 ) -> list[RobotActivity]:
     """Let robots decode under one preset, until each has finished the answer that it was decoding
     at the end of the time."""
-    timeline = Timeline()
-    threads = VirtualThreads(timeline)
     limits = limits or WorkerLimits()
     limits = replace(limits, sessions=max(limits.sessions, 2 * robots))
-    drafts = preset.drafter == "cloud"
-    cloud = VirtualCloud(
-        timeline, partial(scripted_worker, cost_profile, limits=limits, drafts=drafts)
+    models = ScriptedModels(cost_profile, preset.drafter == "cloud", limits)
+    links = (
+        ProfileImpairments(load.link(cost_profile, number), load.seed * 1_009 + number)
+        for number in range(robots)
     )
+    harness = VirtualHarness(models, *links)
+    timeline, threads = harness.timeline, VirtualThreads(harness.timeline)
 
     def decode(number: int, activity: RobotActivity) -> None:
-        link, random = load.link(cost_profile, number), load.random(number)
-        impairments = ProfileImpairments(link, load.seed * 1_009 + number)
+        random = load.random(number)
         robot = ScriptedRobot(
-            cost_profile,
-            VirtualLink(timeline, cloud, impairments).connect,
+            models,
+            harness.links[number].connect,
             timeline.clock,
             threads.sleep,
-            inbox=partial(ThreadInbox, threads),
+            make_inbox=partial(ThreadInbox, threads),
         )
         threads.sleep(random.random() * 0.2)  # not all at once
         while timeline.now < load.seconds:

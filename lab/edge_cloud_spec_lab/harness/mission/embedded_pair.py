@@ -15,6 +15,7 @@ from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import Prompt
 
+from ...tokens import ANSWER_TOKENS
 from ..scripted.model import FakeVlm
 
 if TYPE_CHECKING:
@@ -79,9 +80,6 @@ class MemoizedRows(FakeVlm):
         session.commit([nodes[longest[:end]] for end in range(len(base) + 1, len(longest) + 1)])
 
 
-MAX_TOKENS = 48  # of an answer
-
-
 class EmbeddedPair:
     """Both real models and their cached logits, shared by all robots of a process."""
 
@@ -89,7 +87,7 @@ class EmbeddedPair:
         self.target, self.drafter = _memoized("target"), _memoized("drafter")
         self._drafters = {1.0: self.drafter}
         self.instructions = instruction_pattern(EMBEDDED / "target")
-        self.spec = self.target.vlm.spec(MAX_TOKENS)
+        self.spec = self.target.vlm.spec(ANSWER_TOKENS)
         self.target.vlm.crop(self.spec.vocabulary)
         self.drafter.vlm.crop(self.spec.vocabulary)
 

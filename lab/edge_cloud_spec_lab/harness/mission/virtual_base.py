@@ -16,7 +16,7 @@ from edge_cloud_spec.nav.status import NavigatorStatus
 from ...sim.bases import Base, scanned_rays
 from ..virtual_time import Timeline
 
-CYCLE = 0.05  # s between two velocity commands
+BASE_CYCLE_S = 0.05  # s between two velocity commands
 MOMENT = 2.0**-20  # s; differences of times that are whole moments have no rounding
 
 
@@ -74,14 +74,14 @@ class VirtualBase:
         self._schedule(self._beat, begin, 1)
 
     def _schedule(self, beat: int, begin: float, number: int) -> None:
-        time = begin + round(number * CYCLE / MOMENT) * MOMENT
+        time = begin + round(number * BASE_CYCLE_S / MOMENT) * MOMENT
 
         def cycle() -> None:
             if beat != self._beat:
                 return
             self._schedule(beat, begin, number + 1)
             self._step(time)
-            self._hear_odometry(time)
+            self._receive_odometry(time)
             self._performer.carry_out(self.navigator.on(Tick(), time))
             self._on_cycle()
 
@@ -100,7 +100,7 @@ class VirtualBase:
             self.moves.append((self._moving_since, self._stepped))
             self._moving_since = None
 
-    def _hear_odometry(self, now: float) -> None:
+    def _receive_odometry(self, now: float) -> None:
         reading = self.world.odometry
         pose = Pose(reading.x, reading.y, reading.yaw)
         self.navigator.on(Odometry(pose, stamp_of(now)), now)
@@ -112,9 +112,9 @@ class VirtualBase:
         if not self.world.resting and self._moving_since is None:
             self._moving_since = self._stepped
 
-    def _publish(self, told: Show | Report | Announce) -> None:
-        if isinstance(told, Show):
-            self._on_status(told.status)
+    def _publish(self, published: Show | Report | Announce) -> None:
+        if isinstance(published, Show):
+            self._on_status(published.status)
 
 
 def stamp_of(seconds: float) -> int:

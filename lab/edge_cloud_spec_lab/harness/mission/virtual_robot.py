@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import count
 
 from edge_cloud_spec.decoding.policy import RULES, SamplingPolicy, temperature_of
@@ -31,22 +30,21 @@ from edge_cloud_spec.pilot.pilot import Decided, Output, Pilot, PilotSettings
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec.request import Request, picture_digest
 
-from ...sim.bases import BASES, IDEAL, make_base
+from ...sim.bases import BASES, IDEAL_BASE, make_base
 from ...sim.camera import Camera, Eye, encode_jpeg, posture_of
-from ...sim.obstacles import FREE, HALF_WAY, PERSON, PILLAR, WAYS, with_pillar
+from ...sim.obstacles import FREE, HALF_WAY, OBSTACLES, PERSON, PILLAR, with_pillar
 from ...sim.reach import thing_in_front
 from ...sim.room import Pose, Room, make_room
 from ...sim.scene import Scene
 from ..cost_profiles import CostProfile
 from ..emulated_link import LinkProfile
-from ..scripted.model import ScriptedPair
-from ..virtual import VirtualHarness
-from ..virtual_time import VirtualInbox
+from ..scripted.model import ScriptedModels
+from ..scripted_robot import ScriptedHarness
 from .embedded_pair import EmbeddedPair
 from .virtual_base import VirtualBase, stamp_of
 
-REST_S = 1.0  # between two missions
-MOST_DECISIONS = 400  # of a mission
+MISSION_PAUSE_S = 1.0  # between two missions
+MISSION_MAX_DECISIONS = 400  # of a mission
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class Variant(Bounded):
     lookup: str = chosen("", ("", "on", "off"), "empty: what the preset says")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be")
     look: float = bounded(1.0, 0.01, 1.0, "share of a picture's tokens that the draft model keeps")
-    base: str = chosen(IDEAL, BASES, "that drives")
-    way: str = chosen(FREE, WAYS, "what is in it")
+    base: str = chosen(IDEAL_BASE, BASES, "that drives")
+    way: str = chosen(FREE, OBSTACLES, "what is in it")
     seen: str = chosen("off", ("off", "on"), "whether pictures show that")
     scan: str = chosen("off", ("off", "on"), "whether a lidar does")
 
@@ -86,7 +84,9 @@ class Variant(Bounded):
         policy = SamplingPolicy(temperature_of(self.rule, 0.8), seed=seed, grammar=grammar)
         return PilotSettings(
             DecodeSettings(self.loaded_preset, self.rule, policy),
-            LoopSettings(self.explain, mission=MissionSettings(max_decisions=MOST_DECISIONS)),
+            LoopSettings(
+                self.explain, mission=MissionSettings(max_decisions=MISSION_MAX_DECISIONS)
+            ),
         )
 
     @property
@@ -100,7 +100,7 @@ class Variant(Bounded):
         """Whether its decisions must equal those of the other variant, on the same frames."""
         exact = self.loaded_preset.exact and other.loaded_preset.exact
         same = (self.rule, self.grammar) == (other.rule, other.grammar)
-        alike = self.base == other.base == IDEAL  # no step of legs is like another
+        alike = self.base == other.base == IDEAL_BASE  # no step of legs is like another
         alike = alike and (self.way, self.scan) == (other.way, other.scan)
         alike = alike and self.shown == other.shown
         return exact and same and alike and self.rule != "rejection" and self.stops and other.stops
@@ -120,7 +120,7 @@ class Variant(Bounded):
 class DecisionRecord:
     """One decision: when its frame was taken, its words, and the robot's motion.
 
-    ``picture``: the digest of its frame. ``said``: each emitted text with its time. ``settled``:
+    ``picture``: the digest of its frame. ``words``: each emitted text with its time. ``settled``:
     when the navigator took or refused its action. ``own``: whether its tokens equal the target's;
     None: the rule samples them. ``since``: when its motion began, the age of its frame (s), and the
     way (m) and turn (rad) made since.
@@ -128,7 +128,7 @@ class DecisionRecord:
 
     begun: float
     picture: bytes = b""
-    said: list[tuple[float, str]] = field(default_factory=list)
+    words: list[tuple[float, str]] = field(default_factory=list)
     tokens: tuple[int, ...] = ()
     action: str = ""
     settled: float = 0.0
@@ -139,7 +139,7 @@ class DecisionRecord:
     @property
     def first_word(self) -> float:
         """When the first words came or, without any, when the decision ended; s."""
-        return self.said[0][0] if self.said else self.ended
+        return self.words[0][0] if self.words else self.ended
 
 
 @dataclass(eq=False)
@@ -228,20 +228,23 @@ class VirtualRobot:
         self.variant, self._preset, self._pair = variant, variant.loaded_preset, pair
         read_ms = variant.look * cost_profile.draft_prefill_ms
         cost_profile = replace(cost_profile, draft_prefill_ms=read_ms).with_rtt(variant.link.rtt_ms)
-        drafter = pair.drafter_that_keeps(variant.look)
-        self._harness = VirtualHarness(
+        self._models = ScriptedModels(
             cost_profile,
-            variant.link,
-            cloud_drafts=self._preset.drafter == "cloud",
-            pair=ScriptedPair(drafter, pair.target, pair.spec, pair.instructions),
+            self._preset.drafter == "cloud",
+            None,
+            pair.drafter_that_keeps(variant.look),
+            pair.target,
+            pair.spec,
+            pair.instructions,
         )
+        self._harness = ScriptedHarness(self._models, variant.link)
         self.timeline = self._harness.timeline
         self._requests = map("{:x}".format, count(1))
 
     def carry_out(self, seen: SeenRoom) -> MissionRecord:
         """Run the mission of one room to its end."""
         timeline = self.timeline
-        timeline.sleep(REST_S)
+        timeline.sleep(MISSION_PAUSE_S)
         self._record = record = MissionRecord(timeline.now)
         self._pilot = pilot = Pilot(
             self.variant.pilot(seen.number % 2**32),
@@ -250,12 +253,12 @@ class VirtualRobot:
             clock=timeline.clock,
             stamp_clock=lambda: stamp_of(self.timeline.now),
             requests=self._requests,
-            make_inbox=partial(VirtualInbox, timeline),
+            make_inbox=self._harness.make_inbox,
         )
         pilot.use(self._harness.robot.runner)
         self._end: GoalStatus | None = None
         self._request = ""
-        begun = len(self._harness.passes)
+        begun = len(self._models.passes)
         lidar = ObstacleSettings(scan="scan" if self.variant.scan == "on" else "")
         self._base = base = VirtualBase(
             timeline,
@@ -290,7 +293,7 @@ class VirtualRobot:
         record.first_motion = base.first_motion
         record.moves, record.contacts = base.moves, base.contacts
         record.not_arrived = base.navigator.counts["not_arrived"]
-        record.target_passes = len(self._harness.passes) - begun
+        record.target_passes = len(self._models.passes) - begun
         return record
 
     def _decide(self, seen: SeenRoom, decide: Decide) -> None:
@@ -305,7 +308,7 @@ class VirtualRobot:
         match output:
             case Words():
                 if not output.finished:
-                    self._record.decisions[-1].said.append((self.timeline.now, output.text))
+                    self._record.decisions[-1].words.append((self.timeline.now, output.text))
                 self._base.on(replace(output, age=self.timeline.now - self._frame.taken))
             case Decided():
                 self._on_decided(output)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -362,23 +362,28 @@ def _tree(
     return tuple(tokens), tuple(chain if parents is None else parents)
 
 
-_MASK = (1 << 64) - 1
+_UINT64 = (1 << 64) - 1
 
 
 def mix(state: int, value: int) -> int:
     """Hash both with splitmix64: equal prefixes give equal states, different ones unrelated
     states."""
-    z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _MASK
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    z = (state ^ (value * 0xD1342543DE82EF95)) + 0x9E3779B97F4A7C15 & _UINT64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _UINT64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _UINT64
     return z ^ z >> 31
 
 
-VOCABULARY = 64
+SCRIPTED_VOCABULARY = 64
 _SCALE = 2.0**64
 # The end token is outside the vocabulary: an answer has as many tokens as were asked for.
-SPEC = PromptSpec(
-    "scripted", ImageSpec(784, 784, 14, 2, 2), (VOCABULARY,), 2**20, "scripted", VOCABULARY
+SCRIPTED_SPEC = PromptSpec(
+    "scripted",
+    ImageSpec(784, 784, 14, 2, 2),
+    (SCRIPTED_VOCABULARY,),
+    2**20,
+    "scripted",
+    SCRIPTED_VOCABULARY,
 )
 
 
@@ -401,13 +406,13 @@ class CalibratedVlm(FakeVlm):
 
     identity = "scripted"
     tokenizer_digest = b"scripted"
-    vocabulary = VOCABULARY
+    vocabulary = SCRIPTED_VOCABULARY
 
     def __init__(self, alpha: float = 1.0, runner_up: float = 0.0) -> None:
         self._alpha, self._runner_up = alpha, runner_up
         confidence = min(max(alpha, 0.01), 0.99)
         second = (1 - confidence) * max(runner_up, 0.02)
-        rest = max(1 - confidence - second, 1e-3) / (VOCABULARY - 2)
+        rest = max(1 - confidence - second, 1e-3) / (SCRIPTED_VOCABULARY - 2)
         self._levels = [math.log(level) for level in (confidence, second, rest)]
 
     def prompt(self, request: Request, spec: PromptSpec) -> ScriptedPrompt:
@@ -425,30 +430,30 @@ class CalibratedVlm(FakeVlm):
 
     def row(self, state: int) -> np.ndarray:
         """Logits float32 [V] after the prefix with this state."""
-        right = mix(state, 1) % VOCABULARY
-        wrong = (right + 1 + mix(state, 2) % (VOCABULARY - 1)) % VOCABULARY
-        other = (right + 1 + mix(state, 5) % (VOCABULARY - 1)) % VOCABULARY
+        right = mix(state, 1) % SCRIPTED_VOCABULARY
+        wrong = (right + 1 + mix(state, 2) % (SCRIPTED_VOCABULARY - 1)) % SCRIPTED_VOCABULARY
+        other = (right + 1 + mix(state, 5) % (SCRIPTED_VOCABULARY - 1)) % SCRIPTED_VOCABULARY
         if mix(state, 3) / _SCALE < self._alpha:
             first, second = right, wrong
         elif mix(state, 4) / _SCALE < self._runner_up:
             first, second = wrong, right
         else:
-            first, second = wrong, other if other != wrong else (wrong + 1) % VOCABULARY
-        row = np.full(VOCABULARY, self._levels[2], np.float32)
+            first, second = wrong, other if other != wrong else (wrong + 1) % SCRIPTED_VOCABULARY
+        row = np.full(SCRIPTED_VOCABULARY, self._levels[2], np.float32)
         row[second], row[first] = self._levels[1], self._levels[0]
         return row
 
 
 def request_of(seed: int) -> Request:
     """The request whose answer has this seed."""
-    return SPEC.request(Picture.of(seed.to_bytes(8, "little")), f"answer {seed}")
+    return SCRIPTED_SPEC.request(Picture.of(seed.to_bytes(8, "little")), f"answer {seed}")
 
 
 @lru_cache
 def own_answer(seed: int, policy: SamplingPolicy, tokens: int) -> tuple[int, ...]:
     """The calibrated target's answer."""
     target = CalibratedVlm()
-    return answer_alone(target, target.prompt(request_of(seed), SPEC), policy, tokens)
+    return answer_alone(target, target.prompt(request_of(seed), SCRIPTED_SPEC), policy, tokens)
 
 
 def answer_alone(
@@ -606,33 +611,30 @@ class ScriptedExits:
 
 
 @dataclass(frozen=True)
-class ScriptedPair:
-    """The models whose logits draft model and target have (None: those of the calibrated pair),
-    how they are prompted, and which instructions they understand."""
+class ScriptedModels:
+    """The models of both sides (``Models``), with a cost profile's times and exits.
 
+    cloud_drafts: the cloud has a draft model, too. drafter, target: models with other logits than
+    the calibrated pair's; then ``spec`` says how they are prompted, and ``instructions`` which ones
+    they understand. ``passes``: the target's.
+    """
+
+    cost_profile: CostProfile
+    cloud_drafts: bool = False
+    limits: WorkerLimits | None = None
     drafter: FakeVlm | None = None
     target: FakeVlm | None = None
-    spec: PromptSpec = SPEC
+    spec: PromptSpec = SCRIPTED_SPEC
     instructions: re.Pattern[str] | None = None
+    passes: list[ModelPass] = field(default_factory=list)
 
+    def draft_model(self, sleep: Sleep) -> DraftVlm:
+        """The draft model."""
+        return DraftVlm(self.cost_profile, sleep, self.drafter)
 
-CALIBRATED = ScriptedPair()
-
-
-def scripted_worker(
-    cost_profile: CostProfile,
-    clock: Callable[[], float],
-    sleep: Sleep,
-    limits: WorkerLimits | None = None,
-    drafts: bool = False,
-    pair: ScriptedPair = CALIBRATED,
-    passes: list[ModelPass] | None = None,
-) -> Worker:
-    """A worker with a cost profile's target and exits, and with a draft model if it ``drafts``.
-
-    passes: the target's are added to these.
-    """
-    exits: Any = ScriptedExits(cost_profile) if cost_profile.exit_hit else None
-    drafter: Any = DraftVlm(cost_profile, sleep, pair.drafter) if drafts else None
-    target: Any = TargetVlm(cost_profile, sleep, pair.target, clock, passes)
-    return Worker(target, pair.spec, drafter, limits, clock, exits, pair.instructions)
+    def worker(self, clock: Callable[[], float], sleep: Sleep, verifier: int = 0) -> Worker:
+        """A worker; all verifiers have the same models."""
+        exits: Any = ScriptedExits(self.cost_profile) if self.cost_profile.exit_hit else None
+        drafter: Any = self.draft_model(sleep) if self.cloud_drafts else None
+        target: Any = TargetVlm(self.cost_profile, sleep, self.target, clock, self.passes)
+        return Worker(target, self.spec, drafter, self.limits, clock, exits, self.instructions)

@@ -33,13 +33,13 @@ from edge_cloud_spec.options import arguments
 from edge_cloud_spec.request import Request
 
 from ...rows import Options, add_options
-from ..loop import REPORT_S, descend, falling, run_stage
+from ..loop import PROGRESS_REPORT_S, descend, falling, run_stage
 from ..tiny.evaluation import generate
 
-GROUP = 32  # requests that are answered together
+ANSWERS_TOGETHER = 32  # requests that are answered together
 TOP = 64  # tokens of a row's distribution that are kept
-TEMPERATURE = 0.8  # of the sampled answers
-PICTURES = (".jpg", ".jpeg", ".png")
+SAMPLING_TEMPERATURE = 0.8  # of the sampled answers
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def picture_requests(folder: Path, prompts: Path, seed: int) -> Iterator[Request
     UserError: a file cannot be read, or there is no picture or no line.
     """
     try:
-        pictures = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES)
+        pictures = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)
         lines = prompts.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the pictures or prompts cannot be read: {error}") from None
@@ -109,18 +109,20 @@ def collect(
     ``seed``."""
     parts: list[Rows] = []
     begun = reported = time.monotonic()
-    for start in range(0, count, GROUP):
+    for start in range(0, count, ANSWERS_TOGETHER):
         sessions, policies = [], []
-        for index, request in enumerate(islice(requests, min(GROUP, count - start)), seed + start):
+        for index, request in enumerate(
+            islice(requests, min(ANSWERS_TOGETHER, count - start)), seed + start
+        ):
             prompt = vlm.prompt(request, spec)
-            for policy in (GREEDY, SamplingPolicy(TEMPERATURE, seed=index)):
+            for policy in (GREEDY, SamplingPolicy(SAMPLING_TEMPERATURE, seed=index)):
                 sessions.append(vlm.open(prompt))
                 policies.append(policy)
         answers = generate(vlm, sessions, policies, spec)
         pairs = zip(sessions, answers, strict=True)
         parts += [answer_rows(session, answer, layers) for session, answer in pairs]
-        done, now = min(start + GROUP, count), time.monotonic()
-        if now - reported > REPORT_S or done == count:
+        done, now = min(start + ANSWERS_TOGETHER, count), time.monotonic()
+        if now - reported > PROGRESS_REPORT_S or done == count:
             print(f"answers: {done} of {count} requests, {done / (now - begun):.1f}/s", flush=True)
             reported = now
     return Rows(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
@@ -141,11 +143,11 @@ def answer_rows(session: Session, answer: Sequence[int], layers: Sequence[int]) 
     return Rows(torch.from_numpy(hidden), top.indices, top.values)
 
 
-BATCH = 512  # rows of a step
+EXIT_ROWS_PER_STEP = 512  # rows of a step
 PEAK_RATE = 3e-3
-WARMUP = 50  # steps
+EXIT_WARMUP_STEPS = 50
 WEIGHT_DECAY = 0.01
-HELD_OUT = 0.1  # of the rows, the last ones
+HELD_OUT_SHARE = 0.1  # of the rows, the last ones
 MAX_HELD_OUT = 4096
 MIN_SHARE = 1e-6  # of the target's tokens: a rarer one is not on the shortlist
 
@@ -184,7 +186,7 @@ class ExitTrainer:
         place = torch.full((vlm.vocabulary,), -1)
         place[list(tokens)] = torch.arange(len(tokens))
         self._rows, self._places = rows, place[rows.ids]  # [N, TOP] among the tokens, or -1
-        held_out = min(MAX_HELD_OUT, math.ceil(HELD_OUT * len(rows)))
+        held_out = min(MAX_HELD_OUT, math.ceil(HELD_OUT_SHARE * len(rows)))
         self._learned = len(rows) - held_out
 
     def run(self, seconds: float) -> None:
@@ -210,8 +212,8 @@ class ExitTrainer:
 
     def _step(self, progress: float) -> None:
         self._steps += 1
-        rate = PEAK_RATE * min(1.0, self._steps / WARMUP) * falling(progress)
-        chosen = self._rng.integers(self._learned, size=BATCH)
+        rate = PEAK_RATE * min(1.0, self._steps / EXIT_WARMUP_STEPS) * falling(progress)
+        chosen = self._rng.integers(self._learned, size=EXIT_ROWS_PER_STEP)
         losses = [self._loss_and_agreement(each, chosen)[0] for each in range(len(self._modules))]
         descend([self._optimizer], torch.stack(losses).sum(), rate, math.inf)
 

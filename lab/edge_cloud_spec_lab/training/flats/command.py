@@ -14,13 +14,13 @@ from edge_cloud_spec.models import EMBEDDED
 
 from ...rows import Options, add_options
 from ...sim.camera import decode_jpeg
-from ..tiny.architecture import SHAPES, save_pair_model
+from ..tiny.architecture import TINY_SHAPES, save_pair_model
 from ..tiny.data import make_views
 from .conversations import Taught, Tuner, TuningPlan
 from .episodes import make_episodes, read_episodes
 
-DRAFTER_SHARE = 0.25  # of the minutes: it should stay the weaker
-RATES = {"target": 1e-3, "drafter": 2e-3}
+FLATS_DRAFTER_SHARE = 0.25  # of the minutes: it should stay the weaker
+PEAK_RATES = {"target": 1e-3, "drafter": 2e-3}
 
 OPTIONS: Options = {
     "--pair": {"type": Path, "default": EMBEDDED, "help": "the pair to begin with (%(default)s)"},
@@ -59,7 +59,7 @@ def run_train(args: argparse.Namespace) -> int:
         raise UserError("--threads, --episodes, --views, --rollouts and --batch are 1 or more")
     if min(args.seed, args.rounds) < 0 or not args.minutes > 0:
         raise UserError("--minutes is above 0, --seed and --rounds are 0 or more")
-    for path in (args.pair / name / "model.safetensors" for name in SHAPES):
+    for path in (args.pair / name / "model.safetensors" for name in TINY_SHAPES):
         if not path.exists():
             raise UserError(f"--pair: {path} is missing: give the folder of a target and a drafter")
     try:
@@ -67,7 +67,7 @@ def run_train(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {args.out} cannot be made: {error.strerror}") from None
     torch.set_num_threads(args.threads)
-    for name in SHAPES:
+    for name in TINY_SHAPES:
         tune(args, name)
     return 0
 
@@ -80,17 +80,17 @@ def tune(args: argparse.Namespace, name: str) -> None:
     """
     folder, rendered = args.out / name, args.out / "episodes"
     folder.mkdir(exist_ok=True)
-    share = DRAFTER_SHARE if name == "drafter" else 1 - DRAFTER_SHARE
+    share = FLATS_DRAFTER_SHARE if name == "drafter" else 1 - FLATS_DRAFTER_SHARE
     plan = TuningPlan(
         args.minutes * share,
         args.batch,
         2 * args.batch,
-        RATES[name],
+        PEAK_RATES[name],
         args.seed,
         args.device,
         getattr(torch, args.dtype),
     )
-    tuner = Tuner(SHAPES[name], args.pair / name, folder, plan)
+    tuner = Tuner(TINY_SHAPES[name], args.pair / name, folder, plan)
     views = make_views(args.out / "views", args.seed, args.views, "mixed", args.threads)
     taught = Taught(views, tuner.encode(list(views.images)))
     expert = make_episodes(rendered, args.seed, args.episodes, "mixed", args.threads)

@@ -18,20 +18,20 @@ from torch.nn import functional as F
 from edge_cloud_spec.nav.answer import ORDERS
 
 from ..loop import descend, falling, run_stage
-from ..tiny.architecture import GRID, MERGE, VISUAL, ModelShape, build_model, load_weights
+from ..tiny.architecture import MERGE, PATCH_GRID, VISUAL, ModelShape, build_model, load_weights
 from ..tiny.data import QuestionEncoder, Views, draw_instruction, draw_names, pixels_of
 from ..tiny.language import Piece, pieces
 from ..tiny.packed import ConversationForward
 from ..tiny.tokenizer import build_tokenizer
 from .episodes import Episode
 
-TURNS = 9  # pictures of a conversation at most: eight of the past, and the present one
-LENGTH = 800  # tokens of one at most
-UNKNOWN = 0.3  # what the first answer is worth where the words before it are forgotten
+MAX_PICTURES = 9  # pictures of a conversation at most: eight of the past, and the present one
+MAX_CONVERSATION_TOKENS = 800  # tokens of one at most
+FORGOTTEN_WEIGHT = 0.3  # what the first answer is worth where the words before it are forgotten
 FROM_START = 0.3  # of the conversations begin with their episode
-ACTION_FIRST = 0.5
-ENCODED = 16  # pictures at a time
-WARMUP = 20  # steps
+ACTION_FIRST_SHARE = 0.5
+PICTURES_ENCODED_TOGETHER = 16  # pictures at a time
+TUNING_WARMUP_STEPS = 20
 
 
 @dataclass
@@ -60,7 +60,7 @@ class ConversationRow:
     def image(self, number: int, prefix: Sequence[int]) -> None:
         """Append the picture of this number, as ``QuestionEncoder.prefix`` writes it."""
         self.text(prefix[:1])
-        side = GRID // MERGE
+        side = PATCH_GRID // MERGE
         self.ids += prefix[1:-1]
         self.targets += prefix[1:-1]
         self.weights += [0.0] * VISUAL
@@ -79,7 +79,8 @@ def conversation(
     encoder: QuestionEncoder,
     first: float = 1.0,
 ) -> ConversationRow:
-    """A picture and its answer in turn, as the chat template writes them; as many as LENGTH holds.
+    """A picture and its answer in turn, as the chat template writes them; as many as
+    MAX_CONVERSATION_TOKENS holds.
 
     ``first``: what the first answer is worth.
     """
@@ -94,7 +95,7 @@ def conversation(
             weight, right = piece.weight * (1.0 if number else first), piece.right or piece.text
             row.text(encoder.ids(piece.text), weight, encoder.ids(right))
         row.text([encoder.end], 0.1)
-        if len(row.ids) > LENGTH:
+        if len(row.ids) > MAX_CONVERSATION_TOKENS:
             for part in (row.ids, row.targets, row.weights, row.visual, row.positions):
                 del part[before:]
             break
@@ -164,18 +165,18 @@ class Taught:
         self._shares = sizes / sizes.sum()
 
     def conversations(self, count: int, rng: np.random.Generator) -> ConversationBatch:
-        """So many, of up to TURNS turns."""
+        """So many, of up to MAX_PICTURES turns."""
         rows, pictures = [], []
         for number in rng.choice(len(self.episodes), count, p=self._shares):
             episode, seen = self.episodes[number]
-            start = int(rng.integers(max(1, len(episode) - TURNS + 1)))
+            start = int(rng.integers(max(1, len(episode) - MAX_PICTURES + 1)))
             start = 0 if rng.random() < FROM_START else start
-            order = episode.order or (ORDERS[0] if rng.random() < ACTION_FIRST else ORDERS[1])
+            order = episode.order or (ORDERS[0] if rng.random() < ACTION_FIRST_SHARE else ORDERS[1])
             instruction = episode.instruction
             if rng.random() < 0.2:
                 instruction = instruction[0].upper() + instruction[1:] + "."
-            answers = [turn.pieces(order) for turn in episode.turns[start : start + TURNS]]
-            first = UNKNOWN if start else 1.0
+            answers = [turn.pieces(order) for turn in episode.turns[start : start + MAX_PICTURES]]
+            first = FORGOTTEN_WEIGHT if start else 1.0
             rows.append(conversation(answers, order, instruction, self.encoder, first))
             pictures.append(seen[start : start + len(answers)])
         return ConversationBatch.of(rows, pictures, self.encoder.pad)
@@ -243,8 +244,8 @@ class Tuner:
         [N, 64, K, H]."""
         found = []
         with torch.inference_mode(), self._products():
-            for start in range(0, len(images), ENCODED):
-                pixels = pixels_of(np.stack(images[start : start + ENCODED]))
+            for start in range(0, len(images), PICTURES_ENCODED_TOGETHER):
+                pixels = pixels_of(np.stack(images[start : start + PICTURES_ENCODED_TOGETHER]))
                 merged, features = self.forward.encode_images(pixels.to(self.plan.device))
                 found.append(torch.stack((merged, *features), 2).half())
         return torch.cat(found)
@@ -272,8 +273,12 @@ class Tuner:
             rng = np.random.default_rng((plan.seed, self.steps, 0xC0))
             loss, right = self.loss(taught.conversations(plan.conversations, rng))
             asked, sees = self.loss(taught.questions(plan.questions, rng))
-            rate = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * falling(share * until, 0.3)
-            weight = plan.questions / (TURNS * plan.conversations)
+            rate = (
+                plan.rate
+                * min(1.0, (self.steps + 1) / TUNING_WARMUP_STEPS)
+                * falling(share * until, 0.3)
+            )
+            weight = plan.questions / (MAX_PICTURES * plan.conversations)
             descend([self.optimizer], loss + min(1.0, 2 * weight) * asked, rate, 1.0)
             losses.append(torch.stack((loss, right, asked, sees)).detach())
             self.steps += 1

@@ -30,7 +30,8 @@ from ...sim.camera import Camera, encode_jpeg, eye_at
 from ...sim.flat import Flat, Sight, flat_of, make_flat, sight_of
 from ...sim.room import make_room
 from ...sim.scene import Scene
-from ...sim.view import SIZE, expose, halved, open_gl
+from ...sim.view import VIEW_PX, expose, halved, open_gl
+from ...tokens import ANSWER_TOKENS
 from ..tiny.data import make_files
 from ..tiny.evaluation import greedy_answers
 from ..tiny.language import Piece, assembled
@@ -41,11 +42,10 @@ MOST_FRAMES = 130  # of an expert's episode
 MOST_ROLLED = 80  # of a model's
 MOST_WRONG = 10  # actions in a row, after which it is lost
 ROOM_SHARE = 0.2  # of the episodes are in one room
-WRONG = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
-HELPED = (0.0, 0.0, 0.3)  # shares of the expert's answers where a model decides
-FRAMES = 8  # that a model remembers
-MAX_TOKENS = 48  # of an answer
-_SEGMENTED = 64  # pixels a side: rays cost most of the time
+RANDOM_ACTION_SHARES = (0.0, 0.08, 0.2)  # shares of random actions, one of them an episode
+EXPERT_ANSWER_SHARES = (0.0, 0.0, 0.3)  # shares of the expert's answers where a model decides
+REMEMBERED_FRAMES = 8  # that a model remembers
+SEGMENTED_PX = 64  # pixels a side: rays cost most of the time
 _RANDOM = tuple(f"turn {side} {size}" for side in ("left", "right") for size in ("small", "large"))
 _RANDOM += ("move forward small", "move forward medium", "search")
 
@@ -115,7 +115,7 @@ class ModelPlayer:
 
     def __init__(self, vlm: Vlm, instruction: str, order: str, frames: int) -> None:
         self._vlm, self._instruction, self.order = vlm, instruction, order
-        self._history, self._spec = HistorySpec(frames), vlm.spec(MAX_TOKENS)
+        self._history, self._spec = HistorySpec(frames), vlm.spec(ANSWER_TOKENS)
         self._turns: tuple[Turn, ...] = ()
 
     def answer(self, jpeg: bytes) -> str:
@@ -137,7 +137,7 @@ gave it."""
 
 def noisy(rng: np.random.Generator) -> Speak:
     """The expert, a share of whose actions is drawn at random."""
-    share = float(rng.choice(WRONG))
+    share = float(rng.choice(RANDOM_ACTION_SHARES))
 
     def speak(_: bytes, decision: ExpertDecision) -> tuple[str, str]:
         random = decision.action != "stop" and rng.random() < share
@@ -148,7 +148,7 @@ def noisy(rng: np.random.Generator) -> Speak:
 
 def helped(player: ModelPlayer, rng: np.random.Generator) -> Speak:
     """A model, in whose place the expert gives a share of the answers."""
-    share = float(rng.choice(HELPED))
+    share = float(rng.choice(EXPERT_ANSWER_SHARES))
 
     def speak(jpeg: bytes, decision: ExpertDecision) -> tuple[str, str]:
         if rng.random() < share:
@@ -177,11 +177,11 @@ class EpisodeCamera(ExitStack):
         self._cameras.close()
         self._flat = flat = flat_of(make_room(number)) if one_room else make_flat(number)
         scene, shadows = Scene(flat.room), bool(rng.random() < 0.7)
-        caster = Camera(scene, "rays", _SEGMENTED, shadows)
+        caster = Camera(scene, "rays", SEGMENTED_PX, shadows)
         if self._context is not None and (self._renderer == "egl" or rng.random() < 0.75):
-            painter = Camera(scene, "egl", 2 * SIZE, shadows, self._context)
+            painter = Camera(scene, "egl", 2 * VIEW_PX, shadows, self._context)
         else:
-            painter = Camera(scene, "rays", SIZE, shadows)
+            painter = Camera(scene, "rays", VIEW_PX, shadows)
         self._caster = self._cameras.enter_context(caster)
         self._painter = self._cameras.enter_context(painter)
         return flat
@@ -189,7 +189,7 @@ class EpisodeCamera(ExitStack):
     def look(self, pose: Pose, rng: np.random.Generator) -> tuple[bytes, Sight]:
         """The picture that a robot at ``pose`` takes, with a camera's errors, and what it shows.
 
-        JPEG, SIZE pixels a side.
+        JPEG, VIEW_PX pixels a side.
         """
         pitch, roll = (float(v) for v in np.clip(rng.normal(0, 0.015, 2), -0.05, 0.05))
         eye = eye_at(pose, pitch, roll, float(rng.normal(0, 0.004)))
@@ -217,7 +217,9 @@ def write_episodes(
                 speak = noisy(rng)
             else:
                 order = str(rng.choice(ORDERS))
-                speak = helped(ModelPlayer(vlm, flat.room.instruction, order, FRAMES), rng)
+                speak = helped(
+                    ModelPlayer(vlm, flat.room.instruction, order, REMEMBERED_FRAMES), rng
+                )
             for _ in range(MOST_FRAMES if vlm is None else MOST_ROLLED):
                 jpeg, sight = camera.look(pose, rng)
                 decision = decide(flat, memory, sight)

@@ -23,12 +23,21 @@ import numpy as np
 from edge_cloud_spec.nav.motion import Steps
 from edge_cloud_spec.nav.pose import Pose, wrap
 
-from ...sim.flat import BACK, DOOR, ORDINALS, TURN, Doorway, Flat, Sight, doorway_ahead
+from ...sim.flat import (
+    BACK_FAMILY,
+    DOOR_FAMILY,
+    ORDINALS,
+    TURN_FAMILY,
+    Doorway,
+    Flat,
+    Sight,
+    doorway_ahead,
+)
 from ...sim.thing import VisibleThing
 from ...sim.ways import Ways
 from ..tiny.language import (
-    AHEAD,
-    STOP,
+    AHEAD_DEG,
+    STOP_M,
     VISIBLE_PIXELS,
     Piece,
     best_action,
@@ -38,20 +47,26 @@ from ..tiny.language import (
     visible,
 )
 
-LOOK, LEAVE, TURNING, ENTER, APPROACH = "look", "leave", "turning", "enter", "approach"
-LOOKS = 8  # once around
+LOOK_STAGE, LEAVE_STAGE, TURNING_STAGE, ENTER_STAGE, APPROACH_STAGE = (
+    "look",
+    "leave",
+    "turning",
+    "enter",
+    "approach",
+)
+LOOKS_AROUND = 8  # once around
 ENTERED_LOOKS = 4  # of them that entering saves: what is behind is the wall with the doorway
 BEHIND = 5  # looks from which on a doorway seen then is nearer by turning right
-LOST = 8  # decisions after which a thing that is hidden is looked for anew
+LOST_AFTER_DECISIONS = 8  # decisions after which a thing that is hidden is looked for anew
 OUT, IN = 0.55, 0.5  # metres beyond a doorway at which it is passed
 CONE = 35.0  # degrees off a doorway's middle line from which it is passed straight
-BEFORE = 0.6  # m before a doorway where one goes from farther aside
-STRAIGHT = 10.0  # degrees by which a doorway may be aside of who goes there
-ALIGNED = 12.0  # degrees
-ASIDE = 4.0  # degrees to the wall at its hand, of which it must see more
+BEFORE_DOORWAY_M = 0.6  # m before a doorway where one goes from farther aside
+STRAIGHT_DEG = 10.0  # degrees by which a doorway may be aside of who goes there
+ALIGNED_DEG = 12.0
+WALL_ASIDE_DEG = 4.0  # degrees to the wall at its hand, of which it must see more
 IN_VIEW = 30.0  # degrees aside up to which a doorway would be in view
-UNSEEN = 0.6  # m from its middle at which it need not be
-BESIDE = 0.15  # m by which it may miss a point on its way
+DOORWAY_UNSEEN_M = 0.6  # m from its middle at which it need not be
+MISSED_POINT_M = 0.15  # m by which it may miss a point on its way
 
 _STEPS = Steps()
 
@@ -67,7 +82,7 @@ class Memory:
     """
 
     done: int = 0
-    doing: str = LOOK
+    doing: str = LOOK_STAGE
     looks: int = 0
     door: int = 0
     doorway: int = -1
@@ -95,7 +110,7 @@ def first_memory(flat: Flat) -> Memory:
     """Before the first decision."""
     if flat.area_at(flat.room.start.x, flat.room.start.y) or not flat.doorways:
         return Memory()
-    return Memory(doing=TURNING, heading=along(flat.room.start.yaw))
+    return Memory(doing=TURNING_STAGE, heading=along(flat.room.start.yaw))
 
 
 def along(yaw: float) -> float:
@@ -110,9 +125,9 @@ def decide(flat: Flat, memory: Memory, sight: Sight) -> ExpertDecision:
 
 def hand_of(flat: Flat, memory: Memory) -> str:
     """To which side it turns in the hallway, and whose wall it follows."""
-    if flat.family == TURN:
+    if flat.family == TURN_FAMILY:
         return flat.room.instruction.split()[1]
-    return "right" if flat.family == BACK and memory.done else "left"
+    return "right" if flat.family == BACK_FAMILY and memory.done else "left"
 
 
 def out_of(flat: Flat, memory: Memory) -> float:
@@ -130,19 +145,21 @@ def heard(flat: Flat, memory: Memory, sight: Sight, said: str) -> Memory:
     So what it says next fits what stands in the conversation.
     """
     area = flat.area_at(sight.pose.x, sight.pose.y)
-    if memory.doing == LOOK and (look := _LOOK.search(said)):
+    if memory.doing == LOOK_STAGE and (look := _LOOK.search(said)):
         return replace(memory, looks=int(look[1]), door=int(look[2] or 0))
-    if memory.doing == LOOK and " leave door" in said and area:
-        memory = replace(memory, doing=LEAVE, doorway=area - 1, side="")
-    if memory.doing == LEAVE and " hallway" in said and not area:
-        memory = replace(memory, doing=TURNING, heading=out_of(flat, memory), round=False)
-    lost = memory.doing == ENTER and memory.doorway not in sight.doorways
-    if (lost or memory.doing == TURNING) and " enter " in said and sight.doorways:
+    if memory.doing == LOOK_STAGE and " leave door" in said and area:
+        memory = replace(memory, doing=LEAVE_STAGE, doorway=area - 1, side="")
+    if memory.doing == LEAVE_STAGE and " hallway" in said and not area:
+        memory = replace(memory, doing=TURNING_STAGE, heading=out_of(flat, memory), round=False)
+    lost = memory.doing == ENTER_STAGE and memory.doorway not in sight.doorways
+    if (lost or memory.doing == TURNING_STAGE) and " enter " in said and sight.doorways:
         nearest = min(sight.doorways, key=lambda index: abs(sight.doorways[index].bearing))
-        memory = replace(memory, doing=ENTER, doorway=nearest, side="")
-    if memory.doing == TURNING and " turn round" in said and not memory.round:
+        memory = replace(memory, doing=ENTER_STAGE, doorway=nearest, side="")
+    if memory.doing == TURNING_STAGE and " turn round" in said and not memory.round:
         memory = replace(memory, heading=wrap(memory.heading + math.pi), round=True)
-    if memory.doing in (LEAVE, ENTER, APPROACH) and (hidden := _SIDE.search(said)):
+    if memory.doing in (LEAVE_STAGE, ENTER_STAGE, APPROACH_STAGE) and (
+        hidden := _SIDE.search(said)
+    ):
         memory = replace(memory, side=hidden[1])
     return memory
 
@@ -166,26 +183,34 @@ class _Expert:
         goal = self.flat.goals[self.memory.done]
         if goal.thing in self.seen:
             return self._approach(self.seen[goal.thing])
-        if self.memory.doing == APPROACH:
-            if self.memory.lost < LOST:
+        if self.memory.doing == APPROACH_STAGE:
+            if self.memory.lost < LOST_AFTER_DECISIONS:
                 return self._approach_hidden(goal.thing)
             self.memory = Memory(self.memory.done)
-        if self.memory.doing == LEAVE and not self.area:
+        if self.memory.doing == LEAVE_STAGE and not self.area:
             self._pass_out()
-        if self.memory.doing == ENTER and self._beyond(self.memory.doorway) >= IN:
+        if self.memory.doing == ENTER_STAGE and self._beyond(self.memory.doorway) >= IN:
             return self._arrive()
-        if self.memory.doing == TURNING:
+        if self.memory.doing == TURNING_STAGE:
             return self._turn()
-        if self.memory.doing == ENTER:
+        if self.memory.doing == ENTER_STAGE:
             return self._enter()
-        return self._leave() if self.memory.doing == LEAVE else self._look()
+        return self._leave() if self.memory.doing == LEAVE_STAGE else self._look()
 
     def _settle(self) -> None:
         """Where an action led into another room than was meant, it goes on from there."""
         memory, here = self.memory, self.area - 1
-        if not self.area or memory.doorway == here or memory.doing not in (LEAVE, TURNING, ENTER):
+        if (
+            not self.area
+            or memory.doorway == here
+            or memory.doing not in (LEAVE_STAGE, TURNING_STAGE, ENTER_STAGE)
+        ):
             return
-        doing = ENTER if memory.doing == ENTER and self.flat.family != DOOR else LEAVE
+        doing = (
+            ENTER_STAGE
+            if memory.doing == ENTER_STAGE and self.flat.family != DOOR_FAMILY
+            else LEAVE_STAGE
+        )
         self.memory = replace(memory, doing=doing, doorway=here, side="", round=False)
 
     # A thing in view, or that was
@@ -193,11 +218,11 @@ class _Expert:
     def _approach(self, thing: VisibleThing) -> ExpertDecision:
         memory, flat = self.memory, self.flat
         goal = flat.goals[memory.done]
-        at_it = thing.distance < STOP and abs(thing.bearing) <= AHEAD
+        at_it = thing.distance < STOP_M and abs(thing.bearing) <= AHEAD_DEG
         if at_it and memory.done + 1 < len(flat.goals):
             return self._go_on(thing.name)
         reason = reason_of(self.seen, thing.name)
-        memory = Memory(memory.done, APPROACH, side=side(thing.bearing))
+        memory = Memory(memory.done, APPROACH_STAGE, side=side(thing.bearing))
         action = best_action(thing)
         truth = flat.room.thing(thing.name)
         away = math.dist(self.place, (truth.x, truth.y))
@@ -225,25 +250,29 @@ class _Expert:
         """A goal is reached that is not the last: the next one, from the same frame."""
         memory = Memory(self.memory.done + 1)
         following = self.flat.goals[memory.done]
-        if self.flat.family == BACK and self.area and self.flat.area_of(following) != self.area:
-            memory = replace(memory, doing=LEAVE, doorway=self.area - 1, side="left")
+        if (
+            self.flat.family == BACK_FAMILY
+            and self.area
+            and self.flat.area_of(following) != self.area
+        ):
+            memory = replace(memory, doing=LEAVE_STAGE, doorway=self.area - 1, side="left")
         return _Expert(self.flat, memory, self.sight).decide()
 
     # Looking around, and out
 
     def _look(self) -> ExpertDecision:
         memory, flat = self.memory, self.flat
-        looks = min(memory.looks + 1, LOOKS)
+        looks = min(memory.looks + 1, LOOKS_AROUND)
         own = [d for d in self.doorways if not self.area or d == self.area - 1]
         door = memory.door or (looks if own else 0)
-        memory = replace(memory, looks=looks, door=door, doing=LOOK)
+        memory = replace(memory, looks=looks, door=door, doing=LOOK_STAGE)
         name = flat.goals[memory.done].thing
-        if door and flat.doorways and (looks == LOOKS or not name):
-            turn = "right" if BEHIND <= door < LOOKS else "left"
-            self.memory = replace(memory, doing=LEAVE, doorway=self.area - 1, side=turn)
+        if door and flat.doorways and (looks == LOOKS_AROUND or not name):
+            turn = "right" if BEHIND <= door < LOOKS_AROUND else "left"
+            self.memory = replace(memory, doing=LEAVE_STAGE, doorway=self.area - 1, side=turn)
             if not self.area:
                 self.memory = replace(
-                    self.memory, doing=TURNING, heading=along(self.pose.yaw), round=False
+                    self.memory, doing=TURNING_STAGE, heading=along(self.pose.yaw), round=False
                 )
                 return self._turn()
             return self._leave()
@@ -272,7 +301,7 @@ class _Expert:
         action = self._go(aim)
         toward = math.atan2(aim[1] - self.pose.y, aim[0] - self.pose.x)
         off = math.degrees(wrap(toward - self.pose.yaw))
-        turn = "" if math.dist(self.place, door.at(0.0)) < UNSEEN else memory.side
+        turn = "" if math.dist(self.place, door.at(0.0)) < DOORWAY_UNSEEN_M else memory.side
         if seen is not None:
             where, turn = place(seen, 0.7, 0.3), ""
         elif action.startswith("turn") and (turn or abs(off) > IN_VIEW):
@@ -289,7 +318,7 @@ class _Expert:
         """It is in the hallway if it is far enough out of the doorway."""
         if self._beyond(self.memory.doorway) <= -OUT:
             heading = out_of(self.flat, self.memory)
-            self.memory = replace(self.memory, doing=TURNING, heading=heading, round=False)
+            self.memory = replace(self.memory, doing=TURNING_STAGE, heading=heading, round=False)
 
     def _beyond(self, index: int) -> float:
         """Metres that the robot is inside the room behind a doorway; negative: in the hallway."""
@@ -299,14 +328,14 @@ class _Expert:
 
     def _turn(self) -> ExpertDecision:
         memory, flat = self.memory, self.flat
-        aside = ASIDE if self.hand == "left" else -ASIDE
+        aside = WALL_ASIDE_DEG if self.hand == "left" else -WALL_ASIDE_DEG
         left = math.degrees(wrap(memory.heading + math.radians(aside) - self.pose.yaw))
         if abs(left) > 150:  # the way round is to its hand
             left = abs(left) if self.hand == "left" else -abs(left)
-        if abs(left) > ALIGNED:
+        if abs(left) > ALIGNED_DEG:
             where = "round" if memory.round else self.hand
             return self._decision(turn_by(left), words(f"hallway turn {where}", 1.0), memory)
-        if flat.family == TURN:
+        if flat.family == TURN_FAMILY:
             return self._decision("stop", words(f"hallway {self.hand} done", 1.0), memory)
         index = self._next_doorway()
         if index < 0 and not memory.round:
@@ -314,7 +343,7 @@ class _Expert:
             return self._turn()
         if index < 0:
             index = self._any_doorway()
-        self.memory = replace(memory, doing=ENTER, doorway=index, side="")
+        self.memory = replace(memory, doing=ENTER_STAGE, doorway=index, side="")
         return self._enter()
 
     def _next_doorway(self) -> int:
@@ -323,7 +352,7 @@ class _Expert:
         -1: there is none. Where a door by its number is asked for, that one.
         """
         flat, forward = self.flat, 1 if abs(self.memory.heading) < math.pi / 2 else -1
-        if flat.family == DOOR:
+        if flat.family == DOOR_FAMILY:
             return flat.goals[0].area - 1
         seen = [door for i, door in enumerate(flat.doorways) if i in self.doorways]
         door = doorway_ahead(seen, self.pose.x, forward, self.hand)
@@ -338,7 +367,7 @@ class _Expert:
     def _enter(self) -> ExpertDecision:
         flat, index = self.flat, self.memory.doorway
         door, reason = flat.doorways[index], words("enter", 1.0)
-        if flat.family == DOOR:
+        if flat.family == DOOR_FAMILY:
             forward = 1 if abs(self.memory.heading) < math.pi / 2 else -1
             ahead = [
                 other
@@ -351,9 +380,9 @@ class _Expert:
         return self._through(reason, door, IN + 0.2)
 
     def _arrive(self) -> ExpertDecision:
-        if self.flat.family == DOOR:
+        if self.flat.family == DOOR_FAMILY:
             return self._decision("stop", words("room done", 1.0), self.memory)
-        memory = Memory(self.memory.done, LOOK, ENTERED_LOOKS, door=2)
+        memory = Memory(self.memory.done, LOOK_STAGE, ENTERED_LOOKS, door=2)
         name = self.flat.goals[memory.done].thing
         reason = [*words("room", 1.0), Piece(",", 0.1), *self._looked(memory, name)]
         return self._decision("turn right large", reason, memory)
@@ -365,7 +394,7 @@ class _Expert:
         into = 1 if beyond > 0 else -1
         before = -into * door.side * (self.pose.y - door.y)
         if before > 0.3 and abs(self.pose.x - door.x) > before * math.tan(math.radians(CONE)):
-            return door.at(-into * BEFORE)
+            return door.at(-into * BEFORE_DOORWAY_M)
         return door.at(0.0 if before > 0.8 else beyond)
 
     def _go(self, aim: tuple[float, float]) -> str:
@@ -374,7 +403,7 @@ class _Expert:
         ways = self.flat.ways
         if not ways.clear(self.place, aim):
             return steer(ways, self.pose, ways.field(ways.at(*aim)))
-        return straight(ways, self.pose, aim, STRAIGHT)
+        return straight(ways, self.pose, aim, STRAIGHT_DEG)
 
     def _decision(self, action: str, reason: Sequence[Piece], memory: Memory) -> ExpertDecision:
         done = [f"{goal.thing} done" for goal in self.flat.goals[: memory.done]]
@@ -384,7 +413,7 @@ class _Expert:
 
 def steer(ways: Ways, pose: Pose, field: np.ndarray) -> str:
     """The action that follows the way down a field of ``ways`` from ``pose``."""
-    return straight(ways, pose, ways.ahead(field, (pose.x, pose.y), 2.5), AHEAD)
+    return straight(ways, pose, ways.ahead(field, (pose.x, pose.y), 2.5), AHEAD_DEG)
 
 
 def straight(ways: Ways, pose: Pose, to: tuple[float, float], within: float) -> str:
@@ -392,7 +421,7 @@ def straight(ways: Ways, pose: Pose, to: tuple[float, float], within: float) -> 
     place = (pose.x, pose.y)
     bearing = math.degrees(wrap(math.atan2(to[1] - place[1], to[0] - place[0]) - pose.yaw))
     away = math.dist(to, place)
-    if abs(bearing) > max(within, math.degrees(math.atan2(BESIDE, away))):
+    if abs(bearing) > max(within, math.degrees(math.atan2(MISSED_POINT_M, away))):
         return turn_by(bearing)
     for size in ("large", "medium", "small"):
         step: float = getattr(_STEPS, f"move_{size}")

@@ -20,14 +20,16 @@ from transformers import (
 from edge_cloud_spec.errors import write_json
 from edge_cloud_spec.nav.answer import ORDERS
 
-from .language import FLAT_PHRASES, INSTRUCTION, NAMES, PHRASES, ROOM_INSTRUCTION
+from ...sim.kinds import THING_KINDS
+from ...sim.room import PHRASINGS
+from .language import FLAT_PHRASES, INSTRUCTION_PATTERN, ROOM_INSTRUCTION
 from .tokenizer import build_tokenizer, save_tokenizer
 
-SIZE = 128  # pixels of an image's side
+IMAGE_PX = 128  # pixels of an image's side
 PATCH = 8
 MERGE = 2
-GRID = SIZE // PATCH  # 16 patches a side
-VISUAL = (GRID // MERGE) ** 2  # 64 visual tokens
+PATCH_GRID = IMAGE_PX // PATCH  # 16 patches a side
+VISUAL = (PATCH_GRID // MERGE) ** 2  # 64 visual tokens
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ModelShape:
 
 TARGET = ModelShape(608, 256, 768, 6, 4, 2, 64, (12, 10, 10), 128, 6, 4, (1, 3))
 DRAFTER = ModelShape(576, 96, 192, 2, 3, 1, 32, (6, 5, 5), 48, 2, 2, (0,))
-SHAPES = {"target": TARGET, "drafter": DRAFTER}
+TINY_SHAPES = {"target": TARGET, "drafter": DRAFTER}
 
 
 def configuration(shape: ModelShape) -> Qwen3VLConfig:
@@ -86,7 +88,7 @@ def configuration(shape: ModelShape) -> Qwen3VLConfig:
             "spatial_merge_size": MERGE,
             "temporal_patch_size": 2,
             "out_hidden_size": shape.hidden,
-            "num_position_embeddings": GRID * GRID,
+            "num_position_embeddings": PATCH_GRID * PATCH_GRID,
             "deepstack_visual_indexes": list(shape.deepstack),
             "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
         },
@@ -134,9 +136,9 @@ def save_pair_model(
     preprocessing = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": SIZE * SIZE, "longest_edge": SIZE * SIZE},
-        "min_pixels": SIZE * SIZE,
-        "max_pixels": SIZE * SIZE,
+        "size": {"shortest_edge": IMAGE_PX * IMAGE_PX, "longest_edge": IMAGE_PX * IMAGE_PX},
+        "min_pixels": IMAGE_PX * IMAGE_PX,
+        "max_pixels": IMAGE_PX * IMAGE_PX,
         "patch_size": PATCH,
         "temporal_patch_size": 2,
         "merge_size": MERGE,
@@ -149,9 +151,9 @@ def save_pair_model(
         "resample": 3,
     }
     language = {
-        "instructions": INSTRUCTION.pattern if flats else ROOM_INSTRUCTION,
-        "phrases": [*PHRASES, *(FLAT_PHRASES if flats else ())],
-        "names": list(NAMES),
+        "instructions": INSTRUCTION_PATTERN.pattern if flats else ROOM_INSTRUCTION,
+        "phrases": [*PHRASINGS, *(FLAT_PHRASES if flats else ())],
+        "names": list(THING_KINDS),
         "orders": list(ORDERS),
     }
     write_json(folder / "preprocessor_config.json", preprocessing)

@@ -21,11 +21,12 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 
 from ...rows import Options, Row, add_options, print_table, write
+from ...sim.kinds import THING_KINDS
 from ..loop import descend, falling, run_stage
-from .architecture import SHAPES, ModelShape, build_model, save_pair_model
+from .architecture import TINY_SHAPES, ModelShape, build_model, save_pair_model
 from .data import (
-    BEARINGS,
-    DISTANCES,
+    BEARING_BINS_DEG,
+    DISTANCE_BINS_M,
     IGNORE,
     Batch,
     QuestionEncoder,
@@ -35,12 +36,14 @@ from .data import (
     sampling_weights,
 )
 from .evaluation import evaluate
-from .language import NAMES
 from .packed import PackedForward
 from .tokenizer import build_tokenizer
 
 QUESTIONS = 2
-WARMUP, FLAT = 0.02, 0.3  # shares of a stage with a rising and with the full learning rate
+WARMUP_SHARE, FULL_RATE_SHARE = (
+    0.02,
+    0.3,
+)  # shares of a stage with a rising and with the full learning rate
 AUXILIARY = 0.6  # weight of the vision head's loss
 SLOT = 36  # at least the tokens of the longest question and answer
 
@@ -72,13 +75,17 @@ class VisionHead(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(hidden)
-        self.sizes = [4 * (len(NAMES) + 1), len(BEARINGS) + 1, len(DISTANCES) + 1]
+        self.sizes = [
+            4 * (len(THING_KINDS) + 1),
+            len(BEARING_BINS_DEG) + 1,
+            len(DISTANCE_BINS_M) + 1,
+        ]
         self.out = nn.Linear(hidden, sum(self.sizes))
 
     def forward(self, merged: Tensor, batch: Batch) -> Tensor:
         """The loss over visual tokens [B, 64, H]."""
         outputs = self.out(self.norm(merged)).float().split(self.sizes, dim=-1)
-        classes = outputs[0].reshape(-1, len(NAMES) + 1)
+        classes = outputs[0].reshape(-1, len(THING_KINDS) + 1)
         each = F.cross_entropy(classes, batch.classes.flatten(), reduction="none")
         weight = batch.worth.flatten()
         loss = 2.0 * (each * weight).sum() / weight.sum()
@@ -106,7 +113,7 @@ def _optimizers(modules: list[nn.Module], rate: float) -> list[torch.optim.Optim
 
 def learning_rate_share(progress: float) -> float:
     """The learning rate as a share of its peak, at a share of the stage's time."""
-    return min(1.0, (progress + 0.001) / WARMUP) * falling(progress, FLAT)
+    return min(1.0, (progress + 0.001) / WARMUP_SHARE) * falling(progress, FULL_RATE_SHARE)
 
 
 class PairTrainer:
@@ -187,13 +194,13 @@ class PairTrainer:
         run_stage(name, progress, step, report)
 
 
-HELD_OUT = 1_000  # views
+HELD_OUT_VIEWS = 1_000
 VIEWS = 32_000
 COLUMNS = {
     name: name.replace("_", " ")
     for name in ("model", "skill", "accuracy", "wrong_picture", "chance")
 }
-DRAFTER_SHARE = 0.1  # of the minutes
+TINY_DRAFTER_SHARE = 0.1  # of the minutes
 SIGHT_SHARE = 0.5  # of a model's minutes
 DRAFTER_IMAGES = (5_000, 18_000)  # sight, joint: with more it errs too seldom to be a drafter
 
@@ -208,7 +215,7 @@ OPTIONS: Options = {
     "--seed": {"type": int, "default": 1, "help": "of views, weights and questions"},
     "--threads": {"type": int, "default": 2, "help": "of torch; processes that render"},
     "--evaluate": {"action": "store_true", "help": "measure a pair only"},
-    "--count": {"type": int, "default": HELD_OUT, "help": "held-out views to measure on"},
+    "--count": {"type": int, "default": HELD_OUT_VIEWS, "help": "held-out views to measure on"},
     "--json": {"type": Path, "help": "write the figures to this file"},
 }
 
@@ -246,7 +253,7 @@ def train(args: argparse.Namespace, folder: Path) -> None:
     except OSError as error:
         raise UserError(f"--out {folder} cannot be made: {error.strerror}") from None
     views = make_views(folder / "views", args.seed, args.views, "mixed", args.threads)
-    for name, shape in SHAPES.items():
+    for name, shape in TINY_SHAPES.items():
         save_pair_model(PairTrainer(shape, views, _plan(name, args)).run(), folder / name)
 
 
@@ -254,7 +261,7 @@ def _plan(name: str, args: argparse.Namespace) -> TrainingPlan:
     """The training plan; the drafter is trained little on purpose, so that verification has
     mistakes to find."""
     weak = name == "drafter"
-    share = args.minutes * (DRAFTER_SHARE if weak else 1 - DRAFTER_SHARE)
+    share = args.minutes * (TINY_DRAFTER_SHARE if weak else 1 - TINY_DRAFTER_SHARE)
     return TrainingPlan(
         sight=share * SIGHT_SHARE,
         joint=share * (1 - SIGHT_SHARE),
@@ -273,7 +280,7 @@ def measure(folder: Path, seed: int, count: int, threads: int) -> list[Row]:
 
     UserError: a model of the pair is missing.
     """
-    trained = {name: folder / name for name in SHAPES}
+    trained = {name: folder / name for name in TINY_SHAPES}
     if lost := [path for path in trained.values() if not (path / "model.safetensors").exists()]:
         raise UserError(f"{lost[0]}/model.safetensors is missing: train a pair into {folder} first")
     # training renders shards of seeds below 10**9

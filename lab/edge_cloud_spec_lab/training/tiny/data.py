@@ -20,21 +20,24 @@ from transformers import PreTrainedTokenizerFast
 
 from edge_cloud_spec.nav.answer import ORDERS
 
+from ...sim.kinds import THING_KINDS
+from ...sim.room import PHRASINGS
 from ...sim.thing import VisibleThing
 from .architecture import VISUAL
-from .language import NAMES, PHRASES, VISIBLE_PIXELS, absent, askable, deceptive, pieces, visible
+from .language import VISIBLE_PIXELS, absent, askable, deceptive, pieces, visible
 from .packed import block_order
 
 SHARD = 2000
-BEARINGS = np.array([-24, -18, -14, -10, -8, -6, -4, -1.5, 1.5, 4, 6, 8, 10, 14, 18, 24.0])
-DISTANCES = np.array([0.5, 0.65, 0.8, 0.95, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4, 2.8, 3.3, 4.0])
+BEARING_BINS_DEG = np.array([-24, -18, -14, -10, -8, -6, -4, -1.5, 1.5, 4, 6, 8, 10, 14, 18, 24.0])
+DISTANCE_BINS_M = np.array([0.5, 0.65, 0.8, 0.95, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4, 2.8, 3.3, 4.0])
 IGNORE = -100
 
 
 @dataclass(frozen=True)
 class Views:
     """N views: images uint8 [N, 128, 128, 3], classes int8 [N, 16, 16] (0 nothing, else 1 + the
-    index in NAMES), pixels [N, 8], bearing in degrees [N, 8] and distance in metres [N, 8]."""
+    index in THING_KINDS), pixels [N, 8], bearing in degrees [N, 8] and distance in metres
+    [N, 8]."""
 
     images: np.ndarray
     classes: np.ndarray
@@ -50,7 +53,7 @@ class Views:
         sign = -1.0 if mirrored else 1.0
         return tuple(
             VisibleThing(
-                NAMES[k],
+                THING_KINDS[k],
                 int(self.pixels[index, k]),
                 sign * float(self.bearing[index, k]),
                 float(self.distance[index, k]),
@@ -147,7 +150,7 @@ class QuestionEncoder:
 
 def draw_instruction(name: str, rng: np.random.Generator) -> str:
     """One of the phrasings of an instruction, sometimes with a capital or a final mark."""
-    phrase = PHRASES[rng.integers(len(PHRASES))].format(name)
+    phrase = PHRASINGS[rng.integers(len(PHRASINGS))].format(name)
     if rng.random() < 0.2:
         phrase = phrase[0].upper() + phrase[1:]
     return phrase + ("", "", "", "", ".", "?")[rng.integers(6)]
@@ -200,7 +203,7 @@ def pixels_of(images: np.ndarray) -> Tensor:
 def _worth(grid: Tensor) -> Tensor:
     """Weights [B, 64, 4] of the patches' classes, so that a door does not outweigh a distant
     bottle."""
-    patches = functional.one_hot(grid, len(NAMES) + 1).sum(dim=(1, 2))  # [B, classes]
+    patches = functional.one_hot(grid, len(THING_KINDS) + 1).sum(dim=(1, 2))  # [B, classes]
     worth = (16.0 / patches.clamp(min=1)).clamp(0.5, 6.0)
     worth[:, 0] = 1.0
     return worth.gather(1, grid.flatten(1)).view_as(grid)
@@ -208,7 +211,7 @@ def _worth(grid: Tensor) -> Tensor:
 
 def sampling_weights(views: Views) -> np.ndarray:
     """The sampling weight of each view [N]: larger if it contains something small or grey."""
-    grey = np.array([name.startswith("silver") for name in NAMES])
+    grey = np.array([name.startswith("silver") for name in THING_KINDS])
     small = (views.pixels >= VISIBLE_PIXELS) & (views.pixels < 200)
     return np.asarray(1.0 + 0.5 * small.any(axis=1) + 1.5 * (small & grey).any(axis=1))
 
@@ -243,8 +246,8 @@ def draw_batch(
     owner = grid.max(dim=-1).values - 1  # the higher class where a token shows two things
     bearing = np.where(mirrored[:, None], -1, 1) * views.bearing[chosen]
     buckets = (
-        np.searchsorted(BEARINGS, np.nan_to_num(bearing)),
-        np.searchsorted(DISTANCES, np.nan_to_num(views.distance[chosen])),
+        np.searchsorted(BEARING_BINS_DEG, np.nan_to_num(bearing)),
+        np.searchsorted(DISTANCE_BINS_M, np.nan_to_num(views.distance[chosen])),
     )
     places = [
         torch.from_numpy(b).gather(1, owner.clamp(min=0)).masked_fill(owner < 0, IGNORE)

@@ -36,7 +36,7 @@ from .language import (
     visible,
 )
 
-MAX_ANSWER = 32  # tokens
+MAX_ANSWER_TOKENS = 32
 TOGETHER = 32  # answers in one pass
 
 
@@ -189,7 +189,7 @@ def evaluate(models: Mapping[str, Vlm], views: Views, seed: int) -> list[Row]:
     }
     asked = {name: requests_of(some, views, rng) for name, some in sets.items()}
     common = min(vlm.vocabulary for vlm in models.values())
-    spec = models["target"].spec(MAX_ANSWER)
+    spec = models["target"].spec(MAX_ANSWER_TOKENS)
     rows: list[Row] = []
     for model, vlm in models.items():
         vlm.crop(common)

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 
 from edge_cloud_spec.nav.answer import ORDERS
 
-from ...sim.kinds import KINDS
+from ...sim.kinds import THING_KINDS
 from ...sim.room import PHRASINGS
 from ...sim.thing import VisibleThing
 
-NAMES = KINDS
-PHRASES = PHRASINGS
 SIDES = ("left", "ahead", "right")
 FLAT_PHRASES = (
     "first go to the {0}, then go to the {0}",
@@ -39,26 +37,26 @@ FLAT_PHRASES = (
 
 _FIND = "(?:[Ff]ind|[Gg]o to|[Ww]alk to|[Ll]ook for|[Dd]rive to|[Ww]here is) the "
 
-ROOM_INSTRUCTION = rf"{_FIND}(?P<name>{'|'.join(NAMES)})[.?!]?"
+ROOM_INSTRUCTION = rf"{_FIND}(?P<name>{'|'.join(THING_KINDS)})[.?!]?"
 """What the shipped pair understands: it was trained before flats were."""
 
-INSTRUCTION = re.compile(
+INSTRUCTION_PATTERN = re.compile(
     rf"(?:{_FIND}NAME"
     r"|[Ff]irst go to the NAME, then go (?:back )?to the NAME"
     r"|[Tt]urn (?:left|right) at the hallway"
     r"|[Gg]o through the (?:first|second|third) door on the (?:left|right))[.?!]?".replace(
-        "NAME", f"(?:{'|'.join(NAMES)})"
+        "NAME", f"(?:{'|'.join(THING_KINDS)})"
     )
 )
 
 VISIBLE_PIXELS = 24
 """Fewer pixels (of 128 x 128), but not none, are ambiguous: never asked for and in no answer."""
 
-AHEAD, SLIGHT = 6.0, 18.0  # degrees
-STOP, NEAR, MIDWAY = 0.8, 1.3, 2.4  # metres
+AHEAD_DEG, SLIGHT_DEG = 6.0, 18.0
+STOP_M, NEAR_M, MIDWAY_M = 0.8, 1.3, 2.4  # metres
 IN_LINE = 4.0  # degrees between two things of which one is before the other
 
-DISTANCES = ("near", "midway", "far")
+DISTANCE_WORDS = ("near", "midway", "far")
 
 
 @dataclass(frozen=True)
@@ -75,14 +73,14 @@ class Piece:
 
 def side(bearing: float) -> str:
     """The word for a bearing in degrees (positive to the left)."""
-    if abs(bearing) <= AHEAD:
+    if abs(bearing) <= AHEAD_DEG:
         return "ahead"
     return "left" if bearing > 0 else "right"
 
 
 def distance_word(distance: float) -> str:
     """The word for a distance in metres."""
-    return "near" if distance < NEAR else "midway" if distance < MIDWAY else "far"
+    return "near" if distance < NEAR_M else "midway" if distance < MIDWAY_M else "far"
 
 
 def metres(distance: float) -> str:
@@ -101,12 +99,14 @@ def best_action(thing: VisibleThing | None) -> str:
     """A perfect model's action towards the named thing; None: the thing is not in view."""
     if thing is None:
         return "search"
-    if abs(thing.bearing) > AHEAD:
-        size = "medium" if abs(thing.bearing) > SLIGHT else "small"
+    if abs(thing.bearing) > AHEAD_DEG:
+        size = "medium" if abs(thing.bearing) > SLIGHT_DEG else "small"
         return f"turn {side(thing.bearing)} {size}"
-    if thing.distance < STOP:
+    if thing.distance < STOP_M:
         return "stop"
-    size = "small" if thing.distance < NEAR else "medium" if thing.distance < MIDWAY else "large"
+    size = (
+        "small" if thing.distance < NEAR_M else "medium" if thing.distance < MIDWAY_M else "large"
+    )
     return f"move forward {size}"
 
 
@@ -118,7 +118,7 @@ def visible(things: Sequence[VisibleThing]) -> dict[str, VisibleThing]:
 def askable(things: Sequence[VisibleThing]) -> tuple[str, ...]:
     """The names of things that are clearly in the view or clearly not."""
     doubtful = {thing.name for thing in things if 0 < thing.pixels < VISIBLE_PIXELS}
-    return tuple(name for name in NAMES if name not in doubtful)
+    return tuple(name for name in THING_KINDS if name not in doubtful)
 
 
 def alike(first: str, second: str) -> bool:
@@ -129,7 +129,7 @@ def alike(first: str, second: str) -> bool:
 def absent(things: Sequence[VisibleThing]) -> list[str]:
     """The names of things that are clearly not in the view."""
     there = {thing.name for thing in things}
-    return [name for name in NAMES if name not in there]
+    return [name for name in THING_KINDS if name not in there]
 
 
 def deceptive(things: Sequence[VisibleThing]) -> list[str]:
@@ -226,14 +226,14 @@ class Statement:
 
 _REASON = re.compile(
     r"reason: (?:(?P<no>no )|(?P<name>[a-z]+ [a-z]+) "
-    rf"(?P<distance>{'|'.join(DISTANCES)}) [0-9.]+ (?P<side>{'|'.join(SIDES)}))"
+    rf"(?P<distance>{'|'.join(DISTANCE_WORDS)}) [0-9.]+ (?P<side>{'|'.join(SIDES)}))"
 )
-_ACTION = re.compile(r"action: (?P<action>[a-z ]+);")
+_ACTION_PATTERN = re.compile(r"action: (?P<action>[a-z ]+);")
 
 
 def read(text: str) -> Statement:
     """Parse an answer, possibly a broken one."""
-    acted = _ACTION.search(text)
+    acted = _ACTION_PATTERN.search(text)
     action = acted["action"] if acted else ""
     reason = _REASON.search(text)
     if reason is None:
@@ -251,13 +251,13 @@ def numbers() -> list[str]:
 
 def vocabulary() -> list[str]:
     """Every word of instructions and answers, with the space before it."""
-    words = {f" {word}" for name in NAMES for word in name.split()}
-    words |= {f" {word}" for word in (*SIDES, *DISTANCES)}
+    words = {f" {word}" for name in THING_KINDS for word in name.split()}
+    words |= {f" {word}" for word in (*SIDES, *DISTANCE_WORDS)}
     spoken = "turn move forward backward small medium large search stop"
     spoken += " of before behind alone not no nothing known first is the to for"
     words |= {f" {word}" for word in spoken.split()}
     words |= {"action:", " action:", "reason:", " reason:", "action", "reason"}
-    openings = {phrase.split()[0] for phrase in PHRASES}
+    openings = {phrase.split()[0] for phrase in PHRASINGS}
     return sorted(words | openings | {opening.capitalize() for opening in openings})
 
 

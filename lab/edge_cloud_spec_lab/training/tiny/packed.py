@@ -12,24 +12,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Qwen3VLForConditionalGeneration
 
-from .architecture import GRID, MERGE, PATCH, SIZE, VISUAL
+from .architecture import IMAGE_PX, MERGE, PATCH, PATCH_GRID, VISUAL
 
-PREFIX = VISUAL + 2  # <|vision_start|>, the image, <|vision_end|>
-AFTER_IMAGE = 1 + GRID // MERGE  # the position of <|vision_end|>
+PREFIX_TOKENS = VISUAL + 2  # <|vision_start|>, the image, <|vision_end|>
+AFTER_IMAGE = 1 + PATCH_GRID // MERGE  # the position of <|vision_end|>
 
 
 def patches(pixels: Tensor) -> Tensor:
     """Images [B, 3, 128, 128] as patches [B, 256, 3 * 8 * 8] in the image processor's order."""
-    half = SIZE // (PATCH * MERGE)
+    half = IMAGE_PX // (PATCH * MERGE)
     cut = pixels.view(-1, 3, half, MERGE, PATCH, half, MERGE, PATCH)
-    return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(-1, GRID * GRID, 3 * PATCH * PATCH)
+    return cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(
+        -1, PATCH_GRID * PATCH_GRID, 3 * PATCH * PATCH
+    )
 
 
 def block_order(grid: Tensor) -> Tensor:
     """A grid [B, 16, 16] in the order of ``patches``: [B, 256]."""
-    half = GRID // MERGE
+    half = PATCH_GRID // MERGE
     cut = grid.reshape(-1, half, MERGE, half, MERGE)
-    return cut.permute(0, 1, 3, 2, 4).reshape(-1, GRID * GRID)
+    return cut.permute(0, 1, 3, 2, 4).reshape(-1, PATCH_GRID * PATCH_GRID)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -53,16 +55,18 @@ class PackedForward(nn.Module):
         super().__init__()
         self.model = model
         self.questions, self.slot = questions, slot
-        raster = block_order(torch.arange(GRID * GRID).view(1, GRID, GRID))[0]
+        raster = block_order(torch.arange(PATCH_GRID * PATCH_GRID).view(1, PATCH_GRID, PATCH_GRID))[
+            0
+        ]
         rotary = model.model.visual.rotary_pos_emb
-        vision = rotary(torch.zeros(1), torch.stack((raster // GRID, raster % GRID)).T)
+        vision = rotary(torch.zeros(1), torch.stack((raster // PATCH_GRID, raster % PATCH_GRID)).T)
         text = model.model.language_model.rotary_emb(torch.zeros(1), self.positions()[:, None])
         # the patches' places in reading order [256], and cos and sin [256, dim], [1, 1, L, dim]
         self.raster = nn.Buffer(raster, persistent=False)
         self.vision_cos, self.vision_sin = (nn.Buffer(each, persistent=False) for each in vision)
         self.cos, self.sin = (nn.Buffer(each[:, None], persistent=False) for each in text)
         owner = torch.cat(
-            (torch.zeros(PREFIX), 1 + torch.arange(questions).repeat_interleave(slot))
+            (torch.zeros(PREFIX_TOKENS), 1 + torch.arange(questions).repeat_interleave(slot))
         )
         seen = (owner[None] == 0) | (owner[None] == owner[:, None])
         seen &= torch.ones_like(seen).tril()
@@ -71,7 +75,7 @@ class PackedForward(nn.Module):
 
     def positions(self) -> Tensor:
         """M-RoPE positions [3, L] of the prefix and the questions."""
-        side = GRID // MERGE
+        side = PATCH_GRID // MERGE
         rows = torch.arange(VISUAL) // side
         columns = torch.arange(VISUAL) % side
         image = torch.stack((torch.zeros_like(rows), rows, columns)) + 1
@@ -145,7 +149,7 @@ class PackedForward(nn.Module):
     def forward(self, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Visual tokens [B, 64, H] and the questions' logits [B, Q * slot, V]."""
         merged, features = self.encode_images(pixels)
-        hidden = self.hidden(merged, features, ids)[:, PREFIX:]
+        hidden = self.hidden(merged, features, ids)[:, PREFIX_TOKENS:]
         return merged, F.linear(hidden, self.model.lm_head.weight)
 
 

@@ -11,21 +11,13 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ...tokens import SPECIAL_TOKENS
 from .language import flat_vocabulary, numbers, vocabulary
 
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-SPECIAL_BY_ID = (SPECIAL[2], *SPECIAL[:2], *SPECIAL[3:])
-WORDS = r" ?[A-Za-z]+:?| \d+(?:\.\d)?|\s|[^\sA-Za-z]+?"
+SPECIAL_BY_ID = (SPECIAL_TOKENS[2], *SPECIAL_TOKENS[:2], *SPECIAL_TOKENS[3:])
+PIECES_PATTERN = r" ?[A-Za-z]+:?| \d+(?:\.\d)?|\s|[^\sA-Za-z]+?"
 
-TEMPLATE = (
+TINY_TEMPLATE = (
     "{%- for message in messages %}"
     "{%- if message.role == 'assistant' %}{{- '<|im_start|>' }}{%- endif %}"
     "{%- if message.content is string %}"
@@ -82,7 +74,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(ids, [*merges, *later], fuse_unk=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.Split(Regex(PIECES_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -91,11 +83,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        extra_special_tokens=list(SPECIAL),
+        extra_special_tokens=list(SPECIAL_TOKENS),
         clean_up_tokenization_spaces=False,
         model_max_length=1024,
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = TINY_TEMPLATE
     return fast
 
 

@@ -18,8 +18,8 @@ from edge_cloud_spec_lab.harness.emulated_link import LinkProfile
 from edge_cloud_spec_lab.harness.fleet.load import FleetLoad, RobotActivity, RoundTime
 from edge_cloud_spec_lab.harness.fleet.virtual_fleet import run_fleet
 from edge_cloud_spec_lab.harness.scripted import model
-from edge_cloud_spec_lab.harness.scripted.model import CalibratedVlm, TargetVlm
-from edge_cloud_spec_lab.harness.virtual import VirtualHarness
+from edge_cloud_spec_lab.harness.scripted.model import CalibratedVlm, ScriptedModels, TargetVlm
+from edge_cloud_spec_lab.harness.scripted_robot import ScriptedHarness
 
 CHEAP = custom_cost_profile(4.0, draft_ms=3.0, verify_ms=10.0, ar_ms=10.0, alpha=0.7)
 LOAD = FleetLoad(tokens=24, think_s=0.05, seconds=1.0)
@@ -48,7 +48,7 @@ def test_a_row_counts_the_rounds_of_its_time() -> None:
 def test_a_fleet_of_one_decodes_in_the_times_of_the_harness_for_one() -> None:
     load = FleetLoad(tokens=60, seconds=0.2)
     (activity,) = run_fleet(CHEAP, 1, DSD, load)
-    harness = VirtualHarness(CHEAP, load.link(CHEAP, 0))
+    harness = ScriptedHarness(ScriptedModels(CHEAP), load.link(CHEAP, 0))
     alone = harness.robot.decode(DSD, 60, load.answer_seed(0, 0))
     times = [one.settled - one.start for one in alone.outcome.stats.rounds]
     assert [one.seconds for one in activity.rounds] == pytest.approx(times, abs=1e-6)
