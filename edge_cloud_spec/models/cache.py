@@ -44,14 +44,15 @@ class CacheLayout:
         return prod((self.layers, 2, self.heads, self.size, self.dtype.itemsize))
 
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
-        """A buffer [layers, 2, heads, n, size] with n >= rows; see ``KvMemory.take``."""
-        return memory.take(self, rows, self.row_bytes, self._allocate, evicts=evicts)
-
-    def _allocate(self, rows: int) -> Tensor:
+        """A buffer [layers, 2, heads, rows, size]; see ``KvMemory.take``."""
         shape = (self.layers, 2, self.heads, rows, self.size)
-        # The buffer is written inside and outside of inference mode.
-        with torch.inference_mode(False):
-            return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+        def allocate() -> Tensor:
+            # The buffer is written inside and outside of inference mode.
+            with torch.inference_mode(False):
+                return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+        return memory.take(rows * self.row_bytes, allocate, evicts=evicts)
 
 
 class KeyValueCache:
