@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise, takewhile
 from math import prod
 
@@ -45,14 +46,13 @@ class CacheLayout:
 
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
         """A buffer [layers, 2, heads, rows, size]; see ``KvMemory.take``."""
+        return memory.take(rows * self.row_bytes, partial(self._allocate, rows), evicts=evicts)
+
+    def _allocate(self, rows: int) -> Tensor:
         shape = (self.layers, 2, self.heads, rows, self.size)
-
-        def allocate() -> Tensor:
-            # The buffer is written inside and outside of inference mode.
-            with torch.inference_mode(False):
-                return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-        return memory.take(rows * self.row_bytes, allocate, evicts=evicts)
+        # The buffer is written inside and outside of inference mode.
+        with torch.inference_mode(False):
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
 
 
 class KeyValueCache:
