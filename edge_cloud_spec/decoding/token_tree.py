@@ -100,19 +100,34 @@ class TokenTree:
             return None
         return tuple(self.tokens[node] for node in path)
 
-    def node_of(self, tokens: Iterable[int]) -> int | None:
-        """The node at the end of this path of tokens from the prefix; None if there is none.
+    def along(self, tokens: Iterable[int]) -> tuple[int, ...]:
+        """The nodes of the longest path from the prefix that agrees with these tokens.
 
         Among equal siblings the first is followed, as by every rule.
         """
-        node = -1
+        path = [-1]
         for token in tokens:
-            equal = (child for child in self.children(node) if self.tokens[child] == token)
-            found = next(equal, None)
-            if found is None:
-                return None
-            node = found
-        return node
+            equal = (child for child in self.children(path[-1]) if self.tokens[child] == token)
+            child = next(equal, None)
+            if child is None:
+                break
+            path.append(child)
+        return tuple(path[1:])
+
+    def node_of(self, tokens: Sequence[int]) -> int | None:
+        """The node at the end of this path of tokens from the prefix; None if there is none."""
+        path = (-1, *self.along(tokens))
+        return path[-1] if len(path) == 1 + len(tokens) else None
+
+    def commit(self, path: Sequence[int], keep: Sequence[int]) -> tuple[tuple[int, ...], TokenTree]:
+        """The tokens of these nodes, root to leaf, and the tree of ``keep`` below the last.
+
+        ValueError: they are not a path from the prefix, or ``keep`` does not descend from it.
+        """
+        tokens = self.path_tokens(path)
+        if tokens is None:
+            raise ValueError(f"{list(path)} is not a path of the nodes {self.parents}")
+        return tokens, self.subtree(path[-1] if path else -1, keep)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> TokenTree:
         """The tree with more nodes; parents None: a chain after its last node. ValueError: see

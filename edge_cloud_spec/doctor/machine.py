@@ -98,7 +98,7 @@ def check_threads() -> Health:
     return Health(Level.OK, found, check="threads")
 
 
-MODEL_FILES = ("config.json",), ("tokenizer.json", "vocab.json")  # one of each
+MODEL_FILES = ("config.json",), ("tokenizer.json",)
 PICTURES = "preprocessor_config.json", "processor_config.json"
 WEIGHTS = "model.safetensors", "model.safetensors.index.json"
 

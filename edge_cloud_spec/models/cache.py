@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise, takewhile
 from math import prod
 
@@ -44,8 +45,8 @@ class CacheLayout:
         return prod((self.layers, 2, self.heads, self.size, self.dtype.itemsize))
 
     def take(self, rows: int, memory: KvMemory, *, evicts: bool = True) -> KvBuffer:
-        """A buffer [layers, 2, heads, n, size] with n >= rows; see ``KvMemory.take``."""
-        return memory.take(self, rows, self.row_bytes, self._allocate, evicts=evicts)
+        """A buffer [layers, 2, heads, rows, size]; see ``KvMemory.take``."""
+        return memory.take(rows * self.row_bytes, partial(self._allocate, rows), evicts=evicts)
 
     def _allocate(self, rows: int) -> Tensor:
         shape = (self.layers, 2, self.heads, rows, self.size)

@@ -109,7 +109,7 @@ def checkpoint_files(directory: Path, generation_config: str = "auto") -> Checkp
     preprocessing = (
         image_preprocessing(directory) if sees else ImagePreprocessing(NO_PICTURES, (), ())
     )
-    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+    if not (directory / "tokenizer.json").is_file():
         raise missing(directory, "tokenizer.json")
     with library_errors(f"the tokenizer in {directory} cannot be loaded", "fetch its files again"):
         tokenizer = load_tokenizer(directory, config)

@@ -27,39 +27,28 @@ Path = tuple[int, ...]  # tokens after the verified prefix
 
 
 class ScoredPaths:
-    """Maps token paths after the verified prefix to the nodes of a ``DraftSession``."""
+    """Names the nodes of a ``DraftSession`` by the tokens after its verified prefix."""
 
     def __init__(self, session: DraftSession) -> None:
         self._session = session
-        self.verified: tuple[int, ...] = ()
-        self._nodes: dict[Path, int] = {(): -1}
+
+    @property
+    def verified(self) -> tuple[int, ...]:
+        """The prefix."""
+        return self._session.tokens
 
     def follow(self, prefix: Sequence[int]) -> None:
         """Make these verified tokens the prefix; nodes that continue it are kept."""
-        verified = tuple(prefix)
-        before = self._session.tokens
-        shared = common_prefix(before, verified)
-        after: dict[Path, int] = {}
-        if shared < len(before):
-            self._session.truncate(shared)
-        else:
-            fresh = verified[shared:]
-            ends = (fresh[:end] for end in range(1, len(fresh) + 1))
-            path = [self._nodes[end] for end in ends if end in self._nodes]
-            shared += len(path)
-            if shared == len(verified):
-                size = len(fresh)
-                after = {
-                    tokens[size:]: node
-                    for tokens, node in self._nodes.items()
-                    if tokens[:size] == fresh and len(tokens) > size
-                }
-            self._session.commit(path, sorted(after.values()))
-        if shared < len(verified):
-            self._session.extend(verified[shared:])
-        order = {node: place for place, node in enumerate(sorted(after.values()))}
-        self.verified = verified
-        self._nodes = {(): -1, **{tokens: order[node] for tokens, node in after.items()}}
+        session, verified = self._session, tuple(prefix)
+        shared = common_prefix(session.tokens, verified)
+        if shared < len(session.tokens):
+            session.truncate(shared)
+        path = session.nodes.along(verified[shared:])
+        rest = verified[shared + len(path) :]
+        below = session.nodes.descendants(path[-1] if path else -1)
+        session.commit(path, () if rest else below)
+        if rest:
+            session.extend(rest)
 
     def rows_due(self, paths: Sequence[Path]) -> int:
         """How many tokens a pass must compute for the logits after these paths; 0: all are
@@ -74,21 +63,24 @@ class ScoredPaths:
             if () in paths:
                 self._session.logits_after(-1, on_layer)
             return
-        first = len(self._nodes) - 1  # ``_nodes`` also contains the prefix
-        places = {path: first + number for number, path in enumerate(missing)}
-        known = self._nodes | places
-        parents = [known[path[:-1]] for path in missing]
+        places = {path: node for node, path in enumerate(missing, len(self._session.nodes))}
+        before = [path[:-1] for path in missing]
+        parents = [places[path] if path in places else self._node(path) for path in before]
         self._session.grow([path[-1] for path in missing], parents, on_layer)
-        self._nodes = known
 
     def row(self, path: Path) -> NDArray[np.float32]:
         """The logits [V] after a scored path."""
-        return self._session.logits_after(self._nodes[path])
+        return self._session.logits_after(self._node(path))
+
+    def _node(self, path: Path) -> int:
+        node = self._session.nodes.node_of(path)
+        assert node is not None
+        return node
 
     def _missing(self, paths: Sequence[Path]) -> list[Path]:
         """The nodes along these paths that are not computed yet, each after its parent."""
-        ends = (path[:end] for path in paths for end in range(1, len(path) + 1))
-        return [path for path in dict.fromkeys(ends) if path not in self._nodes]
+        ends = dict.fromkeys(path[:end] for path in paths for end in range(1, len(path) + 1))
+        return [path for path in ends if self._session.nodes.node_of(path) is None]
 
 
 MAX_LOOKED_UP = 16  # lookup nodes after one path in one pass

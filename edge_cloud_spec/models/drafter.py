@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.grammar import Grammar
+from ..decoding.token_tree import TokenTree
 from ..request import Request
 from .prompt import Prompt, PromptSpec
 
@@ -31,6 +32,10 @@ class DraftSession(Protocol):
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens of the prefix after the prompt."""
+
+    @property
+    def nodes(self) -> TokenTree:
+        """The nodes after the prefix."""
 
     @property
     def pending_rows(self) -> int:

@@ -1,21 +1,19 @@
 """Memory for keys and values, bounded in bytes over all caches and kept prefixes.
 
-It is allocated in buffers; a buffer that is given back is reused if it fits, so that the process
-does not grow. When memory is full, the least recently used holder is evicted. Imports no torch.
+It is allocated in buffers, which torch's allocator reuses. When memory is full, the least recently
+used holder is evicted. Imports no torch.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import MemoryFull, is_out_of_memory
 
-MOST_FREE = 8  # unused buffers that are kept for reuse
-WASTE = 2  # a free buffer is reused if at most this many times larger than needed
 MB = 2**20
 
 
@@ -32,11 +30,8 @@ class KvHolder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class KvBuffer:
-    """A buffer for ``rows`` tokens of a ``kind`` (layout); ``data`` is the allocation, ``size`` its
-    bytes."""
+    """A buffer; ``data`` is the allocation, ``size`` its bytes."""
 
-    kind: Hashable
-    rows: int
     size: int
     data: Any
 
@@ -58,7 +53,6 @@ class KvMemory:
         # Least recently used first.
         self._held: OrderedDict[KvBuffer, weakref.ref[KvHolder] | None] = OrderedDict()
         self._held_bytes = 0
-        self._free: deque[KvBuffer] = deque()  # most recently freed last
         # A deque, since the garbage collector may call `give` at any point of `take`.
         self._given: deque[KvBuffer] = deque()
 
@@ -68,42 +62,27 @@ class KvMemory:
         return self._held_bytes - sum([buffer.size for buffer in tuple(self._given)])
 
     @property
-    def reserved(self) -> int:
-        """Bytes allocated: in use, or kept for reuse."""
-        return self._held_bytes + sum([buffer.size for buffer in tuple(self._free)])
-
-    @property
     def usage(self) -> float:
         """The share of the limit in use, 0 to 1; 0 without a limit."""
         return self.in_use / self.limit if self.limit else 0.0
 
-    def take(
-        self,
-        kind: Hashable,
-        rows: int,
-        row_bytes: int,
-        allocate: Callable[[int], Any],
-        *,
-        evicts: bool = True,
-    ) -> KvBuffer:
-        """A buffer for at least ``rows`` tokens of a kind, reused or made by ``allocate(rows)``.
+    def take(self, size: int, allocate: Callable[[], Any], *, evicts: bool = True) -> KvBuffer:
+        """A buffer of ``size`` bytes, which ``allocate()`` makes.
 
         evicts: whether other holders may be evicted for it. MemoryFull: the limit is reached, or
         the device has no memory.
         """
-        size = rows * row_bytes
         if self.limit is not None and size > self.limit:
             text = f"{size / MB:.0f} MB for one session and the bound is {self.limit / MB:.0f} MB"
             raise MemoryFull(f"keys and values need {text}: serve with a larger --kv-memory", 0.0)
-        while True:
-            buffer = self._buffer(kind, rows, size, allocate)
-            if buffer is not None:
-                self._held[buffer] = None
-                self._held_bytes += buffer.size
-                self.peak = max(self.peak, self._held_bytes)
-                return buffer
+        self._collect()
+        while (buffer := self._buffer(size, allocate)) is None:
             if not (evicts and self.evict_one()):
                 raise MemoryFull("the memory for keys and values is taken; try again later")
+        self._held[buffer] = None
+        self._held_bytes += size
+        self.peak = max(self.peak, self._held_bytes)
+        return buffer
 
     def hold(self, buffer: KvBuffer, holder: KvHolder) -> None:
         """Register the holder that is asked to give this buffer back; without one, the buffer is
@@ -131,44 +110,19 @@ class KvMemory:
         return False
 
     def _collect(self) -> None:
-        """Move the buffers that were given back to the free list."""
+        """Free the buffers that were given back."""
         while self._given:
             buffer = self._given.popleft()
             if self._held.pop(buffer, self) is not self:
                 self._held_bytes -= buffer.size
-                self._free.append(buffer)
-        while len(self._free) > MOST_FREE:
-            self._free.popleft()
 
-    def _fits(self, size: int) -> bool:
-        return self.limit is None or self._held_bytes + size <= self.limit
-
-    def _buffer(
-        self, kind: Hashable, rows: int, size: int, allocate: Callable[[int], Any]
-    ) -> KvBuffer | None:
-        """A free buffer that fits, or a new one, after freeing unused ones if necessary; None: no
-        memory."""
-        self._collect()
-        fitting = [
-            buffer
-            for buffer in self._free
-            if buffer.kind == kind
-            and rows <= buffer.rows <= WASTE * rows
-            and self._fits(buffer.size)
-        ]
-        if fitting:
-            best = min(fitting, key=lambda buffer: buffer.rows)
-            self._free.remove(best)
-            return best
-        if not self._fits(size):
+    def _buffer(self, size: int, allocate: Callable[[], Any]) -> KvBuffer | None:
+        """A new buffer; None: no memory."""
+        if self.limit is not None and self._held_bytes + size > self.limit:
             return None
-        while self._free and not self._fits(self.reserved - self._held_bytes + size):
-            self._free.popleft()
-        for _ in range(2):
-            try:
-                return KvBuffer(kind, rows, size, allocate(rows))
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-            self._free.clear()  # the limit exceeds the device's memory
-        return None
+        try:
+            return KvBuffer(size, allocate())
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None

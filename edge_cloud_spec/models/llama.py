@@ -268,7 +268,7 @@ class LlamaSession:
         positions, _ = positions_of(ids, grids, drafter.image_id, merge)
         self._rows: list[Row] = list(zip(names, positions[0].tolist(), strict=True))
         self.prompt_rows = len(self._rows)
-        self._nodes, self._logits = TokenTree(), list[NDArray[np.float32]]()  # [V] after each node
+        self.nodes, self._logits = TokenTree(), list[NDArray[np.float32]]()  # [V] after each node
         self._sequences: list[int] = []  # of each node; 0: not in the cache
         self._row: NDArray[np.float32] | None = None  # [V] after the prefix
 
@@ -321,11 +321,8 @@ class LlamaSession:
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Append the nodes of ``path`` to the prefix; see ``DraftSession``."""
-        nodes, start = self._nodes, self._next
-        tokens = nodes.path_tokens(path)
-        if tokens is None:
-            raise ValueError(f"{list(path)} is not a path of the nodes {nodes.parents}")
-        kept = nodes.subtree(path[-1] if path else -1, keep)
+        tokens, kept = self.nodes.commit(path, keep)
+        start = self._next
         self._rows += [(token, start + i) for i, token in enumerate(tokens)]
         if path:
             self._row = self._logits[path[-1]]
@@ -337,16 +334,16 @@ class LlamaSession:
 
     def _keep_nodes(self, nodes: TokenTree, keep: Sequence[int]) -> None:
         if self._memory.is_of(self._rows):
-            others = set(range(len(self._nodes))).difference(keep)
+            others = set(range(len(self.nodes))).difference(keep)
             self._memory.release(self._sequences[node] for node in others)
-        self._nodes, self._logits = nodes, [self._logits[node] for node in keep]
+        self.nodes, self._logits = nodes, [self._logits[node] for node in keep]
         self._sequences = [self._sequences[node] for node in keep]
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Add n nodes; returns the logits [n, V] after them; see ``DraftSession``."""
-        nodes, memory, before = self._nodes.extend(tokens, parents), self._memory, len(self._nodes)
+        nodes, memory, before = self.nodes.extend(tokens, parents), self._memory, len(self.nodes)
         if len(tokens) >= SEQUENCES:
             raise UserError(
                 f"llama.cpp computes {SEQUENCES - 1} nodes in a pass, not {len(tokens)}: take a "
@@ -387,7 +384,7 @@ class LlamaSession:
         found = list(logits[:, : self._vocabulary])
         if asks_prefix:
             self._row = found.pop(0)
-        self._nodes, self._logits = nodes, self._logits + found
+        self.nodes, self._logits = nodes, self._logits + found
         self._sequences += sequences
         return np.reshape(found, (len(tokens), self._vocabulary))
 
@@ -413,7 +410,7 @@ class LlamaSession:
         drafter, memory = self._drafter, self._memory
         if not memory.is_of(self._rows):
             memory.process.start(on_layer)
-            self._sequences = [0] * len(self._nodes)
+            self._sequences = [0] * len(self.nodes)
             memory.hold(self._rows, on_layer)
         start = len(memory.rows)
         if start < self.prompt_rows:

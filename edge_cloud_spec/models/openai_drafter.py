@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..decoding.digest import common_prefix
+from ..decoding.token_tree import TokenTree
 from ..errors import UserError
 from ..request import Picture, Request
 from . import OPENAI
@@ -133,7 +134,7 @@ class ContinuedSession:
         """ask: requests the continuation of a path."""
         self._ask, self._end, self._vocabulary = ask, end, vocabulary
         self.tokens: Path = ()
-        self._nodes: list[Path] = []  # the path to each node
+        self.nodes = TokenTree()
         self._next: dict[Path, int] = {}  # known next tokens, by path
         self._said: list[Continuation] = []
 
@@ -160,11 +161,9 @@ class ContinuedSession:
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Append the nodes of ``path`` to the prefix; see ``DraftSession``."""
-        if any(not 0 <= node < len(self._nodes) for node in (*path, *keep)):
-            raise ValueError(f"there are {len(self._nodes)} nodes, not {path} and {keep}")
-        kept = [self._nodes[node] for node in keep]
-        self._follow(self._nodes[path[-1]] if path else self.tokens)
-        self._nodes = kept
+        tokens, kept = self.nodes.commit(path, keep)
+        self._follow(self.tokens + tokens)
+        self.nodes = kept
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the prefix."""
@@ -174,20 +173,19 @@ class ContinuedSession:
         self, tokens: Sequence[int], parents: Sequence[int], on_layer: OnLayer | None = None
     ) -> NDArray[np.float32]:
         """Add n nodes; returns the logits [n, V] after them. UserError: the server has failed."""
-        nodes = list(self._nodes)
-        for token, parent in zip(tokens, parents, strict=True):
-            nodes.append((*(nodes[parent] if parent >= 0 else self.tokens), token))
-        grown = nodes[len(self._nodes) :]
+        nodes = self.nodes.extend(tokens, parents)
+        new = range(len(self.nodes), len(nodes))
+        grown = [self.tokens + nodes.tokens_to(node) for node in new]
         for path in grown:  # all are requested first, then awaited
             if path not in self._next:
                 self._leading(path, on_layer)
         rows = np.stack([self._row(path, on_layer) for path in grown])
-        self._nodes = nodes
+        self.nodes = nodes
         return rows
 
     def logits_after(self, node: int, on_layer: OnLayer | None = None) -> NDArray[np.float32]:
         """The logits [V] after a node, or the prefix (-1). UserError: the server has failed."""
-        return self._row(self._nodes[node] if node >= 0 else self.tokens, on_layer)
+        return self._row(self.tokens + self.nodes.tokens_to(node), on_layer)
 
     def close(self) -> None:
         """Cancel all requests, so that the server stops generating."""
@@ -195,7 +193,7 @@ class ContinuedSession:
             self._said.pop().reply.cancel()
 
     def _follow(self, prefix: Path) -> None:
-        self.tokens, self._nodes = prefix, []
+        self.tokens, self.nodes = prefix, TokenTree()
         for said in [said for said in self._said if not said.leads(prefix)]:
             said.reply.cancel()
             self._said.remove(said)

@@ -134,7 +134,7 @@ class Session:
         self._prompt_row: DeviceRows | None = None  # logits [V] after the prompt
         self._row: DeviceRows | None = None  # logits after the computed tokens, if known
         # Before: the tree to return to if a pass is interrupted.
-        self._nodes = self._before = TokenTree()
+        self.nodes = self._before = TokenTree()
         self._logits: list[DeviceRows] = []  # [V] after each scored node
         # The nodes were scored in the prompt's pass, and nothing has changed since: their
         # ``forward`` needs no pass.
@@ -198,15 +198,15 @@ class Session:
         self._row = known if self._computed else self._prompt_row
         self._cache, self._delta, self.spare = cache, delta, SPARE
         cache.keep_for(self)
-        kept = self._nodes, self._logits
-        if self._nodes:
+        kept = self.nodes, self._logits
+        if self.nodes:
             try:
-                self.forward(self._nodes.tokens, self._nodes.parents)
+                self.forward(self.nodes.tokens, self.nodes.parents)
             except BaseException:
                 self.evict()
                 raise
             finally:
-                self._nodes, self._logits = kept
+                self.nodes, self._logits = kept
 
     def _come_back(self) -> None:
         """Restore the cache, including the nodes."""
@@ -245,7 +245,7 @@ class Session:
         if isinstance(result, Exception):
             raise result
         rows, new = on_host(result), len(request.tokens)
-        self._logits[len(self._nodes) - new :] = rows[len(rows) - new :]
+        self._logits[len(self.nodes) - new :] = rows[len(rows) - new :]
         if len(rows) > new:
             self._row = rows[0]
         return rows
@@ -277,10 +277,7 @@ class Session:
         ``keep``: descendants of the path's end, each after its parent, that stay as nodes in this
         order. ValueError: ``path`` is not a path, or ``keep`` does not descend from it.
         """
-        tokens = self._nodes.path_tokens(path)
-        if tokens is None:
-            raise ValueError(f"{list(path)} is not a path of the nodes {self._nodes.parents}")
-        kept = self._nodes.subtree(path[-1] if path else -1, keep)
+        tokens, kept = self.nodes.commit(path, keep)
         self._tokens += tokens
         if self._cache is not None:
             base = self.prompt_rows + self._computed
@@ -309,7 +306,7 @@ class Session:
         self, nodes: TokenTree, logits: list[DeviceRows], *, with_prompt: bool = False
     ) -> None:
         """Keep these nodes, and no others. logits: [V] after each node."""
-        self._nodes, self._logits, self.scored_with_prompt = nodes, logits, with_prompt
+        self.nodes, self._logits, self.scored_with_prompt = nodes, logits, with_prompt
 
     # A pass: ``begin``, then ``end``, or ``undo`` if it raised
 
@@ -326,13 +323,13 @@ class Session:
 
     def _item(self, request: PassRequest) -> PassItem | None:
         """The pass over the prefix's uncomputed tail and new nodes, after the existing nodes."""
-        scored, logits = self._nodes, self._logits
+        scored, logits = self.nodes, self._logits
         known = self.scored_with_prompt and request.on_layer is None
         self.scored_with_prompt = False
         if not request.grows:
             self.keep_nodes(TokenTree(), [])
         new = self._checked(request.tokens)
-        asked = self._nodes.extend(new, request.parents)
+        asked = self.nodes.extend(new, request.parents)
         if known and asked == scored:
             self.keep_nodes(scored, logits)
             return None
@@ -342,7 +339,7 @@ class Session:
         tail = self._tokens[self._computed :]
         if not tail and not new:
             return None
-        before = len(self._nodes)
+        before = len(self.nodes)
         start = self.prompt_rows + self._computed + before
         count = len(tail) + len(new)
         end = self.prompt_rows + len(self._tokens) + self._delta
@@ -358,7 +355,7 @@ class Session:
         except MemoryFull:
             self.spare = SPARE + count  # after an eviction the new cache has space for these nodes
             raise
-        self._before, self._nodes = self._nodes, asked
+        self._before, self.nodes = self.nodes, asked
         mask = self._transformer.mask(start, count, asked, len(new))
         wanted = max(len(tail) - 1, 0)
         return PassItem(cache, start, tail + new, mask, positions, wanted, request.on_layer)
@@ -386,7 +383,7 @@ class Session:
 
     def undo(self) -> None:
         """Abandon an interrupted pass; only nodes from before it remain."""
-        self._nodes, self._in_pass = self._before, False
+        self.nodes, self._in_pass = self._before, False
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
         """The ids as ints, checked: one without an embedding would crash the process on a GPU."""

@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 # The names of special tokens that have a meaning of their own.
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-# transformers rebuilds what is of this class: its tokens, cut into words by the class's own rule.
-QWEN = "Qwen2Tokenizer"
+# transformers rebuilds what is of these classes: its tokens, cut into words by the class's rule.
+QWEN, GPT2 = "Qwen2Tokenizer", "GPT2Tokenizer"
+AS_WRITTEN = ("PreTrainedTokenizer", "TokenizersBackend")  # without ``Fast``
 QWEN_FAMILIES = ("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl")
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN_END = "<|endoftext|>"
+END_OF_TEXT = "<|endoftext|>"
+# The special tokens that each of these classes has where its files name none.
+USUAL = {
+    QWEN: dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT),
+    GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT),
+}
 EXTRA, OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"  # those without a name
 
 
@@ -103,31 +109,41 @@ class Tokenizer:
 def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a checkpoint's directory, as transformers loads it.
 
-    tokenizer.json is taken as it is written, or cut by the rule of ``QWEN``; without it vocab.json
-    and merges.txt are read by that rule. config: the content of config.json. UserError: a kind that
-    is not implemented; other errors are of damaged files.
+    tokenizer.json is taken as it is written, or cut by the rule of ``QWEN`` or ``GPT2``. config:
+    the content of config.json. UserError: a kind that is not implemented; other errors are of
+    damaged files.
     """
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
+    from tokenizers.models import BPE
 
     own = _read(directory / "tokenizer_config.json")
-    backend, is_qwen = _backend(directory, own.get("tokenizer_class"), config)
+    file = directory / "tokenizer.json"
+    backend = Backend.from_file(str(file))
+    if not isinstance(backend.model, BPE):
+        raise UserError(
+            f"{file} is of the kind {type(backend.model).__name__}, which is not implemented: "
+            "take a model with byte-pair encoding"
+        )
+    rule = _rule(own.get("tokenizer_class") or config.get("tokenizer_class"), config, backend)
+    if rule not in (None, *USUAL):
+        raise UserError(
+            f"{directory} names the tokenizer {rule}, whose own rule of cutting words is "
+            "not implemented: set tokenizer_class to TokenizersBackend in tokenizer_config.json, "
+            "and it is taken as tokenizer.json has it"
+        )
     written = backend.get_added_tokens_decoder()
-    if is_qwen:
-        backend = _cut_as_qwen(Backend(backend.model), bool(own.get("add_prefix_space")))
-        own = {"unk_token": QWEN_END, "eos_token": QWEN_END, "pad_token": QWEN_END, **own}
+    if rule is not None:
+        backend = _cut(Backend(backend.model), rule, bool(own.get("add_prefix_space")))
+        own = USUAL[rule] | own
     added = {
         int(index): AddedToken(**token)
         for index, token in own.get("added_tokens_decoder", {}).items()
     }
     if not own.get(EXTRA) and OLD_EXTRA in own:
         own[EXTRA] = own.pop(OLD_EXTRA)
-    if "added_tokens_decoder" not in own:  # older files
-        own |= _read(directory / "special_tokens_map.json")
-        special = {*map(_text, map(own.get, NAMED)), *map(_text, own.get(EXTRA) or ())}
-        for content, index in _read(directory / "added_tokens.json").items():
-            is_special = content in special
-            added[index] = AddedToken(content, normalized=not is_special, special=is_special)
+    if "added_tokens_decoder" not in own:
+        own |= _read(directory / "special_tokens_map.json")  # of older files
         added |= written
     by_text = {token.content: token for token in added.values()}
     named, others = _special_tokens(own, by_text)
@@ -139,7 +155,7 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
         if _text(new) not in known:
             tokens.append(new if isinstance(new, AddedToken) else AddedToken(new, special=True))
     backend.add_tokens(tokens)
-    if is_qwen:
+    if rule is not None:
         texts = dict.fromkeys(map(_text, (*named.values(), *others)))
         backend.add_tokens([AddedToken(text, special=True) for text in texts])
     backend.no_truncation()
@@ -149,47 +165,28 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer(backend, special_texts, _chat_template(directory, own))
 
 
-def _backend(
-    directory: Path, named: object, config: Mapping[str, Any]
-) -> tuple[tokenizers.Tokenizer, bool]:
-    """The tokenizer of its files, and whether it is to be cut by the rule of ``QWEN``."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers.models import BPE
-
-    if named is None:
-        named = config.get("tokenizer_class")
+def _rule(named: object, config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> str | None:
+    """The class by whose rule words are cut; None: as tokenizer.json has it."""
     kind, family = str(named).removesuffix("Fast"), config.get("model_type")
-    is_qwen = kind == QWEN or family == "qwen2" or (named is None and family in QWEN_FAMILIES)
-    file = directory / "tokenizer.json"
-    if file.is_file():
-        backend = Backend.from_file(str(file))
-        if not isinstance(backend.model, BPE):
-            raise UserError(
-                f"{file} is of the kind {type(backend.model).__name__}, which is not implemented: "
-                "take a model with byte-pair encoding"
-            )
-        return backend, is_qwen
-    if not is_qwen:
-        raise UserError(
-            f"{directory} has vocab.json and no tokenizer.json, which says how {kind} cuts "
-            "words: copy it there from the checkpoint"
-        )
-    merges = directory / "merges.txt"
-    if not merges.is_file():
-        raise UserError(f"merges.txt is missing in {directory}: copy it from the checkpoint")
-    return Backend(BPE.from_file(str(directory / "vocab.json"), str(merges))), True
+    if family == "qwen2" or (named is None and family in QWEN_FAMILIES):
+        return QWEN
+    # A class of Llama's that is not of bytes would be rebuilt.
+    is_bytes = "ByteLevel" in str(backend.pre_tokenizer)
+    as_written = kind in AS_WRITTEN or (kind == "LlamaTokenizer" and is_bytes)
+    return None if named is None or as_written else kind
 
 
-def _cut_as_qwen(backend: tokenizers.Tokenizer, add_prefix_space: bool) -> tokenizers.Tokenizer:
+def _cut(backend: tokenizers.Tokenizer, rule: str, add_prefix_space: bool) -> tokenizers.Tokenizer:
+    """Cut words by the rule of a class."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    backend.normalizer, backend.decoder = normalizers.NFC(), decoders.ByteLevel()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False),
-        ]
-    )
+    is_qwen = rule == QWEN
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=not is_qwen)
+    backend.decoder, backend.pre_tokenizer = decoders.ByteLevel(), cut
+    if is_qwen:
+        words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([words, cut])
+        backend.normalizer = normalizers.NFC()
     return backend
 
 

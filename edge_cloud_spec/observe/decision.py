@@ -28,17 +28,6 @@ class ShownDraft:
     drafting: float = math.nan
     sent: float = math.nan
 
-    def path_of(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """The nodes along the longest path that agrees with these tokens."""
-        tree, path = self.tree or Draft(()), [-1]
-        for token in tokens:
-            children = (child for child in tree.children(path[-1]) if tree.tokens[child] == token)
-            node = next(children, None)
-            if node is None:
-                break
-            path.append(node)
-        return tuple(path[1:])
-
 
 @dataclass
 class ShownRound:
@@ -149,7 +138,7 @@ class Decision:
         if draft is None or (round_.generated is not None and draft.sent > round_.answered):
             return
         if round_.generated is not None:
-            round_.path = draft.path_of(round_.generated)
+            round_.path = (draft.tree or Draft()).along(round_.generated)
         round_.draft = draft
 
     @property

@@ -34,6 +34,13 @@ def _bench(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     return run_bench
 
 
+def _memory(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
+    from .memory import add_memory_arguments, run_memory
+
+    add_memory_arguments(parser)
+    return run_memory
+
+
 def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     for kind, about in TRAINED.items():
@@ -48,5 +55,6 @@ def _train(parser: argparse.ArgumentParser, chosen: Sequence[str]) -> Run:
 COMMANDS: dict[str, Command] = {
     "demo": ("watch a simulated Go2 follow an instruction", _demo),
     "bench": ("measure, with figures as JSON", _bench),
+    "memory": ("say how much memory a checkpoint needs", _memory),
     "train": ("train and evaluate the embedded models, and exits of any target", _train),
 }

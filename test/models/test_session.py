@@ -151,7 +151,7 @@ def test_any_course_in_any_kind_of_pass_gives_the_rows_of_transformers(
         memory = course.model.memory
         for _ in range(100):
             course.turn()
-            assert memory.in_use <= memory.reserved <= (memory.limit or memory.reserved)
+            assert memory.in_use <= (memory.limit or memory.in_use)
         for one in course.driven:
             one.nodes = [(9, -1)]
             one.check_at(0, one.session.forward([9])[1])

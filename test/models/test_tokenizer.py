@@ -66,6 +66,13 @@ def whole(normalizer: Any = None) -> str:
     return json.dumps(content)
 
 
+def in_words() -> str:
+    """A tokenizer.json that cuts words as sentencepiece does."""
+    content = json.loads(whole())
+    cut = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    return json.dumps(content | {"pre_tokenizer": cut, "decoder": cut})
+
+
 def as_they_are() -> Files:
     own = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     return {"tokenizer.json": whole(normalizers.Lowercase()), "tokenizer_config.json": own}
@@ -87,29 +94,49 @@ def published() -> Files:
     return {"tokenizer.json": whole(), "tokenizer_config.json": own}
 
 
-def in_parts() -> Files:
-    vocabulary, merges = words()
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    return {
-        "vocab.json": vocabulary,
-        "merges.txt": "\n".join(lines) + "\n",
-        "tokenizer_config.json": published()["tokenizer_config.json"],
-    }
-
-
-def legacy() -> Files:
+def older() -> Files:
     end = {"content": "<|im_end|>", "lstrip": False, "rstrip": False, "normalized": False}
-    return in_parts() | {
+    return {
+        "tokenizer.json": whole(),
         "tokenizer_config.json": {
             "tokenizer_class": "Qwen2Tokenizer",
             "image_token": "<|image_pad|>",
         },
-        "added_tokens.json": {token["content"]: index for index, token in added_tokens().items()},
         "special_tokens_map.json": {
             "eos_token": {**end, "single_word": False},
             "additional_special_tokens": ["<|im_start|>"],
         },
     }
+
+
+def of_gpt2() -> Files:
+    """As SmolLM2's: digits are cut apart in tokenizer.json, and the class does not do so."""
+    content = json.loads(whole(normalizers.Lowercase()))
+    digits = {"type": "Digits", "individual_digits": True}
+    cut = {"type": "Sequence", "pretokenizers": [digits, content["pre_tokenizer"]]}
+    own = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "added_tokens_decoder": added_tokens(),
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "add_prefix_space": False,
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+    }
+    return {
+        "tokenizer.json": json.dumps(content | {"pre_tokenizer": cut}),
+        "tokenizer_config.json": own,
+    }
+
+
+def of_gpt2_with_little_said() -> Files:
+    own = {"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": True}
+    return of_gpt2() | {"tokenizer_config.json": own}
+
+
+def of_llama_in_bytes() -> Files:
+    own = {"tokenizer_class": "LlamaTokenizerFast", "eos_token": "<|im_end|>"}
+    return as_they_are() | {"tokenizer_config.json": own}
 
 
 def without_a_class() -> Files:
@@ -137,8 +164,10 @@ def split() -> Files:
 MADE: dict[str, tuple[Callable[[], Files], str]] = {
     "as they are": (as_they_are, "qwen3_vl"),
     "published": (published, "qwen2_5_vl"),
-    "in parts": (in_parts, "qwen2_vl"),
-    "legacy": (legacy, "qwen2_vl"),
+    "older": (older, "qwen2_vl"),
+    "of GPT-2's class": (of_gpt2, "llama"),
+    "of GPT-2's class, with little said": (of_gpt2_with_little_said, "llama"),
+    "of Llama's class, in bytes": (of_llama_in_bytes, "llama"),
     "without a class": (without_a_class, "qwen3_vl"),
     "without a class, llama": (without_a_class, "llama"),
     "saved again": (saved_again, "qwen3_vl"),
@@ -350,11 +379,10 @@ def test_files_that_cannot_be_read_so_are_refused_with_what_to_do(tmp_path: Path
     kinds = write(tmp_path / "unigram", {"tokenizer.json": unigram})
     with pytest.raises(UserError, match="kind Unigram, which is not implemented: take a model"):
         load_tokenizer(kinds, {})
-    parts = in_parts()
-    without = write(tmp_path / "merges", {k: v for k, v in parts.items() if k != "merges.txt"})
-    with pytest.raises(UserError, match=r"merges\.txt is missing in .*: copy it"):
-        load_tokenizer(without, {})
-    own = {"tokenizer_class": "GPT2TokenizerFast"}
-    other = write(tmp_path / "other", parts | {"tokenizer_config.json": own})
-    with pytest.raises(UserError, match=r"no tokenizer\.json, which says how GPT2Tokenizer cuts"):
-        load_tokenizer(other, {})
+    for name in ("LlamaTokenizer", "GemmaTokenizerFast"):
+        files = {"tokenizer.json": in_words(), "tokenizer_config.json": {"tokenizer_class": name}}
+        ruled = write(tmp_path / name, files, "llama")
+        with pytest.raises(
+            UserError, match=r"names the tokenizer (Ll|G)\w+zer, .* tokenizer_class"
+        ):
+            load_tokenizer(ruled, {"model_type": "llama"})

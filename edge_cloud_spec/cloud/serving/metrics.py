@@ -44,7 +44,6 @@ def verifier_metrics(worker: Worker, service: DecodeService) -> Iterator[Metric]
 def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
     connected, memory = worker.held.connected, worker.kv_memory
     sessions = {"connected": connected, "kept": max(0, worker.sessions - connected)}
-    sizes = {"in_use": memory.in_use, "reserved": memory.reserved}
     waiting_bytes = service.streams.waiting_bytes
     return (
         ("num_requests_running", "Decodes whose robot is connected.", connected, ""),
@@ -60,7 +59,7 @@ def _gauges(worker: Worker, service: DecodeService) -> tuple[Family, ...]:
         ("pushed_drafts", "Drafts that wait for their place.", worker.held.pushed, ""),
         ("model_thread_up", "1: the model's thread works.", not service.problem, ""),
         ("kv_cache_usage_perc", "KV memory in use; 1 is all of the bound.", memory.usage, ""),
-        ("kv_cache_bytes", "KV memory, in use and allocated.", sizes, "state"),
+        ("kv_cache_bytes", "KV memory in use.", memory.in_use, ""),
     )
 
 

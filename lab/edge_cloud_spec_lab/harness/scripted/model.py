@@ -29,6 +29,7 @@ from edge_cloud_spec.decoding.processors import AdjustmentAfter, LogitsProcessor
 from edge_cloud_spec.decoding.propose import coupled_token
 from edge_cloud_spec.decoding.random_source import SeededRandomSource
 from edge_cloud_spec.decoding.target_rows import LogitRows
+from edge_cloud_spec.decoding.token_tree import TokenTree
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models.image import ImageSpec
 from edge_cloud_spec.models.kv_memory import KvMemory
@@ -243,6 +244,12 @@ class ScriptedSession:
         return tuple(self._tokens)
 
     @property
+    def nodes(self) -> TokenTree:
+        """The drafted nodes."""
+        parents = tuple(parent for _, _, parent in self._nodes)
+        return TokenTree(tuple(token for token, _, _ in self._nodes), parents)
+
+    @property
     def pending_rows(self) -> int:
         """The number of tokens in the prefix that no pass has computed."""
         return len(self._tokens) - self._computed
@@ -322,17 +329,13 @@ class ScriptedSession:
 
     def commit(self, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Append a path of the nodes to the prefix; the nodes of ``keep`` stay."""
-        nodes, parent = self._nodes, -1
-        for index in path:
-            if not 0 <= index < len(nodes) or nodes[index][2] != parent:
-                raise ValueError(f"{list(path)} is not a path of {len(nodes)} nodes")
-            parent = index
-        place = {parent: -1, **{index: i for i, index in enumerate(keep)}}
-        self._tokens += [nodes[index][0] for index in path]
-        self._states += [nodes[index][1] for index in path]
+        tokens, tree = self.nodes.commit(path, keep)
+        states = [state for _, state, _ in self._nodes]
+        self._tokens += tokens
+        self._states += [states[index] for index in path]
         self._computed += len(path)
-        kept = (nodes[index] for index in keep)
-        self._nodes = [(token, state, place[above]) for token, state, above in kept]
+        kept = zip(tree.tokens, (states[index] for index in keep), tree.all_parents, strict=True)
+        self._nodes = list(kept)
 
     def evict(self) -> bool:
         """False: there is no cache to free."""

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UserError, check_writable, library_errors, write_json
-from .checkpoint import quiet_libraries, read_json
-from .families import family_of
+from edge_cloud_spec.errors import UserError, check_writable, library_errors, write_json
+from edge_cloud_spec.models.checkpoint import quiet_libraries, read_json
+from edge_cloud_spec.models.families import family_of
 
 BITS = (16, 8, 4)
 SCALE_BITS = 0.25  # per weight at 8 or 4 bits: 128 or fewer weights share a scale and a zero
