@@ -42,9 +42,10 @@ from edge_cloud_spec.presets import load_preset, preset_names
 from edge_cloud_spec.request import Request
 
 from ..harness.emulated_link import BYTES_PER_MBIT, LinkProfile
-from ..harness.grpc_robot import MAX_TOKENS, GrpcRobot
+from ..harness.grpc_robot import GrpcRobot
 from ..harness.proxy import Proxy
 from ..harness.server import VerifierProcess
+from ..tokens import ANSWER_TOKENS
 from .command import Options, Row
 from .decodes import in_turn, local_rounds
 from .formulas import promised
@@ -263,7 +264,7 @@ OPTIONS: Options = {
     "--instruction": {"default": "", "metavar": "TOPIC", "help": "its instructions"},
     "--say": {"default": "", "metavar": "TEXT", "help": "decode this on all pictures"},
     "--frames": {"type": int, "default": 12, "help": "at most so many (%(default)s)"},
-    **arguments(DecodeOptions(max_tokens=MAX_TOKENS), "max_tokens", "dialect"),
+    **arguments(DecodeOptions(max_tokens=ANSWER_TOKENS), "max_tokens", "dialect"),
     "--rtt": {"type": finite, "default": 40.0, "metavar": "MS", "help": "of the link"},
     "--up-mbps": {"type": finite, "default": 20.0, "help": "rate of the uplink"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "of both models"},
