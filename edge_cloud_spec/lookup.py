@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .decoding.draft import Draft
 from .decoding.suffix_index import MAX_TOKEN, SuffixIndex
 from .lru_cache import LruCache
-from .request import Request
+from .request import MOST_CANDIDATES, Request
 from .wire.messages import Open
 
 RECENT = 0.1  # weight of the last pass, in how often each node was right
@@ -110,11 +111,13 @@ class SaidBefore:
     """A credential's verified answers, and the recent gains of drafts from them.
 
     ``by_itself``: gains in passes without another draft; ``beside``: as further branches of one.
+    ``candidates``: tokens of candidates that its requests had, which are mostly the same.
     """
 
     index: SuffixIndex
     by_itself: NodeBudget
     beside: NodeBudget
+    candidates: LruCache[str, Sequence[int]]
 
 
 class AnswerLookup:
@@ -217,18 +220,26 @@ class Lookups:
         said = self._said.get_or_make(
             credential,
             lambda: SaidBefore(
-                SuffixIndex(self._suffixes), NodeBudget(self._most), NodeBudget(self._most)
+                SuffixIndex(self._suffixes),
+                NodeBudget(self._most),
+                NodeBudget(self._most),
+                LruCache(MOST_CANDIDATES),
             ),
         )
         pattern, words = pattern_of(opening.request.text, self._instructions)
-        beginnings = [] if self._end is None else self._beginnings(opening.request, self._end)
+        beginnings = [] if self._end is None else self._beginnings(said, opening.request, self._end)
         return AnswerLookup(
             said, pattern, self._tokens(words), self._most, self._seconds, beginnings
         )
 
-    def _beginnings(self, request: Request, end: Sequence[int]) -> list[Sequence[int]]:
+    def _beginnings(
+        self, said: SaidBefore, request: Request, end: Sequence[int]
+    ) -> list[Sequence[int]]:
         """The tokens of each candidate, with the end token after a whole answer."""
-        written = map(self._tokens, request.candidates)
+        written = (
+            said.candidates.get_or_make(text, partial(self._tokens, text))
+            for text in request.candidates
+        )
         return [(*each, *(end if request.whole else ())) for each in written if each]
 
     def _tokens(self, text: str) -> Sequence[int]:

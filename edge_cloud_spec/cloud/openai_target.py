@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
 MAX_GRAMMARS = 64  # remembered refusals of a grammar
-MAX_TOKENS = 2**20  # the most tokens that one request is charged, whatever the server reports
+MAX_CHARGED_TOKENS = 2**20  # for one request, whatever the server reports
 NO_ROWS = "a target behind an API gives no distributions: take rule greedy"
 TOKEN_PIXELS = 750  # pixels per token, an estimate if the server reports no usage
 
@@ -151,7 +151,7 @@ class Completion(TargetSession):
         usage = chunk.get("usage")
         known: Any = usage.get("total_tokens") if isinstance(usage, dict) else None
         estimate = self._asked + len(self._said) // BYTES_A_TOKEN
-        is_told = isinstance(known, int) and 0 < known < MAX_TOKENS
+        is_told = isinstance(known, int) and 0 < known < MAX_CHARGED_TOKENS
         self._cost[1] = known if is_told else estimate
 
     def _failed(self, what: str) -> UserError:

@@ -42,16 +42,16 @@ class VllmServer(OpenAiServer):
         from openai import NotFoundError
 
         try:
-            told: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
+            reply: Any = await self.client.post(self._root + GENERATE, body=body, cast_to=object)
         except NotFoundError:
             raise UserError(
                 f"{self._root} has no {GENERATE}: start vLLM with --enable-scale-out"
             ) from None
-        return VllmReply(told if isinstance(told, dict) else {}, self.url)
+        return VllmReply(reply if isinstance(reply, dict) else {}, self.url)
 
     async def served(self) -> Served:
         """Ask the server for its identity; raises UserError unless it is a vLLM with one model."""
-        match await self._told("/version"), await self._told("/v1/models"):
+        match await self._get("/version"), await self._get("/v1/models"):
             case (
                 {"version": str(version)},
                 {"data": [{"id": str(model), "max_model_len": int(length)}]},
@@ -66,13 +66,13 @@ class VllmServer(OpenAiServer):
         reply: Any = await self.client.post(f"{self._root}/tokenize", body=body, cast_to=object)
         return reply.get("tokens") if isinstance(reply, dict) else None
 
-    async def _told(self, path: str) -> Any:
+    async def _get(self, path: str) -> Any:
         return await self.client.get(self._root + path, cast_to=object)
 
     async def metric(self, name: str) -> float:
         """The sum of a Prometheus metric over its labels; 0 if it is missing."""
-        told: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
-        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", told, re.M)))
+        reply: Any = await self.client.get(f"{self._root}/metrics", cast_to=str)
+        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", reply, re.M)))
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class VllmReply:
     def tokens(self, most: int = 1) -> list[int]:
         """Its tokens, one to ``most``, each with a logprob; raises UserError."""
         match self._choice:
-            case {"token_ids": [*tokens], "logprobs": {"content": [*told]}} if (
-                0 < len(tokens) == len(told) <= most
+            case {"token_ids": [*tokens], "logprobs": {"content": [*scores]}} if (
+                0 < len(tokens) == len(scores) <= most
                 and all(type(token) is int and token >= 0 for token in tokens)
-                and all(map(_is_likelihood, told))
+                and all(map(_is_likelihood, scores))
             ):
                 return tokens
         raise self.nonsense("does not say tokens and how likely they are")
@@ -97,8 +97,8 @@ class VllmReply:
         """The logits [V] of its only token; raises UserError."""
         row = np.full(vocabulary, -np.inf, np.float32)
         try:
-            (told,) = self._choice["logprobs"]["content"]
-            for each in (*told["top_logprobs"], told):
+            (score,) = self._choice["logprobs"]["content"]
+            for each in (*score["top_logprobs"], score):
                 if each["token_id"] < len(row):
                     row[each["token_id"]] = each["logprob"]
         except (KeyError, TypeError, ValueError, IndexError):
@@ -139,8 +139,8 @@ class VllmReply:
         raise self.nonsense("does not say one choice")
 
 
-def _is_likelihood(told: Any) -> bool:
-    match told:
+def _is_likelihood(score: Any) -> bool:
+    match score:
         case {"logprob": float() | int() as logprob}:
             return math.isfinite(logprob)
     return False
@@ -151,8 +151,8 @@ def _likeliest(scores: Any, token: int) -> int | None:
     try:
         said = [
             int(name)
-            for name, told in scores.items()
-            if math.isfinite(told["logprob"]) and told["rank"] == 1
+            for name, score in scores.items()
+            if math.isfinite(score["logprob"]) and score["rank"] == 1
         ]
         return said[0] if len(said) == 1 and str(token) in scores else None
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -45,12 +45,12 @@ from .vllm_server import Served, VllmReply, VllmServer
 # Largest vocabulary whose whole distributions are requested: 80 bytes of JSON per token.
 MAX_ROW = 8192
 MAX_ALLOWED = 1024  # token ids in one request; beyond, the unrestricted token is requested first
-RUN = 4  # tokens per request while the target generates without drafts
+RUN_TOKENS = 4  # tokens per request while the target generates without drafts
 HITS = "vllm:prefix_cache_hits_total"  # tokens that its prefix cache has served
 # After these times the server is asked again who it is: before a request, and after replies.
-QUIET_S, LOOK_S = 1.0, 0.25
+QUIET_S, IDENTITY_CHECK_S = 1.0, 0.25
 # vLLM's errors for a forgotten picture name, and for a server that caches no pictures.
-FORGOTTEN = ("Cache miss", "Failed to apply")
+FORGOTTEN_ERRORS = ("Cache miss", "Failed to apply")
 # Samples of one position at a high temperature; if all are equal, it does not sample.
 PROBE_SEEDS = 8
 PROBE_TEMPERATURE = 100.0
@@ -90,14 +90,14 @@ class VllmSession(TargetSession):
             "-".join([self.salt, image.digest.hex(), *map(str, image.grid)])
             for image in prompt.images
         ]
-        self.judged = Draft(())  # what the next verdict is about
+        self.scored = Draft(())  # what the next verdict is about
         self._round: tuple[Draft, Future[list[Any]]] | None = None
         self.first: Future[Any] = Future()
 
     def commit(self, path: Sequence[int]) -> None:
         """Append these nodes of the last draft to the verified prefix."""
-        self.tokens += tuple(self.judged.tokens[node] for node in path)
-        self.judged = Draft(())
+        self.tokens += tuple(self.scored.tokens[node] for node in path)
+        self.scored = Draft(())
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append verified tokens to the prefix."""
@@ -116,7 +116,7 @@ class VllmSession(TargetSession):
         replies = self._round[1]
         if not replies.done():
             return None
-        self._round, self.judged = None, draft
+        self._round, self.scored = None, draft
         return replies.result()
 
 
@@ -182,7 +182,7 @@ class VllmModels(ModelRunner):
             return NotArrived()
         if len(replies) > len(due.draft) + 1:  # the server generated beyond the draft
             due.draft, due.source = Draft(tuple(replies[:-1])), "target"
-            session.judged = due.draft
+            session.scored = due.draft
         elif self._wants_rows(held.opening):
             return LogitRows(np.stack(replies), adjustments_of(held))
         return SaidTokens(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
@@ -209,7 +209,7 @@ class VllmModels(ModelRunner):
         said = [token for token in told if isinstance(token, int)]
         self._check_text(said)
         ends = any(token in self.spec.end_ids for token in said)
-        await self._look_again(0.0 if ends else LOOK_S)
+        await self._look_again(0.0 if ends else IDENTITY_CHECK_S)
         if self._served.started != known:
             raise Unavailable(f"the vLLM server at {self.server.url} was started again: try again")
         return replies
@@ -255,10 +255,10 @@ class VllmModels(ModelRunner):
         if not session.tokens or self._wants_rows(session.opening):
             return [first if not session.tokens else await self.ask(session, Node())]
         asked = self._rule(session, (), session.opening.policy) | {
-            "max_tokens": RUN,
+            "max_tokens": RUN_TOKENS,
             "stop_token_ids": self.spec.end_ids,
         }
-        tokens = (await self._reply(session, (), asked)).tokens(RUN)
+        tokens = (await self._reply(session, (), asked)).tokens(RUN_TOKENS)
         cropped = (at for at, token in enumerate(tokens) if token >= self.spec.vocabulary)
         known = tokens[: next(cropped, len(tokens))]
         return known or [await self.ask(session, Node(), tokens[0])]
@@ -392,7 +392,7 @@ class VllmModels(ModelRunner):
         try:
             reply = await self.server.generate(body)
         except BadRequestError as error:
-            forgotten = any(why in str(error) for why in FORGOTTEN)
+            forgotten = any(why in str(error) for why in FORGOTTEN_ERRORS)
             if len(sent) == len(session.pictures) or not forgotten:
                 raise
             return await self._reply(session, path, parameters, True, everything=True, **more)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..edge.client import ClientSettings, open_channel
-from ..edge.link.probe import ROUND_TRIP, TIMEOUT_S, probe
+from ..edge.link.probe import CONNECT_TIMEOUT_S, ROUND_TRIP_MS, probe
 from ..errors import UserError, sentence
 from ..health import Health, Level
 from ..models import BYTES, OPENAI
@@ -159,7 +159,7 @@ def _open_weights(directory: Path) -> list[Path]:
     return files
 
 
-def check_cloud(settings: ClientSettings, timeout: float = TIMEOUT_S) -> Health:
+def check_cloud(settings: ClientSettings, timeout: float = CONNECT_TIMEOUT_S) -> Health:
     """Open a stream to the verifier with the token and close it at once.
 
     ``timeout``: s of each step.
@@ -169,7 +169,7 @@ def check_cloud(settings: ClientSettings, timeout: float = TIMEOUT_S) -> Health:
     if found.level == Level.OK:
         how = "over TLS" if settings.secure else "without TLS"
         token = "takes the token" if settings.read_token() else "asks for no token"
-        took = f"answers in {found.values[ROUND_TRIP]:.1f} ms"
+        took = f"answers in {found.values[ROUND_TRIP_MS]:.1f} ms"
         said = f"{found.message} {how}, {token}, {took}"
     return replace(found, message=said, check="cloud")
 

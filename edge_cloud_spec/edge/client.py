@@ -38,7 +38,7 @@ from .link.stream import LINGER_S, ClientStream
 
 __all__ = ["ClientSettings", "ClientStream", "GrpcTransport", "VerifierClient", "open_channel"]
 
-PROBE_TIMEOUT_S, CLOSE_S = 2.0, 5.0
+PROBE_TIMEOUT_S, CLIENT_CLOSE_S = 2.0, 5.0
 MAX_CHANNELS = 8  # to the verifier and the replicas that were used last
 
 
@@ -122,7 +122,7 @@ class VerifierClient:
         self._streams: dict[asyncio.Task[None], ClientStream] = {}
         self._probes: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Future[None]] = set()  # of channels that nobody takes any more
-        self._thread = LoopThread("link", timeout_s=CLOSE_S)
+        self._thread = LoopThread("link", timeout_s=CLIENT_CLOSE_S)
 
     def open(self, on_receive: OnReceive) -> ClientStream:
         """A stream that calls ``on_receive`` for each frame, in the client's thread."""

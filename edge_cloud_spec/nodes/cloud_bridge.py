@@ -17,7 +17,7 @@ from edge_cloud_spec.msg import DecodeRequest, Draft, LinkState, Prediction, Ver
 
 from ..edge.client import ClientSettings, ClientStream, SessionKey, VerifierClient
 from ..edge.events import LinkLost, LinkUp
-from ..edge.link.probe import ROUND_TRIP
+from ..edge.link.probe import ROUND_TRIP_MS
 from ..edge.link.state import LinkMonitor, LinkQuality, LinkReport
 from ..health import Health, Level
 from ..lru_cache import LruCache
@@ -150,7 +150,7 @@ class CloudBridge(ManagedNode):
 
     def _on_probe(self, found: Health) -> None:
         problem = found.message if found.severity else ""
-        took = found.values.get(ROUND_TRIP)
+        took = found.values.get(ROUND_TRIP_MS)
         self._round_trip_s = took / 1e3 if isinstance(took, float) else 0.0
         self._monitor.probed(problem, found.advice, self._round_trip_s, found.check)
 

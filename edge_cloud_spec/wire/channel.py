@@ -12,11 +12,11 @@ METHOD = "/edge_cloud_spec.v2.Verifier/Decode"
 SERVICE, METHOD_NAME = METHOD[1:].split("/")
 EARLIER_SERVICE = "edge_cloud_spec.v1.Verifier"  # of protocols before 4; refused with a sentence
 DEFAULT_ADDRESS = "127.0.0.1:50151"  # a verifier on this machine
-RETRY_AFTER = "retry-after-ms"  # trailing metadata of a temporary refusal
+RETRY_AFTER_KEY = "retry-after-ms"  # trailing metadata of a temporary refusal
 ASK = "ask-for-replica"  # metadata of a robot that expects a router, and sends no message
 AVOID = "avoid-replica"  # metadata: the address of a replica that the robot could not reach
 LEASE = "lease-bin"  # metadata: the router's lease for a replica
-MAX_RETRY_S = 30.0  # a cloud cannot ask for a longer pause
+MAX_PAUSE_S = 30.0  # a cloud cannot ask for a longer pause
 # Holds a camera frame or dense distributions; larger messages are refused.
 MESSAGE_BYTES = 16 * 2**20
 # gRPC's health check, in bytes: no distribution has a package of grpcio-health-checking.
@@ -108,9 +108,9 @@ def is_loopback(address: str) -> bool:
 def retry_after_s(metadata: Iterable[tuple[str, str | bytes]] | None) -> float | None:
     """After how many seconds a refused client may retry; None if the metadata does not say."""
     for name, value in metadata or ():
-        if name == RETRY_AFTER:
+        if name == RETRY_AFTER_KEY:
             try:
-                return min(max(0.0, int(value) / 1e3), MAX_RETRY_S)
+                return min(max(0.0, int(value) / 1e3), MAX_PAUSE_S)
             except ValueError:
                 return None
     return None

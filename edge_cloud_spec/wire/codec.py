@@ -33,7 +33,7 @@ from ..request import (
     Request,
 )
 from . import decode_pb2 as pb
-from .channel import MAX_RETRY_S
+from .channel import MAX_PAUSE_S
 from .frames import (
     NO_BASE,
     ClientFrame,
@@ -191,7 +191,7 @@ def decode_server(frame: ServerFrame) -> ServerMessage:
 
 def _read_fault(body: bytes) -> Fault:
     fault = _parsed(pb.Fault(), body)
-    pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_RETRY_S), fault.lease_ms / 1e3
+    pause_s, lease_s = min(fault.retry_after_ms / 1e3, MAX_PAUSE_S), fault.lease_ms / 1e3
     return Fault(fault.code, fault.text, pause_s, fault.address, fault.lease, lease_s)
 
 

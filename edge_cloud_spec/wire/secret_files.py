@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Characters of a token, which is sent with each call; bytes of a file.
-MOST, MOST_BYTES = 4096, 2**20
+MOST_LETTERS, MOST_FILE_BYTES = 4096, 2**20
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 # UTCTime and GeneralizedTime: the first two of a certificate are its validity (RFC 5280, 4.1).
 _TIMES = re.compile(rb"\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z")
@@ -47,16 +47,18 @@ def read_tokens(path: str) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise UserError(f"the {name} cannot be read: it is not text") from None
     tokens = tuple(line.strip() for line in lines if line.strip())
-    usable = all(each.isascii() and each.isprintable() and len(each) <= MOST for each in tokens)
+    usable = all(
+        each.isascii() and each.isprintable() and len(each) <= MOST_LETTERS for each in tokens
+    )
     if not tokens or not usable:
-        raise UserError(f"the {name} must hold one line of at most {MOST} letters of ASCII")
+        raise UserError(f"the {name} must hold one line of at most {MOST_LETTERS} letters of ASCII")
     return tokens
 
 
 def _read(path: str, name: str) -> bytes:
     """A file's bytes; raises UserError, which contains ``name``."""
     try:
-        return read_file(Path(path), MOST_BYTES)
+        return read_file(Path(path), MOST_FILE_BYTES)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"the {name} cannot be read: {why}") from None

@@ -23,9 +23,9 @@ from edge_cloud_spec.edge.link.route import (
 )
 from edge_cloud_spec.edge.link.state import (
     HOLD_S,
-    LOST_S,
     MAX_HOLD_S,
     PROBE_S,
+    SILENCE_S,
     LinkMonitor,
     LinkQuality,
     LinkState,
@@ -168,7 +168,7 @@ def test_whatever_happens_it_neither_flaps_nor_lies_and_it_recovers(
             silent = None
         elif event in ("missed", "lost") and silent is None:
             silent = now
-        if event in ("missed", "lost", "tick") and silent is not None and now - silent >= LOST_S:
+        if event in ("missed", "lost", "tick") and silent is not None and now - silent >= SILENCE_S:
             assert state.quality == LOST and state.reason
         if event in ("lost", "refused"):
             assert state.quality != CLOUD and state.reason
@@ -190,7 +190,7 @@ def test_alternating_events_change_the_state_a_few_times_a_minute(bad: str) -> N
             happen(state, event, now)
             changes += before != state.quality
     assert changes <= 600 / MAX_HOLD_S * 2 + 12
-    good_link(state, now, MAX_HOLD_S + LOST_S)
+    good_link(state, now, MAX_HOLD_S + SILENCE_S)
     assert state.quality != LOST  # however often it was lost, it is tried within the longest hold
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -234,6 +235,19 @@ def test_beginnings_are_as_long_as_the_answer_may_be_and_those_that_are_wanted()
         assert of(them, opening=BEGINS).draft((), 8).tokens == ()
     endless = Lookups(1000, 8, None, lambda rows: 1.0, tokens_of=lambda text: range(99), end=())
     assert len(of(endless, opening=BEGINS).draft((), 200)) == MAX_BEGINNINGS
+
+
+def test_candidates_that_come_again_are_tokenized_once_for_each_credential() -> None:
+    asked = Counter[str]()
+
+    def tokens_of(text: str) -> tuple[int, ...]:
+        asked[text] += 1
+        return BEGINNINGS.get(text, ())
+
+    them = Lookups(1000, 8, KNOWN, lambda rows: 1.0, 50, tokens_of, (END,))
+    first, again, other = (of(them, name, BEGINS).draft((), 8).tokens for name in "aab")
+    assert first == again == other
+    assert {text: asked[text] for text in BEGINNINGS} == dict.fromkeys(BEGINNINGS, 2)
 
 
 def test_a_budget_is_not_judged_by_the_beginnings_beside_it() -> None:

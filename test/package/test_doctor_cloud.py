@@ -25,7 +25,7 @@ from edge_cloud_spec.cli import main
 from edge_cloud_spec.cloud.serving import access
 from edge_cloud_spec.doctor.machine import check_cloud
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
-from edge_cloud_spec.edge.link.probe import TIMEOUT_S
+from edge_cloud_spec.edge.link.probe import CONNECT_TIMEOUT_S
 from edge_cloud_spec.health import Health, Level
 from edge_cloud_spec.wire.channel import SERVICE
 from edge_cloud_spec_lab.harness.toy import toy_worker
@@ -45,7 +45,7 @@ def guarded(authority: Authority) -> Iterator[Cloud]:
         yield running
 
 
-def found(settings: ClientSettings, timeout: float = TIMEOUT_S) -> tuple[Level, str]:
+def found(settings: ClientSettings, timeout: float = CONNECT_TIMEOUT_S) -> tuple[Level, str]:
     """Level, and all that is said."""
     finding = check_cloud(settings, timeout)
     return finding.level, f"{finding.message} {finding.advice}"
@@ -191,7 +191,9 @@ def test_nobody_a_deaf_listener_and_an_unknown_host_are_told_apart() -> None:
             (f"127.0.0.1:{deaf.getsockname()[1]}", ["does not answer gRPC"]),
             ("verifier.invalid:50151", ["verifier.invalid is not known"]),
         ):
-            state, text = found(ClientSettings(address), 0.5 if "gRPC" in said[0] else TIMEOUT_S)
+            state, text = found(
+                ClientSettings(address), 0.5 if "gRPC" in said[0] else CONNECT_TIMEOUT_S
+            )
             assert state == ERROR and all(words in text for words in said), text
 
 

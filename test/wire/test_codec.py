@@ -16,7 +16,7 @@ from edge_cloud_spec.decoding.split import RESIDUALS, SparseResidual, Split
 from edge_cloud_spec.decoding.token_distribution import TokenDistribution
 from edge_cloud_spec.request import DIGEST, Message, Picture, Request
 from edge_cloud_spec.wire import decode_pb2 as pb
-from edge_cloud_spec.wire.channel import MAX_RETRY_S
+from edge_cloud_spec.wire.channel import MAX_PAUSE_S
 from edge_cloud_spec.wire.codec import (
     decode_client,
     decode_server,
@@ -301,4 +301,4 @@ def test_a_message_that_is_not_whole_or_too_long_is_refused(
 
 def test_no_cloud_makes_a_robot_wait_for_longer_than_the_longest_pause() -> None:
     told = decode_server(encode_server(Fault("overloaded", "full", 1e6)))
-    assert isinstance(told, Fault) and told.retry_after_s == MAX_RETRY_S
+    assert isinstance(told, Fault) and told.retry_after_s == MAX_PAUSE_S

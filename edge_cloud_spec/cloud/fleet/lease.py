@@ -31,8 +31,8 @@ def new_key() -> bytes:
 
 def sign(lease: Lease, key: bytes) -> bytes:
     """Serialize and sign a lease: its HMAC-SHA256, then its content."""
-    said = json.dumps([lease.client, lease.replica, lease.expires]).encode()
-    return hmac.digest(key, said, hashlib.sha256) + said
+    content = json.dumps([lease.client, lease.replica, lease.expires]).encode()
+    return hmac.digest(key, content, hashlib.sha256) + content
 
 
 def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: float) -> str:
@@ -42,10 +42,10 @@ def lease_problem(shown: bytes, key: bytes, client: str, replica: str, now: floa
     """
     if not shown:
         return "a lease is needed: ask the fleet's router for a replica"
-    tag, said = shown[:_TAG_BYTES], shown[_TAG_BYTES:]
-    if not hmac.compare_digest(tag, hmac.digest(key, said, hashlib.sha256)):
+    tag, content = shown[:_TAG_BYTES], shown[_TAG_BYTES:]
+    if not hmac.compare_digest(tag, hmac.digest(key, content, hashlib.sha256)):
         return "the lease is not signed by this fleet; ask its router"
-    lease = Lease(*json.loads(said))
+    lease = Lease(*json.loads(content))
     if lease.replica != replica:
         return "the lease is for another replica; ask the fleet's router"
     if lease.client != client:

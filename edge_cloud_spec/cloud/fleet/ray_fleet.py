@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 STORE_BYTES = 80 * 2**20  # Ray's minimum for its object store, which a fleet does not use
-LEAST = (2, 60)  # Ray's version; before 2.52 anyone who reached its ports could run code
+LEAST_RAY = (2, 60)  # Ray's version; before 2.52 anyone who reached its ports could run code
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on 127.0.0.1 only
 ASK_S = 10.0  # for Ray to refuse a client without a token
 CALLS = 4  # concurrent calls per actor, so that reports do not wait for other calls
@@ -42,11 +42,11 @@ LABEL = "replica"
 Scrape = Mapping[str, "Sequence[Metric] | None"]
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05  # between two reports of a replica
-REPORT_S = 0.2  # after which a report is late
+REPLICA_CHECK_S = 0.05  # between two reports of a replica
+REPORT_TIMEOUT_S = 0.2  # after which a report is late
 LEAVE_S = 30.0  # after which a draining replica is ended, even with robots
-SCRAPE_S = 2.0  # after which a replica's metrics are missing
-LOST_S = 2.0  # between two checks of Ray
+SCRAPE_TIMEOUT_S = 2.0  # after which a replica's metrics are missing
+RAY_CHECK_S = 2.0  # between two checks of Ray
 
 
 class RayReplicas:
@@ -153,11 +153,11 @@ class Controller:
         """Call ``look`` repeatedly until cancelled."""
         while True:
             await self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REPLICA_CHECK_S)
 
     async def look(self) -> None:
         """Collect all reports, then start and drain replicas as wanted."""
-        await asyncio.gather(*(self._hear(name) for name in self._replicas.names))
+        await asyncio.gather(*(self._collect(name) for name in self._replicas.names))
         loads = self._registry.loads
         wanted = self._scaling.look(list(loads.values()), self._clock())
         staying = [name for name in self._replicas.names if name not in self._leaving]
@@ -173,9 +173,9 @@ class Controller:
         self._replicas.drain(name)
         log.info("%s drains", name)
 
-    async def _hear(self, name: str) -> None:
+    async def _collect(self, name: str) -> None:
         try:
-            report = await asyncio.wait_for(self._replicas.report(name), REPORT_S)
+            report = await asyncio.wait_for(self._replicas.report(name), REPORT_TIMEOUT_S)
         except LookupError as error:
             self.problem = str(error)
             log.error("%s is gone: %s", name, error)
@@ -213,7 +213,7 @@ def _started_ray() -> Any:
     check_installed("ray", "--replicas")
     import ray
 
-    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST:
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST_RAY:
         raise UserError(
             f"Ray {ray.__version__} is too old to keep strangers out: "
             "pip install -r requirements/fleet.txt"
@@ -303,13 +303,13 @@ class Fleet:
         while len(self.registry.loads) < count:
             if self.controller.problem:
                 raise UserError(f"a replica cannot start: {self.controller.problem}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REPLICA_CHECK_S)
         return address
 
     async def lost(self) -> str:
         """Return once no replica can run any more, with the reason."""
         while not (why := await asyncio.to_thread(self._replicas.lost)):
-            await asyncio.sleep(LOST_S)
+            await asyncio.sleep(RAY_CHECK_S)
         return why
 
     async def stop(self) -> None:
@@ -323,7 +323,7 @@ class Fleet:
 
     async def _scrape(self) -> Scrape:
         names = self._replicas.names
-        asked = (asyncio.wait_for(self._replicas.metrics(name), SCRAPE_S) for name in names)
+        asked = (asyncio.wait_for(self._replicas.metrics(name), SCRAPE_TIMEOUT_S) for name in names)
         found = await asyncio.gather(*asked, return_exceptions=True)
         pairs = zip(names, found, strict=True)
         return {name: None if isinstance(one, BaseException) else one for name, one in pairs}

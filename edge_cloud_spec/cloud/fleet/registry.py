@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from ...errors import UserError
 
 ABOVE_MEAN = 1.25  # a replica may have this many times the mean number of sessions
-FULL = 0.9  # share of KV memory above which a replica gets no client while others have space
-MISSES = 2  # missing reports in a row after which a replica is late
+FULL_MEMORY = 0.9  # share of KV memory above which a replica gets no client while others have space
+LATE_REPORTS = 2  # missing reports in a row after which a replica is late
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class ReplicaLoad:
 
 def weight(client: str, replica: str) -> int:
     """The pseudo-random weight of a client and replica; constant over time."""
-    said = f"{len(client)}:{client}{replica}".encode()
-    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big")
+    key = f"{len(client)}:{client}{replica}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
 
 
 def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
@@ -46,7 +46,7 @@ def place(client: str, loads: dict[str, ReplicaLoad]) -> str | None:
     # The most sessions that a replica may have after one more is placed.
     bound = math.ceil(ABOVE_MEAN * (sessions + 1) / max(1, len(loads)))
     for name in ranked:
-        if loads[name].memory < FULL and loads[name].sessions < bound:
+        if loads[name].memory < FULL_MEMORY and loads[name].sessions < bound:
             return name
     return min(ranked, key=lambda name: (loads[name].memory, loads[name].sessions), default=None)
 
@@ -79,7 +79,7 @@ class Registry:
         return {
             name: replace(one.load, sessions=one.load.sessions + one.placed)
             for name, one in self._entries.items()
-            if not one.draining and (one.missed >= MISSES) == late
+            if not one.draining and (one.missed >= LATE_REPORTS) == late
         }
 
     def ahead_s(self, name: str) -> float:

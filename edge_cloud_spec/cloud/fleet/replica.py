@@ -40,7 +40,7 @@ GO_ELSEWHERE = encode_server(
     Fault(Code.MOVED, "this replica drains; update edge_cloud_spec on the robot to go on elsewhere")
 )
 
-TIMEOUT_S = 20.0
+REPLICA_TIMEOUT_S = 20.0
 MakeWorker = Callable[[], Worker]  # loads the models
 # Of a thread that reloads models: it gets a third of a serving thread's time.
 RELOADING_NICENESS = 5
@@ -129,7 +129,7 @@ class Replica:
         listen = settings.address.rpartition(":")[0]
         settings = replace(settings, address=f"{listen}:0", metrics="")
         self._worker = worker
-        self._thread = LoopThread("replica", timeout_s=TIMEOUT_S)
+        self._thread = LoopThread("replica", timeout_s=REPLICA_TIMEOUT_S)
         worker.start()
         self._service = ReplicaService(worker, settings, name, key)
         self._server = Server(worker, settings, self._service)
@@ -155,7 +155,7 @@ class Replica:
         """End the replica; its robots lose their streams."""
         self._thread.run(self._server.stop())
         self._worker.stop()
-        self._worker.join(timeout=TIMEOUT_S)
+        self._worker.join(timeout=REPLICA_TIMEOUT_S)
         self._thread.close()
 
 

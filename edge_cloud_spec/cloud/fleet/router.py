@@ -47,7 +47,7 @@ class RouterServer(HealthyServer):
         client, credential = await self._gate.admit(context)
         await self._gate.admit_stream(client, context)
         metadata = dict(context.invocation_metadata() or ())
-        if ASK not in metadata and not await _says_something(requests):
+        if ASK not in metadata and not await _sends_a_message(requests):
             return
         # Robots that share a token are distinguished by connection.
         found = self._registry.place(f"{client} {context.peer()}", {str(metadata.get(AVOID, ""))})
@@ -76,7 +76,7 @@ class RouterServer(HealthyServer):
             await asyncio.sleep(HEALTH_S)
 
 
-async def _says_something(requests: AsyncIterator[bytes]) -> bool:
+async def _sends_a_message(requests: AsyncIterator[bytes]) -> bool:
     """Whether the robot sends a message; a probe (``doctor``) does not."""
     try:
         await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_S)

@@ -58,8 +58,8 @@ from .target_session import NotArrived
 log = logging.getLogger(__name__)
 
 STAY = 8  # passes that a session may make before its cache can be evicted for one without memory
-RETRY_S = 1.0
-MAX_TEXT = 500  # characters of a fault, which may quote a robot's message
+NO_MEMORY_RETRY_S = 1.0
+MAX_FAULT_TEXT = 500  # characters of a fault, which may quote a robot's message
 
 
 class Engine:
@@ -94,7 +94,7 @@ class Engine:
 
     def listen(self, stream: RobotStream | None) -> None:
         """Queue this stream in the scheduler if it has a message that may be handled now."""
-        if stream is not None and self._may_speak(stream):
+        if stream is not None and self._may_handle(stream):
             self._scheduler.of(stream.client).streams[stream] = None
 
     def handle_next(self, stream: RobotStream) -> None:
@@ -175,7 +175,7 @@ class Engine:
         except Exception as error:
             stream.send(fault_of(error))
 
-    def _may_speak(self, stream: RobotStream) -> bool:
+    def _may_handle(self, stream: RobotStream) -> bool:
         """Whether the next message of this stream may be handled now.
 
         After a draft, nothing is handled until its verdict, because messages are handled in order.
@@ -245,7 +245,7 @@ class Engine:
         max_tokens = min(opening.max_tokens or spec.max_tokens, spec.max_tokens)
         verified = len(opening.verified)
         check_verified(opening.verified, spec.vocabulary, spec.end_ids, max_tokens)
-        if again is not None and again.stands_at(
+        if again is not None and again.can_resume_at(
             base.extend(opening.verified)
         ):  # the robot lost the link
             again.pause()
@@ -339,8 +339,8 @@ class Engine:
         If the robot comes back and drafts, the prefill continues.
         """
         target, waits = session.target, session.status is SessionStatus.BLOCKED
-        is_heard = session.stream is not None and not session.stream.gone
-        if session not in self._sessions or not (is_heard or waits):
+        is_connected = session.stream is not None and not session.stream.gone
+        if session not in self._sessions or not (is_connected or waits):
             if not target.ready:
                 target.evict()
             return
@@ -395,16 +395,17 @@ class Engine:
 def fault_of(error: Exception) -> Fault:
     """The fault for an error of one request; errors that the robot did not cause are logged."""
     if isinstance(error, MemoryFull | Unavailable):
-        return Fault(Code.OVERLOADED, str(error)[:MAX_TEXT], error.retry_s)
+        return Fault(Code.OVERLOADED, str(error)[:MAX_FAULT_TEXT], error.retry_s)
     if is_out_of_memory(error):
         log.error("the device has no memory for a request", exc_info=error)
         text = "the verifier's device has no memory for this request; try again later"
-        return Fault(Code.OVERLOADED, text, RETRY_S)
+        return Fault(Code.OVERLOADED, text, NO_MEMORY_RETRY_S)
     if isinstance(error, UnknownMessages):
         return Fault(Code.UNKNOWN_MESSAGES, str(error))
     if isinstance(error, UserError | ValueError):
         text = str(error)
-        return Fault(Code.BAD_REQUEST, text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
+        more = " ..." if len(text) > MAX_FAULT_TEXT else ""
+        return Fault(Code.BAD_REQUEST, text[:MAX_FAULT_TEXT] + more)
     log.error("a request failed", exc_info=error)
     name = type(error).__name__
     return Fault(Code.INTERNAL, f"the verifier failed on this request ({name}); see its log")

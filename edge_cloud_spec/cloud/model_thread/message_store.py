@@ -20,7 +20,7 @@ from ...request import (
 )
 
 ENTRY = 768  # bytes that Python takes for what is kept under one name, and for a part of a message
-PICTURE = b"picture"  # begins the names of pictures; messages are named by their digests alone
+PICTURE_NAME = b"picture"  # begins the names of pictures; messages are named by their digests alone
 
 
 class UnknownMessages(UserError):
@@ -73,7 +73,7 @@ class _Known:
         is_whole = picture_digest(picture.data) == picture.digest  # that of no bytes, too
         if picture.data and not is_whole:
             raise UserError("a picture of the request is not the one that its digest names")
-        found = self.kept.get(PICTURE + picture.digest, b"")
+        found = self.kept.get(PICTURE_NAME + picture.digest, b"")
         if not is_whole and not found:
             raise UnknownMessages("the verifier does not have a picture of the request: send all")
         return replace(picture, data=found) if isinstance(found, bytes) and found else picture
@@ -123,7 +123,7 @@ class MessageStore:
             known.keep(name, _Kept(message, before))
             before = name
         for digest, data in pictures.items():
-            known.keep(PICTURE + digest, data)
+            known.keep(PICTURE_NAME + digest, data)
         known.shrink(self._bytes_each)
-        names += (PICTURE + digest for digest in pictures)
+        names += (PICTURE_NAME + digest for digest in pictures)
         return all(name in known.kept for name in names)

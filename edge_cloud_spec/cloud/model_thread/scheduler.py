@@ -23,10 +23,10 @@ from .sessions import HeldSession, RobotStream
 
 QUANTUM = 16  # credit, in tokens, that a client gets per round
 MESSAGE_ROWS = 0.25  # the least cost of handling a message, in tokens
-DECAY = 0.98  # weight of a pass relative to the next one; about 50 passes count
+ESTIMATE_DECAY = 0.98  # weight of a pass relative to the next one; about 50 passes count
 # A pass's time counts at most as this many times the expected one, and at least as 1 / this.
 OUTLIER = 3.0
-WARM_UP = 8  # first passes, whose times are not limited
+WARM_UP_PASSES = 8  # first passes, whose times are not limited
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class PassEstimator:
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a pass over ``rows`` tokens that took ``seconds``."""
         expected = self.seconds(rows)
-        if self.passes >= WARM_UP:
+        if self.passes >= WARM_UP_PASSES:
             seconds = min(max(seconds, expected / OUTLIER), expected * OUTLIER)
         self.passes += 1
-        self._weight = DECAY * self._weight + 1.0
-        self._rows = DECAY * self._rows + rows
-        self._seconds = DECAY * self._seconds + seconds
-        self._rows_rows = DECAY * self._rows_rows + rows * rows
-        self._rows_seconds = DECAY * self._rows_seconds + rows * seconds
+        self._weight = ESTIMATE_DECAY * self._weight + 1.0
+        self._rows = ESTIMATE_DECAY * self._rows + rows
+        self._seconds = ESTIMATE_DECAY * self._seconds + seconds
+        self._rows_rows = ESTIMATE_DECAY * self._rows_rows + rows * rows
+        self._rows_seconds = ESTIMATE_DECAY * self._rows_seconds + rows * seconds
         self._fit()
 
     def seconds(self, rows: int) -> float:

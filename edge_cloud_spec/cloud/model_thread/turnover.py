@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...wire.channel import MAX_RETRY_S
+from ...wire.channel import MAX_PAUSE_S
 
 SHORTEST_S = 0.05  # least wait of a refused robot, s
-RECENT = 0.1  # weight of the last ended session in the mean duration
+LAST_SESSION_WEIGHT = 0.1  # weight of the last ended session in the mean duration
 
 
 class Turnover:
@@ -23,7 +23,7 @@ class Turnover:
 
     def ended(self, lasted_s: float) -> None:
         """Count a session that ended after this time (s)."""
-        recent = RECENT if self._mean_s else 1.0
+        recent = LAST_SESSION_WEIGHT if self._mean_s else 1.0
         self._mean_s += recent * (lasted_s - self._mean_s)
 
     def admitted(self, client: str) -> None:
@@ -40,7 +40,7 @@ class Turnover:
         before = sum(other != client for other in self._due)
         lasts_s = self._mean_s or max(ages, default=0.0)
         wait = (before + 1) * lasts_s / max(1, len(ages))
-        wait = min(max(wait, SHORTEST_S), MAX_RETRY_S)
+        wait = min(max(wait, SHORTEST_S), MAX_PAUSE_S)
         if client not in self._due:
             self._due[client] = now + wait
         return max(SHORTEST_S, self._due[client] - now)

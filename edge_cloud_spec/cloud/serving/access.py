@@ -22,7 +22,7 @@ import grpc.aio
 from ...errors import UserError, refuse
 from ...lru_cache import LruCache
 from ...options import bounded, described
-from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER, check_address, is_loopback
+from ...wire.channel import DEFAULT_ADDRESS, RETRY_AFTER_KEY, check_address, is_loopback
 from ...wire.secret_files import (
     Reloaded,
     date_problem,
@@ -229,7 +229,7 @@ class Gate:
 
 def retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
     """The metadata that tells a refused robot when to retry."""
-    return ((RETRY_AFTER, str(ceil(1e3 * seconds))),)
+    return ((RETRY_AFTER_KEY, str(ceil(1e3 * seconds))),)
 
 
 def raise_file_limit() -> None:

@@ -88,9 +88,9 @@ class Meter:
             case Opened(base=base):
                 self._progress.setdefault(stream, _Progress()).next = base.length
             case Verdict():
-                self._judged(stream, message)
+                self._count_verdict(stream, message)
 
-    def _judged(self, stream: RobotStream, verdict: Verdict) -> None:
+    def _count_verdict(self, stream: RobotStream, verdict: Verdict) -> None:
         progress = self._progress.setdefault(stream, _Progress())
         if verdict.base.length < progress.next:
             return

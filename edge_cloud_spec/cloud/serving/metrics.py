@@ -19,7 +19,7 @@ from .service import DecodeService
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-PREFIX = "edge_cloud_spec_"
+METRIC_PREFIX = "edge_cloud_spec_"
 
 Value = float | Mapping[str, float]
 Family = tuple[str, str, Value, str]  # name, help text, value or values by label, label
@@ -143,7 +143,7 @@ def _family(kind: str, name: str, text: str, value: Value, label: str = "") -> M
 
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
     family: core.CounterMetricFamily | core.GaugeMetricFamily = families[kind](
-        PREFIX + name, text, labels=[label] if label else None
+        METRIC_PREFIX + name, text, labels=[label] if label else None
     )
     if isinstance(value, Mapping):
         for of, number in value.items():
@@ -160,7 +160,7 @@ gauge = partial(_family, "gauge")  # for values that can decrease
 def _histogram(name: str, text: str, by_preset: Mapping[str, Histogram]) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 
-    family = HistogramMetricFamily(PREFIX + name, text, labels=["preset"])
+    family = HistogramMetricFamily(METRIC_PREFIX + name, text, labels=["preset"])
     for preset, histogram in by_preset.items():
         counts, total = histogram.read()
         bounds = (*map(str, SECONDS), "+Inf")

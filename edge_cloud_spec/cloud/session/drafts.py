@@ -17,8 +17,8 @@ from .validation import DraftRules
 
 SERVER_TOKENS = 4  # default length of a draft by the cloud's draft model
 MAX_OWN_TOKENS = 16  # of such a draft, or of forced tokens, since drafting delays all sessions
-FEW = 4  # passes before a source is judged
-AGAIN = 32  # choices after which the worse source is tried again
+LEAST_PASSES = 4  # passes before a source is measured
+RETRIAL_CHOICES = 32  # choices after which the worse source is tried again
 
 
 class PushedDrafts:
@@ -93,18 +93,18 @@ class ServerDrafting:
         """Whether the draft model should draft now; ``looked_up``: tokens that a lookup already
         drafted."""
         other = self._looked_up if looked_up else self._bare
-        if other.count < FEW or self._others_wait():
+        if other.count < LEAST_PASSES or self._others_wait():
             return False
-        if self._drafted.count < FEW:
+        if self._drafted.count < LEAST_PASSES:
             return True
         better = self._drafted.rate > other.rate
         self._since += 1
-        if self._since < AGAIN:
+        if self._since < RETRIAL_CHOICES:
             return better
         self._since = 0
         return not better
 
-    def judged(self, scored: DuePass, tokens: int, seconds: float) -> None:
+    def verified(self, scored: DuePass, tokens: int, seconds: float) -> None:
         """Record a verdict: the tokens that it added, and the seconds since the last one."""
         looked_up = self._looked_up if scored.draft.looked_up else self._bare
         (self._drafted if scored.source == "cloud" else looked_up).observe(tokens, seconds)
@@ -137,7 +137,7 @@ class DraftChoice:
         """
         answer, base = self._answer, message.base
         ahead = base.length > len(answer.tokens)
-        # If the server does not generate, a hint would be judged, but no robot awaits its verdict.
+        # Unless the server generates, a hint would be verified, and no robot awaits its verdict.
         useful = late or not message.hint
         drafts = message.resampled is None and self._opening.draft_identity != ""
         if drafts and useful and (ahead or late):
@@ -261,13 +261,13 @@ class DraftChoice:
         """How many draft tokens the answer can take, besides the verdict's token."""
         return max(0, self._answer.room - 1)
 
-    def judged(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
+    def verified(self, scored: DuePass, path: tuple[int, ...], tokens: int, seconds: float) -> None:
         """Record a verdict: its path, the ``tokens`` it added, and the seconds since the last one.
 
         The first verdict is not measured, since its time includes the prompt.
         """
         measured = scored.source == "cloud" or not scored.given
         if self._server_drafting and self._answer.tokens and measured:
-            self._server_drafting.judged(scored, tokens, seconds)
+            self._server_drafting.verified(scored, tokens, seconds)
         if self._lookup is not None:
             self._lookup.judged(scored.draft, scored.given, path, tokens)

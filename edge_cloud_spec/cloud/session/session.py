@@ -107,8 +107,9 @@ TRANSITIONS: Transitions[SessionStatus, SessionTrigger] = {
     SessionStatus.FINISHED: {SessionTrigger.ENDED: SessionStatus.FINISHED},
 }
 
-IDLE = (SessionStatus.WAITING, SessionStatus.RESAMPLING)  # in these a draft may be scored
-OVER = (SessionStatus.RESAMPLING, SessionStatus.FINISHED)  # in these the cloud does not generate
+# In these a draft may be scored; in these the cloud does not generate.
+IDLE_STATUSES = (SessionStatus.WAITING, SessionStatus.RESAMPLING)
+OVER_STATUSES = (SessionStatus.RESAMPLING, SessionStatus.FINISHED)
 
 
 class CloudSession:
@@ -178,7 +179,7 @@ class CloudSession:
     def turn(self, trigger: SessionTrigger) -> None:
         """Change the status by the table; raises OutOfTurn for an unlisted trigger."""
         self.status = follow_table(TRANSITIONS, self.status, trigger)
-        if self.status in OVER:
+        if self.status in OVER_STATUSES:
             self._generation = None
 
     def handle(self, event: Event) -> list[Effect]:
@@ -188,7 +189,7 @@ class CloudSession:
         except BadDraft as error:
             return self._refuse(Fault(Code.BAD_DRAFT, str(error)))
 
-    def stands_at(self, here: PrefixDigest) -> bool:
+    def can_resume_at(self, here: PrefixDigest) -> bool:
         """Whether a robot with this verified prefix can resume: all verdicts after it are still
         known."""
         if self.opening.split is not None:  # the robot may also need P after a rejection
@@ -270,7 +271,7 @@ class CloudSession:
                 # It was sent before P was requested; P is sent again.
                 return self._repeat(RowMessage(base, self._rejected))
             here = after_drawn
-        if base != here or message.hint or self.status not in IDLE:
+        if base != here or message.hint or self.status not in IDLE_STATUSES:
             self._drafts.keep(message, late=self.status is SessionStatus.DRAFTING)
             return []
         self._rules.check_next(message, self._answer, resamples=self._rejected is not None)
@@ -298,7 +299,7 @@ class CloudSession:
         if base != self.digest and base not in self._history:
             return []
         missed = self._history.since(base) if self._generation is None else ()
-        self._generation = None if self.status in OVER else message.generation
+        self._generation = None if self.status in OVER_STATUSES else message.generation
         return [*map(Reply, missed), *self._next(late=True)]
 
     def _next(self, *, late: bool) -> list[Effect]:
@@ -319,7 +320,7 @@ class CloudSession:
 
     def _next_pushed(self, *, late: bool) -> list[Effect]:
         """Score the robot's draft that waits for the answer's end, if there is one."""
-        if self.status in OVER:
+        if self.status in OVER_STATUSES:
             self._drafts.forget_passed()
             return []
         waiting = self._drafts.take_pushed(generating=self.generating, late=late)
@@ -334,7 +335,7 @@ class CloudSession:
         due = self.due
         if due.row_only:
             return self._on_row(scored)
-        verdict = self._judge(due, scored)
+        verdict = self._verify(due, scored)
         reply = verdict if due.complete else replace(verdict, tokens=())
         path, finish = verdict.path, verdict.finish
         last = () if verdict.token is None else (verdict.token,)
@@ -342,7 +343,7 @@ class CloudSession:
         self._history.add(verdict)
         self.counters.count_verdict(due.draft, due.source, path, len(settled), finish)
         seconds = scored.queue_s + due.draft_s + scored.verify_s
-        self._drafts.judged(due, path, len(settled), seconds)
+        self._drafts.verified(due, path, len(settled), seconds)
         self._answer.extend(settled)
         if finish:
             self._drafts.end()
@@ -354,7 +355,7 @@ class CloudSession:
         self.turn(SessionTrigger.REJECTED)
         return [Reply(RowMessage(self.digest, self._rejected))]
 
-    def _judge(self, due: DuePass, scored: Scored) -> Verdict:
+    def _verify(self, due: DuePass, scored: Scored) -> Verdict:
         """Apply the acceptance rule, cut at the answer's end; returns a verdict with its tokens.
 
         If the robot resamples, P is stored as rejected.

@@ -31,12 +31,12 @@ from ...wire.messages import PROTOCOL
 from ...wire.secret_files import date_problem
 from .route import ClientSettings
 
-TIMEOUT_S = 3.0  # of a probe; for connection problems once per connection and once per handshake
+CONNECT_TIMEOUT_S = 3.0  # of a probe, a connection, and a handshake
 
 SERVING, UNREACHABLE, TLS = "serving", "unreachable", "tls"
-ROUND_TRIP = "round_trip_ms"  # key of a small message's round trip, if the verifier serves
+ROUND_TRIP_MS = "round_trip_ms"  # key of a small message's round trip, if the verifier serves
 RENEW = "make a new one, or set this machine's clock"
-ADVICE = {
+ADVICE_FOR = {
     UNREACHABLE: "start one with edge-cloud-spec serve, and check the address and the firewall",
     "token": "give the robot the verifier's own token (--token-file, parameter token_file)",
     "not_a_verifier": "check the address, or update edge_cloud_spec on the cloud",
@@ -45,12 +45,12 @@ ADVICE = {
 
 
 async def probe(
-    channel: grpc.aio.Channel, settings: ClientSettings, timeout: float = TIMEOUT_S
+    channel: grpc.aio.Channel, settings: ClientSettings, timeout: float = CONNECT_TIMEOUT_S
 ) -> Health:
     """Check whether the verifier behind this channel serves, and accepts this robot's token.
 
     A stream is opened with the token and closed at once: no session is made and no model runs.
-    Returns OK, or an error whose ``check`` is a key of ``ADVICE`` or ``tls``.
+    Returns OK, or an error whose ``check`` is a key of ``ADVICE_FOR`` or ``tls``.
     """
     for last_try in (False, True):
         try:
@@ -81,7 +81,7 @@ async def _open_and_close(channel: Any, settings: ClientSettings, timeout: float
         pass
     round_trip = 1e3 * (time.perf_counter() - begun)
     return Health(
-        Level.OK, f"{settings.cloud} serves", check=SERVING, values={ROUND_TRIP: round_trip}
+        Level.OK, f"{settings.cloud} serves", check=SERVING, values={ROUND_TRIP_MS: round_trip}
     )
 
 
@@ -125,10 +125,10 @@ def proxy_variable(address: str) -> str:
 
 
 def _error(check: str, text: str, advice: str = "") -> Health:
-    return Health(Level.ERROR, text, advice or ADVICE[check], check=check)
+    return Health(Level.ERROR, text, advice or ADVICE_FOR[check], check=check)
 
 
-SILENT = _error(
+NOTHING_ANSWERS = _error(
     UNREACHABLE, "nothing answers there", "check the address, the route and the firewall"
 )
 
@@ -139,18 +139,18 @@ def connection_problem(
     """Why ``address`` (HOST:PORT) cannot be reached; None if no cause is found.
 
     ``authority`` is a PEM file (empty: the system's), ``client`` the robot's certificate and key.
-    It blocks for up to twice ``TIMEOUT_S``.
+    It blocks for up to twice ``CONNECT_TIMEOUT_S``.
     """
     if address.startswith("unix:"):
         return None
     host, port = host_of(address), int(address.rpartition(":")[2])
     try:
-        connection = socket.create_connection((host, port), TIMEOUT_S)
+        connection = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
     except socket.gaierror:
         text = f"the host name {host} is not known"
         return _error(UNREACHABLE, text, "check the address and the name server")
     except TimeoutError:
-        return SILENT
+        return NOTHING_ANSWERS
     except OSError as error:
         advice = "start a verifier there with edge-cloud-spec serve, and check the address"
         why = (error.strerror or str(error)).lower()

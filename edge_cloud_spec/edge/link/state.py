@@ -61,9 +61,9 @@ class LinkReport:
 
 
 # When the state changes; times in s.
-MISSES, OF = 2, 8  # so many late or missing answers among the last OF: degraded
-LOST_S = 1.0  # without any answer since the first miss or break: lost
-ANSWERS = 3  # consecutive answers in time for a better state
+MISSES_OF_LAST = 2, 8  # so many late or missing answers among the last so many: degraded
+SILENCE_S = 1.0  # without any answer since the first miss or break: lost
+TIMELY_ANSWERS = 3  # consecutive answers in time for a better state
 HOLD_S = 1.0  # least time in a state before a better one
 CALM_S = 30.0  # if the link is lost again within this time, HOLD_S of a lost link doubles
 MAX_HOLD_S = 16.0  # largest hold
@@ -81,7 +81,7 @@ class LinkState:
         self._reason, self._advice, self._cause = "the cloud has not answered yet", "", ""
         self.missed_answers = 0
         self._late_after_s = late_after_s
-        self._in_time: deque[bool] = deque(maxlen=OF)  # whether the last answers were in time
+        self._in_time = deque[bool](maxlen=MISSES_OF_LAST[1])  # whether the last answers were
         self._in_a_row = 0  # consecutive answers in time
         self._needed = 1  # how many of them a better state needs
         # Time of the first miss or break since the last answer; the first answer may take longer.
@@ -153,9 +153,9 @@ class LinkState:
     def tick(self, now: float) -> None:
         """Change to a worse state, if the events up to ``now`` (monotonic, s) justify it."""
         silent = self._silent_since
-        if silent is not None and now - silent >= LOST_S:
+        if silent is not None and now - silent >= SILENCE_S:
             self._worsen(LinkQuality.LOST, now)
-        elif self._broken or self._refuses or self._in_time.count(False) >= MISSES:
+        elif self._broken or self._refuses or self._in_time.count(False) >= MISSES_OF_LAST[0]:
             self._worsen(LinkQuality.DEGRADED, now)
 
     def _worsen(self, quality: LinkQuality, now: float) -> None:
@@ -165,7 +165,7 @@ class LinkState:
             again = now - self._left_lost < CALM_S
             self._hold = min(2 * self._hold, MAX_HOLD_S) if again else HOLD_S
         self.quality, self._since = quality, now
-        self._needed, self._in_a_row = ANSWERS, 0
+        self._needed, self._in_a_row = TIMELY_ANSWERS, 0
 
     def _improve(self, now: float) -> None:
         if self.quality == LinkQuality.LOST:

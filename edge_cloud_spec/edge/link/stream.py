@@ -20,7 +20,7 @@ from ...wire.frames import ClientFrame, ServerFrame
 from ...wire.messages import PROTOCOL, Code, Fault, WireError
 from ..events import LinkLost, LinkUp, OnReceive
 from ..reply_timeout import spread
-from .probe import SILENT, TLS, diagnosis
+from .probe import NOTHING_ANSWERS, TLS, diagnosis
 from .route import UNREACHABLE_S, ClientSettings, Place, Route
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ class ClientStream:
             if place is not None and not self._route.at_router:
                 call.cancel()
                 raise _SilentError
-            self._report_loss(self._unreachable(str(SILENT)))
+            self._report_loss(self._unreachable(str(NOTHING_ANSWERS)))
             await call.wait_for_connection()
         return call
 

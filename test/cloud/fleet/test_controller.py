@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_cloud_spec.cloud.fleet.ray_fleet import LEAVE_S, Controller
 from edge_cloud_spec.cloud.fleet.registry import (
     ABOVE_MEAN,
-    MISSES,
+    LATE_REPORTS,
     Registry,
     ReplicaLoad,
     Scaling,
@@ -147,11 +147,11 @@ def test_a_replica_that_a_client_could_not_reach_or_that_is_late_is_its_last_cho
     assert Registry().place(client) is None
     registry = registry_of("ab")
     assert [registry.place(client, {f"{away}:1"}) for away in "ab"] == [("b", "b:1"), ("a", "a:1")]
-    for _ in range(MISSES):
+    for _ in range(LATE_REPORTS):
         registry.missed("a")
     assert registry.place(client) == ("b", "b:1")
     assert registry.place(client, {"b:1"}) == ("a", "a:1")
-    for _ in range(MISSES):
+    for _ in range(LATE_REPORTS):
         registry.missed("b")
     assert not registry.loads  # the router says that it does not serve, and tries nevertheless
     assert registry.place(client, {"b:1"}) == ("a", "a:1")
@@ -177,7 +177,7 @@ def test_the_router_counts_whom_it_placed_before_a_report_does() -> None:
 def test_only_a_replica_that_reports_and_does_not_drain_gets_clients() -> None:
     registry = registry_of("abc")
     registry.drain("a")
-    for _ in range(MISSES):
+    for _ in range(LATE_REPORTS):
         registry.missed("b")
     assert list(registry.loads) == ["c"]
     registry.left("c")
@@ -257,7 +257,7 @@ def test_one_that_is_gone_for_good_is_replaced_and_one_that_is_silent_is_waited_
     running(scene)
     silent, gone = scene.said.names
     scene.said.reports |= {silent: TimeoutError(), gone: LookupError("its memory is full")}
-    for _ in range(MISSES):
+    for _ in range(LATE_REPORTS):
         scene.look()
     assert (scene.said.ended, scene.controller.problem) == ([gone], "its memory is full")
     assert len(scene.said.names) == 2 and not scene.registry.loads  # it was replaced

@@ -18,7 +18,7 @@ from helpers.cloud.worker_robot import OWN, Costly, Robot, cloud, do_all, openin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_cloud_spec.cloud.model_thread.engine import RETRY_S
+from edge_cloud_spec.cloud.model_thread.engine import NO_MEMORY_RETRY_S
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession
 from edge_cloud_spec.cloud.model_thread.worker import Worker
@@ -117,7 +117,7 @@ def test_a_session_alone_without_memory_has_another_pass_and_then_ends_and_the_w
         assert isinstance(robot.settle(2), Verdict)
     model.short = 2  # it is run again but once
     fault = robot.settle(2)
-    assert (fault.code, fault.retry_after_s) == ("overloaded", RETRY_S)
+    assert (fault.code, fault.retry_after_s) == ("overloaded", NO_MEMORY_RETRY_S)
     assert isinstance(Robot(worker).open(5).settle(2), Verdict)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from edge_cloud_spec.cloud.model_thread.engine import MAX_TEXT, fault_of
+from edge_cloud_spec.cloud.model_thread.engine import MAX_FAULT_TEXT, fault_of
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.sessions import HeldSession, RobotStream, Sessions
 from edge_cloud_spec.cloud.model_thread.turnover import SHORTEST_S, Turnover
@@ -27,7 +27,7 @@ from edge_cloud_spec.decoding.split import Split
 from edge_cloud_spec.edge.client import SessionKey
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.nav.answer import CLAUSES
-from edge_cloud_spec.wire.channel import MAX_RETRY_S
+from edge_cloud_spec.wire.channel import MAX_PAUSE_S
 from edge_cloud_spec.wire.codec import MAX_VERIFIED, decode_client, encode_client
 from edge_cloud_spec.wire.messages import (
     ClientMessage,
@@ -192,7 +192,7 @@ def test_whoever_is_refused_is_told_a_time_that_it_can_wait(
     for number, (held, pause) in enumerate(asked):
         now += pause
         wait = turnover.wait_s(f"robot {number % 5}", held, now)
-        assert SHORTEST_S <= wait <= MAX_RETRY_S * 1.001
+        assert SHORTEST_S <= wait <= MAX_PAUSE_S * 1.001
 
 
 def test_the_wait_is_what_is_waited_for() -> None:
@@ -385,5 +385,5 @@ def goes_on(robot: Robot, here: PrefixDigest) -> None:
 
 @pytest.mark.parametrize(("beyond", "tail"), [(-1, ""), (0, ""), (1, " ..."), (10**6, " ...")])
 def test_a_faults_text_is_whole_or_cut_short_where_it_quotes_much(beyond: int, tail: str) -> None:
-    said = fault_of(UserError("x" * (MAX_TEXT + beyond))).text
-    assert said == "x" * min(MAX_TEXT, MAX_TEXT + beyond) + tail
+    said = fault_of(UserError("x" * (MAX_FAULT_TEXT + beyond))).text
+    assert said == "x" * min(MAX_FAULT_TEXT, MAX_FAULT_TEXT + beyond) + tail

@@ -28,7 +28,7 @@ from edge_cloud_spec.cloud.fleet.replica import Replica
 from edge_cloud_spec.cloud.model_thread.limits import WorkerLimits
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.serving.meter import OTHER, SECONDS, Histogram
-from edge_cloud_spec.cloud.serving.metrics import PREFIX, MetricsServer, metrics_address
+from edge_cloud_spec.cloud.serving.metrics import METRIC_PREFIX, MetricsServer, metrics_address
 from edge_cloud_spec.cloud.serving.server import ServerSettings
 from edge_cloud_spec.decoding.draft import Draft
 from edge_cloud_spec.errors import UserError
@@ -108,7 +108,7 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     for family in text_string_to_metric_families(text):
         for one in family.samples:
             key = tuple(one.labels.values())
-            found.setdefault(one.name.removeprefix(PREFIX), {})[key] = one.value
+            found.setdefault(one.name.removeprefix(METRIC_PREFIX), {})[key] = one.value
     return found
 
 
@@ -190,7 +190,7 @@ def test_the_names_are_those_that_vllms_users_know(busy: Any) -> None:
         "stream_evictions_total",
         "slow_readers_dropped_total",
     ):
-        assert PREFIX + name in names
+        assert METRIC_PREFIX + name in names
 
 
 def test_every_query_of_the_dashboard_reads_what_a_scrape_has(busy: Any) -> None:

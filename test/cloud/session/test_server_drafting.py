@@ -17,8 +17,8 @@ from helpers.cloud.worker_robot import cloud as cloud_with
 
 from edge_cloud_spec.cloud.model_thread.worker import Worker
 from edge_cloud_spec.cloud.session.drafts import (
-    AGAIN,
-    FEW,
+    LEAST_PASSES,
+    RETRIAL_CHOICES,
     ServerDrafting,
 )
 from edge_cloud_spec.wire.messages import (
@@ -34,9 +34,9 @@ HERE = BASE.extend((1,))
 
 def test_it_is_tried_once_it_is_known_what_passes_give_without_it() -> None:
     drafting = ServerDrafting()
-    for _ in range(FEW):
+    for _ in range(LEAST_PASSES):
         assert not drafting.choose(0)
-        drafting.judged(BARE, 1, 1.0)
+        drafting.verified(BARE, 1, 1.0)
     assert drafting.choose(0)
     assert not drafting.choose(2)  # nothing that was looked up has been judged
 
@@ -46,9 +46,9 @@ def test_the_better_source_drafts_and_the_other_is_tried_again(looked_up: int) -
     for drafted, others in ((3, 2), (2, 3)):
         drafting = measured(drafted, others, others)
         better = drafted > others
-        chosen = [drafting.choose(looked_up) for _ in range(3 * AGAIN)]
+        chosen = [drafting.choose(looked_up) for _ in range(3 * RETRIAL_CHOICES)]
         assert chosen.count(not better) == 3
-        assert chosen[AGAIN - 1] is not better
+        assert chosen[RETRIAL_CHOICES - 1] is not better
 
 
 def test_what_is_in_the_way_of_others_is_no_choice() -> None:
@@ -56,7 +56,7 @@ def test_what_is_in_the_way_of_others_is_no_choice() -> None:
     drafting = measured(3, 1, others_wait=lambda: waits[0])
     assert drafting.choose(0)
     waits[0] = True
-    assert not any(drafting.choose(0) for _ in range(2 * AGAIN))
+    assert not any(drafting.choose(0) for _ in range(2 * RETRIAL_CHOICES))
 
 
 @pytest.mark.parametrize("pays", [True, False])

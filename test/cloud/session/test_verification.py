@@ -260,11 +260,13 @@ def test_the_token_that_a_robot_drew_last_comes_with_its_goodbye(
 def test_a_robot_that_resamples_comes_back_only_where_nothing_was_judged_or_is_being() -> None:
     """Elsewhere the session could not give it the row that it may ask for: it is opened anew."""
     cloud = opened(split_opening(Split("dense")), 9, random_source=Unlucky())
-    assert cloud.stands_at(BASE)
+    assert cloud.can_resume_at(BASE)
     cloud.handle(DraftMessage(BASE, Draft((1, 2), values=(0.5, 0.5)), 0))
-    assert not cloud.stands_at(BASE), "a pass is under way"
+    assert not cloud.can_resume_at(BASE), "a pass is under way"
     cloud.handle(says(1, 3, 3))
-    assert not cloud.stands_at(BASE) and not cloud.stands_at(cloud.digest), "it has rejected"
+    assert not cloud.can_resume_at(BASE) and not cloud.can_resume_at(cloud.digest), (
+        "it has rejected"
+    )
 
 
 # Drafts that were pushed ahead

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_cloud_spec.cloud.session.drafts import FEW, ServerDrafting
+from edge_cloud_spec.cloud.session.drafts import LEAST_PASSES, ServerDrafting
 from edge_cloud_spec.cloud.session.events import EMPTY, DuePass, Effect, Event, Reply, Scored
 from edge_cloud_spec.cloud.session.session import CloudSession
 from edge_cloud_spec.decoding.digest import PrefixDigest
@@ -42,8 +42,8 @@ def measured(drafted: int, looked_up: int, bare: int = 1, **more: Any) -> Server
     """Tokens of passes of a second each, by source."""
     own = ServerDrafting(**more)
     sources = (DRAFTED, drafted), (LOOKED_UP, looked_up), (BARE, bare)
-    for judged, tokens in sources * FEW:
-        own.judged(judged, tokens, 1.0)
+    for judged, tokens in sources * LEAST_PASSES:
+        own.verified(judged, tokens, 1.0)
     return own
 
 

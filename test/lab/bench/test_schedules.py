@@ -109,7 +109,7 @@ def draft_on(self: Drafts) -> list[Work]:
         ),
         pytest.param(
             CloudSession,
-            "stands_at",
+            "can_resume_at",
             lambda self, here: self._answer.was_at(here),
             ["cloud_sd"],
             0,
