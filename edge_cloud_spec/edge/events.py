@@ -16,8 +16,8 @@ from ..wire.codec import encode_server
 from ..wire.messages import COMPLETE, CUT, ClientMessage, Fault, ServerMessage
 
 ANSWERED = (*COMPLETE, CUT)  # reasons of decodes with an answer
-MAX_WAITING = 32 * 2**20  # unread bytes of the cloud's messages per decode
-LEAST_BYTES = 4096  # the least size counted per message
+MAX_UNREAD_BYTES = 32 * 2**20  # unread bytes of the cloud's messages per decode
+LEAST_MESSAGE_BYTES = 4096  # the least size counted per message
 FLOODED = Fault(
     "flooded",
     "the cloud sends more than any answer needs; check which program runs at its address",
@@ -183,8 +183,8 @@ class Inbox(SimpleQueue[Item]):
         if isinstance(item, bytes):
             if self._is_full:
                 return
-            self._arrived += max(len(item), LEAST_BYTES)
-            if self._arrived - self._read > MAX_WAITING:
+            self._arrived += max(len(item), LEAST_MESSAGE_BYTES)
+            if self._arrived - self._read > MAX_UNREAD_BYTES:
                 self._is_full, item = True, encode_server(FLOODED)
         super().put(item)
 
@@ -198,7 +198,7 @@ class Inbox(SimpleQueue[Item]):
 
     def _count(self, item: Item) -> Item:
         if isinstance(item, bytes):
-            self._read += max(len(item), LEAST_BYTES)
+            self._read += max(len(item), LEAST_MESSAGE_BYTES)
         return item
 
 

@@ -34,9 +34,9 @@ from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..throttle import Reports
 from ..wire.messages import ABORTED, END
 from .decision_loop import (
-    FULL,
+    EXPLAIN_FULL,
+    EXPLAIN_UNTIL_NEXT,
     SAME_PICTURE,
-    UNTIL_NEXT,
     Abandon,
     Answered,
     Decide,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 DUE_POLL_S = 0.2  # longest delay of a decision that is due by time
-LINK_LOST = "the link is lost; the drafter decides alone"
+LINK_LOST_ALONE = "the link is lost; the drafter decides alone"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Pilot:
 
         camera_lag: how much older a picture is than its delivery by the camera, s.
         """
-        loop, options = LoopSettings(UNTIL_NEXT, lag=camera_lag), decoder.options
+        loop, options = LoopSettings(EXPLAIN_UNTIL_NEXT, lag=camera_lag), decoder.options
         settings = PilotSettings(
             decoder.settings, loop, options.order, dialect=options.loaded_dialect
         )
@@ -221,7 +221,7 @@ class Pilot:
         """Handle a lost link. If the pilot may decide alone, a current decision in the cloud is
         aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
-            self._send_to_decode(Abort(LINK_LOST))
+            self._send_to_decode(Abort(LINK_LOST_ALONE))
 
     def _send_to_decode(self, item: Abort | Cut) -> None:
         inbox = self._inbox
@@ -384,7 +384,7 @@ class Pilot:
             self._inbox, self._in_cloud = None, False
         ended = _ended(decide, outcome, said.reading.action)
         if ended.action is not None and said.verified and not alone:
-            whole = settings.loop.explain == FULL
+            whole = settings.loop.explain == EXPLAIN_FULL
             words = said.answer if whole else said.answer[: said.reading.end]
             self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words)
         return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)

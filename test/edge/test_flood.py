@@ -21,8 +21,8 @@ from edge_cloud_spec.decoding.digest import PrefixDigest
 from edge_cloud_spec.edge.client import ClientSettings, VerifierClient
 from edge_cloud_spec.edge.events import (
     FLOODED,
-    LEAST_BYTES,
-    MAX_WAITING,
+    LEAST_MESSAGE_BYTES,
+    MAX_UNREAD_BYTES,
     Abort,
     Emit,
     Inbox,
@@ -64,7 +64,7 @@ def test_what_a_robot_cannot_read_ends_its_decode_with_a_sentence_and_is_not_kep
         outcome = toy_robot().run(REQUEST, settings, 1, link.connect, on_emit, inbox)
     assert (outcome.tokens, outcome.reason) == ((1,), "flooded")
     assert "more than any answer needs" in outcome.text
-    assert inbox.qsize() <= MAX_WAITING // len(MILLION)
+    assert inbox.qsize() <= MAX_UNREAD_BYTES // len(MILLION)
 
 
 class Flooded(VirtualInbox):
@@ -125,9 +125,9 @@ def test_after_a_flood_a_decode_is_as_quick_as_without() -> None:
 # A robot that is sent more than it can use: bounded memory, and a deadline that holds.
 
 
-@pytest.mark.parametrize("size", [1, LEAST_BYTES, MAX_WAITING // 4])
+@pytest.mark.parametrize("size", [1, LEAST_MESSAGE_BYTES, MAX_UNREAD_BYTES // 4])
 def test_a_flood_is_one_fault_and_the_robots_own_orders_come_after_it(size: int) -> None:
-    inbox, most = Inbox(), MAX_WAITING // max(size, LEAST_BYTES)
+    inbox, most = Inbox(), MAX_UNREAD_BYTES // max(size, LEAST_MESSAGE_BYTES)
     for _ in range(most + 10):
         inbox.put(bytes(size))
     inbox.put(Abort("told to"))
@@ -140,7 +140,7 @@ def test_a_flood_is_one_fault_and_the_robots_own_orders_come_after_it(size: int)
 
 
 def test_what_is_read_makes_room() -> None:
-    inbox, message = Inbox(), bytes(MAX_WAITING // 2)
+    inbox, message = Inbox(), bytes(MAX_UNREAD_BYTES // 2)
     for number in range(20):
         inbox.put(message)
         assert (inbox.get_nowait() if number % 2 else inbox.get()) == message
