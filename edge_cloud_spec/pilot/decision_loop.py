@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
+from ..edge.events import Abort, Cut
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from ..nav.answer import Action
@@ -127,20 +128,9 @@ class Decide:
     goal_id: str = ""
 
 
-@dataclass(frozen=True)
-class StopAnswering:
-    """Effect: cut the current answer, which already contains its action."""
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """Effect: abort the current decision, which is no longer needed."""
-
-    reason: str
-
-
-Effect = StopAnswering | Abandon | GoalStatus | Report
-"""``Report`` is a problem that a person should know."""
+Effect = Cut | Abort | GoalStatus | Report
+"""The current answer is cut, as it already contains its action; the current decision, which is no
+longer needed, is aborted; ``Report`` is a problem that a person should know."""
 
 
 class DecisionLoop:
@@ -305,10 +295,10 @@ class DecisionLoop:
     def _drop(self, why: str, now: float) -> list[Effect]:
         """Stop following the instruction."""
         self._mission.follow("", now)
-        return self._abandon(why)
+        return self._abort(why)
 
-    def _abandon(self, why: str) -> list[Effect]:
-        return [Abandon(why)] if self.deciding else []
+    def _abort(self, why: str) -> list[Effect]:
+        return [Abort(why)] if self.deciding else []
 
     def _tick(self, now: float) -> list[Effect]:
         effects = self._update_status(now)
@@ -350,7 +340,7 @@ class DecisionLoop:
                 self._not_before = max(self._not_before, now + self.settings.retry)
         self._status = status
         if stopped:
-            effects += self._abandon("the robot was stopped or released")
+            effects += self._abort("the robot was stopped or released")
         if before and before.e_stopped and not status.e_stopped:
             self._sees_anew()  # somebody has looked at the robot
             effects += self._on_e_stop(False, now)
@@ -373,7 +363,7 @@ class DecisionLoop:
         if not (self.deciding and self._acted) or self._is_enough or wanted:
             return []
         self._is_enough = True
-        return [StopAnswering()]
+        return [Cut()]
 
     def _drop_frames(self, now: float) -> None:
         """Discard frames taken before now."""
@@ -400,11 +390,11 @@ class DecisionLoop:
         ``anew``."""
         end = self._mission.end(self.settings.mission, now, self.why_blind)
         if end is not None:
-            return [*self._abandon("the mission is over"), self._noted(end)]
+            return [*self._abort("the mission is over"), self._noted(end)]
         held = "" if self._awaits else self._mission.held  # else the instruction ends it
         trouble = held or self.why_blind or self.trouble or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
-        effects = self._abandon(SAME_PICTURE) if self.sees_the_same else []
+        effects = self._abort(SAME_PICTURE) if self.sees_the_same else []
         if self.instruction and (anew or status != self._published):
             return [*effects, self._noted(status)]
         return effects

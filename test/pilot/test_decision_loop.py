@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.edge.events import Abort, Cut
 from edge_cloud_spec.nav.answer import SEARCH, STOP, Action
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import GoalStatus, NavCode, NavigatorStatus
@@ -18,7 +19,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     EXPLAIN_UNTIL_NEXT,
     RELEASE_S,
     SETTLE_S,
-    Abandon,
     Answered,
     Decide,
     DecisionLoop,
@@ -27,7 +27,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     Frame,
     LoopSettings,
     Paused,
-    StopAnswering,
 )
 
 IT = "find it"
@@ -276,7 +275,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
         effects += loop.on(frame("second"), 2.5)
         assert loop.is_due(2.5)
         effects += loop.on(frame("third"), 2.6)
-    assert effects == [StopAnswering()] * enough, "once"
+    assert effects == [Cut()] * enough, "once"
 
 
 # What the operator says
@@ -307,7 +306,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
     event: Instruction | EStop | Paused | NavigatorStatus, why: str, said: GoalStatus | None
 ) -> None:
-    effects = [Abandon(why), *([said] if said else [])]
+    effects = [Abort(why), *([said] if said else [])]
     play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH, abandoned=True), []))
 
 
@@ -424,7 +423,7 @@ def test_a_glitch_in_which_all_is_refused_ends_no_mission_and_is_said(
 def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:
     loop = deciding()
     abandon, end = loop.on(Tick(), loop.settings.mission.max_seconds)
-    assert abandon == Abandon("the mission is over") and str(end).startswith("given_up")
+    assert abandon == Abort("the mission is over") and str(end).startswith("given_up")
     assert not loop.instruction
 
 
