@@ -25,7 +25,7 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class DrafterSettings(DecodeOptions):
     """How decisions are decoded. A decision uses the values of the moment it begins."""
 
-    seed: int = like(DecodeOptions, "seed", high=2**31)
+    seed: int = like(DecodeOptions, "seed", high=2**31 - 1)
     # An action and a short reason, so that an answer that rambles keeps no robot waiting.
     max_tokens: int = like(DecodeOptions, "max_tokens", default=64)
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
