@@ -27,7 +27,7 @@ from .nav.answer import (
 from .nav.history import HistorySpec
 from .share import config_names, read_config, rules_text
 
-MOST = 32  # actions of an answer
+MOST_ACTIONS = 32  # actions of an answer
 _TEXTS = ("summary", "source", "form", "separator", "thinks_until", "system_text", "user_text")
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "a text, in quotes")),
@@ -117,7 +117,10 @@ def _mistakes(dialect: Dialect, examples: Mapping[str, str | None]) -> Iterator[
             dialect.thinks_until and dialect.form[:1].isspace(),
             "form must not begin with a blank where a thought comes before it",
         ),
-        (not 1 <= dialect.most <= MOST, f"most must be 1 to {MOST}, not {dialect.most}"),
+        (
+            not 1 <= dialect.most <= MOST_ACTIONS,
+            f"most must be 1 to {MOST_ACTIONS}, not {dialect.most}",
+        ),
         (
             places not in ((1, 0), (1, 1)) or dialect.user_text.count(HISTORY) > 1,
             f"user_text must hold {INSTRUCTION} once, {IMAGE} and {HISTORY} once or never",

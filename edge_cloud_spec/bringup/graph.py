@@ -37,9 +37,9 @@ MODEL_LOADS_S = 600.0  # of a verifier that is started here; the end of its proc
 GO2 = "go2"  # the base that walks, of the simulator
 FLAT = "flat"  # the world of several rooms, of the simulator
 FLAT_FRAMES = 8  # that the pair of flats was taught to remember
-CAMERA = "camera/image_raw"
-COMPRESSED = "/compressed"
-NODES = (  # those that a parameter file may name
+CAMERA_TOPIC = "camera/image_raw"
+COMPRESSED_SUFFIX = "/compressed"
+GRAPH_NODES = (  # those that a parameter file may name
     "drafter",
     "cloud_bridge",
     "navigator",
@@ -152,7 +152,7 @@ class GraphSettings:
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
         for file in self.files:
-            file.check_names(NODES, self.namespace)
+            file.check_names(GRAPH_NODES, self.namespace)
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(f"cloud must be HOST:PORT or {LOCAL}, not {self.address!r}")
@@ -191,10 +191,10 @@ class GraphSettings:
     @property
     def renames(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a topic of the graph and the robot's topic that replaces it."""
-        raw = self.camera.removesuffix(COMPRESSED)
-        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA: raw}
+        raw = self.camera.removesuffix(COMPRESSED_SUFFIX)
+        named = {"odom": self.odom, "cmd_vel": self.cmd_vel, CAMERA_TOPIC: raw}
         if raw:
-            named[CAMERA + COMPRESSED] = raw + COMPRESSED
+            named[CAMERA_TOPIC + COMPRESSED_SUFFIX] = raw + COMPRESSED_SUFFIX
         return tuple((topic, other) for topic, other in named.items() if other)
 
     @property

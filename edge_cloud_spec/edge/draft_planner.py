@@ -21,7 +21,7 @@ PROBE = 3  # passes of server generation measured first; otherwise there is no b
 # planning every round would cost more than it gains.
 REPLAN = (4, 8, 16, 32)
 TRIED = 16  # rounds before a plan's yield is measured; over fewer it is chance
-GAIN = 1.03  # gain that another plan must promise; otherwise two similar plans alternate
+PLAN_GAIN = 1.03  # gain that another plan must promise; otherwise two similar plans alternate
 PRIOR_WEIGHT = 2.0  # observations that the assumed yield counts as; otherwise the first one decides
 MAX_LOOKAHEAD = 8  # drafts beyond the one being verified; the cloud stores few more
 # The robot leads for so many times the cost of measuring server generation again; otherwise nobody
@@ -29,12 +29,12 @@ MAX_LOOKAHEAD = 8  # drafts beyond the one being verified; the cloud stores few 
 RECHECK = 100.0
 # Seconds of decodes between two computations of all promises, which take tens of ms; otherwise
 # over a changing link there would be time for little else.
-REST = 2.0
-MAX_KEPT = 32  # costs whose promises are cached; otherwise memory grows over days
+PROMISES_REST_S = 2.0
+MAX_KEPT_PROMISES = 32  # costs whose promises are cached; otherwise memory grows over days
 # Share of the pass time at which drafting was given up, below which it is tried again; otherwise
 # it never would be, as passes over drafts are not measured meanwhile.
 QUIETER = 0.8
-PROBED = 8  # nodes of the passes by which pass times with and without exits are compared
+PROBED_NODES = 8  # nodes of the passes by which pass times with and without exits are compared
 HINTS_STAY = 1.03  # hints continue only if generation is this many times faster with them
 # Of so many decodes without drafts one reads the prompt; otherwise the robot never drafts again.
 AWAKE_EVERY = 8
@@ -147,7 +147,7 @@ def scored_plans(
 
     def worth(key: Key) -> float:
         stays = using is not None and using.leads and key == (using.shape, using.speculation)
-        return seen.promises[key] * seen.yields.get(key, seen.usual) * (GAIN if stays else 1.0)
+        return seen.promises[key] * seen.yields.get(key, seen.usual) * (PLAN_GAIN if stays else 1.0)
 
     best = max(seen.promises, key=worth)
     leading = seen.left / (seen.left / worth(best) + joining_s(costs, best[1]))  # once an answer
@@ -156,7 +156,7 @@ def scored_plans(
     return [
         (seen.generated, DraftPlan(None, idle, REPLAN[-1])),
         (seen.hinted if pays else 0.0, DraftPlan(*best, generate=REPLAN[-1])),
-        (leading / (1 if using is not None and using.leads else GAIN), DraftPlan(*best)),
+        (leading / (1 if using is not None and using.leads else PLAN_GAIN), DraftPlan(*best)),
     ]
 
 
@@ -311,11 +311,11 @@ class AutoPlanner(DraftPlanner):
         costs.
         """
         kept, known = self._measures.promises, (self._preset.speculation, signature(costs))
-        if known not in kept and self._promises and self._rested < REST:
+        if known not in kept and self._promises and self._rested < PROMISES_REST_S:
             return self._promises
         if known not in kept:
             self._rested = 0.0
-            if len(kept) >= MAX_KEPT:
+            if len(kept) >= MAX_KEPT_PROMISES:
                 del kept[next(iter(kept))]
             trip = 2 * costs.one_way / max(costs.verify(1), MIN_PASS_S)
             base = self._preset.speculation
@@ -331,7 +331,7 @@ class AutoPlanner(DraftPlanner):
     def _with_and_without_exits(self, base: Speculation, costs: Costs) -> tuple[Speculation, ...]:
         """The speculation as given, and without exits if that makes a pass shorter."""
         without = costs.verify_without_exits or costs.verify
-        shorter = base.exits and costs.verify(PROBED) > GAIN * without(PROBED)
+        shorter = base.exits and costs.verify(PROBED_NODES) > PLAN_GAIN * without(PROBED_NODES)
         return (base, replace(base, exits=False)) if shorter else (base,)
 
 

@@ -161,7 +161,7 @@ class Measures:
         waited = verdict.queue_s > pass_s
         self.busy.observe(min(turn_s + verdict.queue_s, verdict.verify_s) if waited else 0.0)
 
-    def judged(self, draft: FinishedDraft, tokens: tuple[int, ...]) -> None:
+    def accepted(self, draft: FinishedDraft, tokens: tuple[int, ...]) -> None:
         """Record which of the draft's choices a verdict with these tokens confirmed."""
         along = common_prefix(tokens, draft.best)
         for _ in range(along):

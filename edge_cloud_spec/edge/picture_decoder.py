@@ -31,9 +31,8 @@ from ..wire.channel import DEFAULT_ADDRESS
 from ..wire.messages import END
 from .client import ClientSettings, VerifierClient
 from .decode_options import MAX_ANSWER_TOKENS, DecodeKeywords, DecodeOptions
-from .decode_text import Piece, decode_text
-from .events import Abort, Inbox
-from .runner import DecodeRunner, Outcome
+from .events import Abort, Emit, Inbox
+from .runner import DecodeRunner, Outcome, decode_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,21 +121,21 @@ class Decoder(AbstractContextManager["Decoder"]):
         return ""
 
     def _decode(self, request: Request, on_words: Callable[[str], object], inbox: Inbox) -> Answer:
-        self.answer, pieces = None, list[Piece]()
+        self.answer, text = None, ""
 
-        def on_piece(piece: Piece) -> None:
-            pieces.append(piece)
-            on_words(piece.text)
+        def on_text(emit: Emit, more: str, answer: str, reason: str) -> None:
+            nonlocal text
+            text = answer
+            on_words(more)
 
         nonce = secrets.randbits(64)  # random, so that no two decodes share prefix digests
         outcome = decode_text(
-            self.runner, request, self.settings, nonce, self.client.connect, on_piece, inbox
+            self.runner, request, self.settings, nonce, self.client.connect, on_text, inbox
         )
         for caution in outcome.cautions:
             self._report(caution)
         if not outcome.completed:
             raise UserError(outcome.text or outcome.reason)
-        text = pieces[-1].answer
         self.answer = Answer(text, outcome, self.action_of(text, outcome.reason == END))
         return self.answer
 

@@ -76,8 +76,8 @@ class Trigger(Enum):
     PROMPT_REPLACED = "the draft model has another prompt to read"
     SERVER_GENERATES = "the server is to generate by itself"
     DRAFT_SENT = "a draft is sent whose verdict is awaited"
-    DRAFT_JUDGED = "a verdict came on the robot's draft"
-    OTHER_JUDGED = "a verdict came on what the server generated or drafted"
+    DRAFT_VERIFIED = "a verdict came on the robot's draft"
+    OTHER_VERIFIED = "a verdict came on what the server generated or drafted"
     ROW_REQUESTED = "all of P is asked for"
     ROW_RECEIVED = "all of P came"
 
@@ -100,7 +100,7 @@ class Trigger(Enum):
 # prefix that the message names (SERVER_GENERATES). The way back takes two steps, since a server
 # that generates does not wait: its verdicts are under way while the robot's draft goes up. So
 # DRAFT_SENT leads from FOLLOWING to JOINING, where verdicts on what the server generated still
-# count, and only DRAFT_JUDGED, of the robot's own draft, says that the server now waits: LEADING.
+# count, and only DRAFT_VERIFIED, of the robot's own draft, says that the server now waits: LEADING.
 # A verdict of the other kind that comes to a robot that leads says that it does not yet: JOINING
 # again.
 #
@@ -119,31 +119,31 @@ TRANSITIONS: Transitions[Mode, Trigger] = {
         Trigger.PROMPT_READ: Mode.FOLLOWING,
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.LISTENING,
-        Trigger.DRAFT_JUDGED: Mode.LISTENING,  # whoever drafted: the verdict carries its tokens
-        Trigger.OTHER_JUDGED: Mode.LISTENING,
+        Trigger.DRAFT_VERIFIED: Mode.LISTENING,  # whoever drafted: the verdict carries its tokens
+        Trigger.OTHER_VERIFIED: Mode.LISTENING,
     },
     Mode.FOLLOWING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
         Trigger.DRAFT_SENT: Mode.JOINING,
         # On an earlier pushed draft, repeated after a lost link.
-        Trigger.DRAFT_JUDGED: Mode.FOLLOWING,
-        Trigger.OTHER_JUDGED: Mode.FOLLOWING,
+        Trigger.DRAFT_VERIFIED: Mode.FOLLOWING,
+        Trigger.OTHER_VERIFIED: Mode.FOLLOWING,
     },
     Mode.JOINING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
         Trigger.DRAFT_SENT: Mode.JOINING,
-        Trigger.DRAFT_JUDGED: Mode.LEADING,
-        Trigger.OTHER_JUDGED: Mode.JOINING,
+        Trigger.DRAFT_VERIFIED: Mode.LEADING,
+        Trigger.OTHER_VERIFIED: Mode.JOINING,
         Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
     Mode.LEADING: {
         Trigger.PROMPT_REPLACED: Mode.READING,
         Trigger.SERVER_GENERATES: Mode.FOLLOWING,
         Trigger.DRAFT_SENT: Mode.LEADING,
-        Trigger.DRAFT_JUDGED: Mode.LEADING,
-        Trigger.OTHER_JUDGED: Mode.JOINING,
+        Trigger.DRAFT_VERIFIED: Mode.LEADING,
+        Trigger.OTHER_VERIFIED: Mode.JOINING,
         Trigger.ROW_REQUESTED: Mode.RESAMPLING,
     },
     Mode.RESAMPLING: {
@@ -313,9 +313,9 @@ class Rounds:
             if not self._keep_early(verdict):
                 self._stats.stale += 1
             return []
-        judged = self._judged
-        drafted, tokens = settled_by(verdict, judged)
-        if tokens is None and judged is None:
+        draft = self._awaited_draft
+        drafted, tokens = settled_by(verdict, draft)
+        if tokens is None and draft is None:
             return self._on_divergence(now)  # on an unknown draft
         drawn = None if request is None else request.drawn
         error = verdict_error(answer, verdict, tokens)
@@ -324,7 +324,7 @@ class Rounds:
             return self.close(Code.BAD_VERDICT, f"{error}; the cloud's version may differ")
         if answer.digest.extend(tokens).short != verdict.leads_to:
             return self._on_divergence(now)
-        self._trigger(Trigger.OTHER_JUDGED if verdict.generated else Trigger.DRAFT_JUDGED)
+        self._trigger(Trigger.OTHER_VERIFIED if verdict.generated else Trigger.DRAFT_VERIFIED)
         before = len(answer.tokens)
         self._stats.rounds.append(self._stopwatch.round(verdict, before, drafted, len(tokens), now))
         self._measure(verdict, tokens, now)
@@ -355,8 +355,8 @@ class Rounds:
         return [*effects, *self._take_early(now)]
 
     @property
-    def _judged(self) -> Draft | None:
-        """The robot's draft that the cloud may judge at the verified prefix; None if there is
+    def _awaited_draft(self) -> Draft | None:
+        """The robot's draft that the cloud may verify at the verified prefix; None if there is
         none."""
         awaited = None if self.request is None else self.request.draft
         return self._drafts.pushed_at(self.answer.digest) if awaited is None else awaited
@@ -364,7 +364,7 @@ class Rounds:
     def _take_early(self, now: float) -> list[Effect]:
         """Handle the verdict on the verified prefix, if it has arrived already."""
         early = self._early.pop(self.answer.digest, None)
-        if early is None or settled_by(early, self._judged)[1] is None:
+        if early is None or settled_by(early, self._awaited_draft)[1] is None:
             return []
         return self.on_verdict(early, now)
 
@@ -418,7 +418,7 @@ class Rounds:
             return
         if self._asked_for_exits and verdict.token is not None:
             measures.exits.observe(float(self._drafts.was_predicted((*verified, *tokens))))
-        measures.judged(draft, tokens)
+        measures.accepted(draft, tokens)
 
     @property
     def _asked_for_exits(self) -> bool:

@@ -24,10 +24,21 @@ from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
+from ..models.tokenizer import TextStream
 from ..request import Request
 from ..wire.codec import decode_server
 from ..wire.frames import ServerFrame
-from ..wire.messages import TIMEOUT, Code, Fault, Open, Opened, WireError, spec_digest
+from ..wire.messages import (
+    END,
+    FAILED,
+    TIMEOUT,
+    Code,
+    Fault,
+    Open,
+    Opened,
+    WireError,
+    spec_digest,
+)
 from .decode_options import DecodeSettings as DecodeSettings
 from .decoder import EdgeDecoder
 from .events import (
@@ -518,3 +529,35 @@ class DecodeRunner:
         if not opening.draft_identity:
             return None
         return self._lookups.of("", opening)
+
+
+OnText = Callable[[Emit, str, str, str], None]
+"""Called with new tokens, their text, all text so far, and the reason once the decode has ended."""
+
+
+def decode_text(
+    runner: DecodeRunner,
+    request: Request,
+    settings: DecodeSettings,
+    nonce: int,
+    connect: Connect,
+    on_text: OnText,
+    inbox: Inbox,
+) -> Outcome:
+    """``DecodeRunner.run`` with the answer as text: ``on_text`` is called as soon as there is more
+    of it, and once at the end, however that comes."""
+    stream, reason = TextStream(runner.draft_model.tokenizer), FAILED
+    emit = Emit(0, (), verified=True)  # the last one
+
+    def on_emit(more: Emit, reason: str = "") -> None:
+        nonlocal emit
+        emit = more
+        text = stream.add(more.tokens, ended=reason == END)
+        on_text(more, text, stream.text, reason)
+
+    try:
+        outcome = runner.run(request, settings, nonce, connect, on_emit, inbox)
+        reason = outcome.reason
+    finally:
+        on_emit(Emit(emit.position + len(emit.tokens), (), emit.verified), reason)
+    return outcome

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..lru_cache import LruCache
 from ..request import MOST_PICTURES, Request, digests, without_data
 
-PICTURES = 8 * MOST_PICTURES  # that are known to be there
+KNOWN_PICTURES = 8 * MOST_PICTURES  # that are known to be there
 
 
 class VerifierMemory:
@@ -18,7 +18,7 @@ class VerifierMemory:
 
     def __init__(self) -> None:
         self._messages: frozenset[bytes] = frozenset()
-        self._pictures: LruCache[bytes, None] = LruCache(PICTURES)
+        self._pictures: LruCache[bytes, None] = LruCache(KNOWN_PICTURES)
 
     def add(self, request: Request) -> None:
         """The verifier keeps what lasts of this request."""

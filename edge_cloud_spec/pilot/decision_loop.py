@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
+from ..edge.events import Abort, Cut
 from ..errors import UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop, normalized
 from ..nav.answer import Action
@@ -40,8 +41,8 @@ RELEASE_S = 0.5  # s by which an instruction may arrive before the release that 
 WAS_STOPPED = "the robot was stopped; publish the instruction again"
 E_STOP_IS_ON = f"{E_STOP_ON}; publish the instruction again after its release"
 
-FULL, UNTIL_NEXT, NONE = "full", "until_next", "none"
-EXPLAIN = (FULL, UNTIL_NEXT, NONE)
+EXPLAIN_FULL, EXPLAIN_UNTIL_NEXT, EXPLAIN_NONE = "full", "until_next", "none"
+EXPLAIN = (EXPLAIN_FULL, EXPLAIN_UNTIL_NEXT, EXPLAIN_NONE)
 """How much of an answer is decoded behind its action, which moves nothing: all of it, what there is
 time for until the next decision needs the models, nothing."""
 
@@ -56,7 +57,7 @@ class LoopSettings:
     as new.
     """
 
-    explain: str = FULL
+    explain: str = EXPLAIN_FULL
     retry: float = 1.0
     lag: float = 0.0
     mission: MissionSettings = field(default_factory=MissionSettings)
@@ -127,20 +128,9 @@ class Decide:
     goal_id: str = ""
 
 
-@dataclass(frozen=True)
-class StopAnswering:
-    """Effect: cut the current answer, which already contains its action."""
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """Effect: abort the current decision, which is no longer needed."""
-
-    reason: str
-
-
-Effect = StopAnswering | Abandon | GoalStatus | Report
-"""``Report`` is a problem that a person should know."""
+Effect = Cut | Abort | GoalStatus | Report
+"""The current answer is cut, as it already contains its action; the current decision, which is no
+longer needed, is aborted; ``Report`` is a problem that a person should know."""
 
 
 class DecisionLoop:
@@ -187,7 +177,7 @@ class DecisionLoop:
         # The navigator's counts, and from when they apply.
         self._counted: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
         self._stops = 0  # the count of a frame that arrives now
-        self._request, self._explain = "", FULL  # of the last decision
+        self._request, self._explain = "", EXPLAIN_FULL  # of the last decision
         self._acted = self._is_enough = False
         self._decided_at = self._instructed_at = self._not_before = -math.inf
 
@@ -251,7 +241,7 @@ class DecisionLoop:
             self._sees_anew()
         elif self._moved_s > MOVED_S:
             self.sees_the_same = True
-        effects = self._judge(now) if blind or self.why_blind else []
+        effects = self._update_status(now) if blind or self.why_blind else []
         return effects + self._cut_short(now)
 
     def _sees_anew(self) -> None:
@@ -271,7 +261,7 @@ class DecisionLoop:
         goes_on = not (self._awaits or self._e_stopped)
         if self.instruction and normalized(text) == self.instruction and goes_on:
             self._instructed_at = now  # the status that asks for it may arrive later
-            return self._judge(now, anew=True)
+            return self._update_status(now, anew=True)
         effects = self._drop("another instruction came", now)
         self._early = (text, now) if self._e_stopped and not is_stop(text) else None
         if is_stop(text):
@@ -300,18 +290,18 @@ class DecisionLoop:
         self._instructed_at = now
         self._drop_frames(now)
         self._mission.follow(instruction, now, next(self._goals))
-        return self._judge(now, anew=True)
+        return self._update_status(now, anew=True)
 
     def _drop(self, why: str, now: float) -> list[Effect]:
         """Stop following the instruction."""
         self._mission.follow("", now)
-        return self._abandon(why)
+        return self._abort(why)
 
-    def _abandon(self, why: str) -> list[Effect]:
-        return [Abandon(why)] if self.deciding else []
+    def _abort(self, why: str) -> list[Effect]:
+        return [Abort(why)] if self.deciding else []
 
     def _tick(self, now: float) -> list[Effect]:
-        effects = self._judge(now)
+        effects = self._update_status(now)
         # A younger instruction may be from after the release.
         if self.instruction and self._e_stopped and now - self._instructed_at > RELEASE_S:
             effects += self._on_e_stop(True, now)
@@ -334,7 +324,7 @@ class DecisionLoop:
         self._watch_motion(now)
         if status.code is NavCode.BLOCKED:
             self._sees_anew()  # what stands may see the same
-        effects = self._judge(now)  # first, since no decision is due after an end
+        effects = self._update_status(now)  # first, since no decision is due after an end
         before = self._status
         counted = status.stops != (0 if before is None else before.stops)
         again = before and (before.state, before.request) == (status.state, status.request)
@@ -350,7 +340,7 @@ class DecisionLoop:
                 self._not_before = max(self._not_before, now + self.settings.retry)
         self._status = status
         if stopped:
-            effects += self._abandon("the robot was stopped or released")
+            effects += self._abort("the robot was stopped or released")
         if before and before.e_stopped and not status.e_stopped:
             self._sees_anew()  # somebody has looked at the robot
             effects += self._on_e_stop(False, now)
@@ -363,15 +353,17 @@ class DecisionLoop:
         if ended.problem or ended.action is None:
             self._not_before = now + max(self.settings.retry, ended.retry_after)
         self._mission.conclude(self._request, ended.action, ended.problem, ended.by_link)
-        return self._judge(now)
+        return self._update_status(now)
 
     def _cut_short(self, now: float) -> list[Effect]:
         """Cut the current answer once it has its action and the rest is not needed."""
-        wanted = self._explain == FULL or (self._explain == UNTIL_NEXT and not self.is_due(now))
+        wanted = self._explain == EXPLAIN_FULL or (
+            self._explain == EXPLAIN_UNTIL_NEXT and not self.is_due(now)
+        )
         if not (self.deciding and self._acted) or self._is_enough or wanted:
             return []
         self._is_enough = True
-        return [StopAnswering()]
+        return [Cut()]
 
     def _drop_frames(self, now: float) -> None:
         """Discard frames taken before now."""
@@ -393,16 +385,16 @@ class DecisionLoop:
 
     # Instruction status
 
-    def _judge(self, now: float, anew: bool = False) -> list[Effect]:
+    def _update_status(self, now: float, anew: bool = False) -> list[Effect]:
         """End the instruction if it is over; else publish changes of its status, or all of it if
         ``anew``."""
         end = self._mission.end(self.settings.mission, now, self.why_blind)
         if end is not None:
-            return [*self._abandon("the mission is over"), self._noted(end)]
+            return [*self._abort("the mission is over"), self._noted(end)]
         held = "" if self._awaits else self._mission.held  # else the instruction ends it
         trouble = held or self.why_blind or self.trouble or self._mission.why
         status = self._mission.status(FOLLOWING, trouble)
-        effects = self._abandon(SAME_PICTURE) if self.sees_the_same else []
+        effects = self._abort(SAME_PICTURE) if self.sees_the_same else []
         if self.instruction and (anew or status != self._published):
             return [*effects, self._noted(status)]
         return effects

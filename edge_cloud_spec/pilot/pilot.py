@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..decoding.noise import decision_seed
 from ..decoding.preset import Preset
-from ..edge.decode_text import Piece, decode_text
-from ..edge.events import Abort, Cut, Inbox, OnReceive, Transport
-from ..edge.runner import DecodeRunner, DecodeSettings, Outcome
+from ..edge.events import Abort, Cut, Emit, Inbox, OnReceive, Transport
+from ..edge.runner import DecodeRunner, DecodeSettings, Outcome, decode_text
 from ..errors import TRACEBACKS, UserError
 from ..instruction import KnownInstructions, check_instruction, is_stop
 from ..nav.answer import CLAUSES, ORDERS, Action, Dialect
@@ -34,10 +33,9 @@ from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
 from ..throttle import Reports
 from ..wire.messages import ABORTED, END
 from .decision_loop import (
-    FULL,
+    EXPLAIN_FULL,
+    EXPLAIN_UNTIL_NEXT,
     SAME_PICTURE,
-    UNTIL_NEXT,
-    Abandon,
     Answered,
     Decide,
     DecisionLoop,
@@ -46,7 +44,6 @@ from .decision_loop import (
     Frame,
     LoopSettings,
     Paused,
-    StopAnswering,
 )
 from .memory import MissionMemory
 from .own_base import OnVelocity, OwnBase
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 DUE_POLL_S = 0.2  # longest delay of a decision that is due by time
-LINK_LOST = "the link is lost; the drafter decides alone"
+LINK_LOST_ALONE = "the link is lost; the drafter decides alone"
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class Pilot:
 
         camera_lag: how much older a picture is than its delivery by the camera, s.
         """
-        loop, options = LoopSettings(UNTIL_NEXT, lag=camera_lag), decoder.options
+        loop, options = LoopSettings(EXPLAIN_UNTIL_NEXT, lag=camera_lag), decoder.options
         settings = PilotSettings(
             decoder.settings, loop, options.order, dialect=options.loaded_dialect
         )
@@ -183,10 +180,8 @@ class Pilot:
             self._loop.settings = self.settings.loop
             for effect in self._loop.on(event, self._clock()):
                 match effect:
-                    case Abandon(reason):
-                        self._send_to_decode(Abort(reason))
-                    case StopAnswering():
-                        self._send_to_decode(Cut())
+                    case Abort() | Cut():
+                        self._send_to_decode(effect)
                     case _:
                         self._publish(effect)
             self._changed.notify()
@@ -221,7 +216,7 @@ class Pilot:
         """Handle a lost link. If the pilot may decide alone, a current decision in the cloud is
         aborted, and made again alone, on a newer frame."""
         if self._in_cloud and self.settings.alone is not None:
-            self._send_to_decode(Abort(LINK_LOST))
+            self._send_to_decode(Abort(LINK_LOST_ALONE))
 
     def _send_to_decode(self, item: Abort | Cut) -> None:
         inbox = self._inbox
@@ -350,24 +345,24 @@ class Pilot:
         settings, runner, dialect = self.settings, self.runner, self.settings.dialect
         said = _first_words(decide)
 
-        def on_piece(piece: Piece) -> None:
+        def on_text(emit: Emit, text: str, answer: str, reason: str) -> None:
             nonlocal said
             reading = said.reading
             if not reading.settled:
-                reading = dialect.read(piece.answer, ended=piece.reason == END)
+                reading = dialect.read(answer, ended=reason == END)
             said = replace(
                 said,
-                position=said.position + len(said.tokens),
-                tokens=piece.tokens,
-                text=piece.text,
-                answer=piece.answer,
+                position=emit.position,
+                tokens=emit.tokens,
+                text=text,
+                answer=answer,
                 reading=reading,
-                verified=piece.verified,
-                finished=bool(piece.reason),
-                finish_reason=piece.reason,
+                verified=emit.verified,
+                finished=bool(reason),
+                finish_reason=reason,
             )
             self._publish(said)
-            if not piece.reason:
+            if not reason:
                 self.receive(Answered(reading.action))
 
         try:
@@ -379,12 +374,12 @@ class Pilot:
             turns = () if alone else self._memory.turns(decide.goal_id, dialect.history)
             request = dialect.request(decide.instruction, decide.frame.jpeg, settings.order, turns)
             nonce, connect = int(decide.request, 16), partial(self._connect, decide)
-            outcome = decode_text(runner, request, decode, nonce, connect, on_piece, self._inbox)
+            outcome = decode_text(runner, request, decode, nonce, connect, on_text, self._inbox)
         finally:
             self._inbox, self._in_cloud = None, False
         ended = _ended(decide, outcome, said.reading.action)
         if ended.action is not None and said.verified and not alone:
-            whole = settings.loop.explain == FULL
+            whole = settings.loop.explain == EXPLAIN_FULL
             words = said.answer if whole else said.answer[: said.reading.end]
             self._memory.add(decide.goal_id, dialect.history, decide.frame.jpeg, words)
         return Decided(decide, ended, said.answer, outcome, alone, decode.policy.seed, turns)

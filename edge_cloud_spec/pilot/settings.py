@@ -14,7 +14,7 @@ from ..nav.history import MOST_TURNS
 from ..nav.mission import MissionSettings
 from ..options import bounded, chosen, like
 from ..presets import load_preset
-from .decision_loop import EXPLAIN, UNTIL_NEXT, LoopSettings
+from .decision_loop import EXPLAIN, EXPLAIN_UNTIL_NEXT, LoopSettings
 from .pilot import PilotSettings
 
 WHEN_LOST_STOP, WHEN_LOST_CREEP = "stop", "creep"
@@ -25,12 +25,12 @@ WITHOUT_CLOUD = "edge_only"  # the preset of decisions without the cloud
 class DrafterSettings(DecodeOptions):
     """How decisions are decoded. A decision uses the values of the moment it begins."""
 
-    seed: int = like(DecodeOptions, "seed", high=2**31)
+    seed: int = like(DecodeOptions, "seed", high=2**31 - 1)
     # An action and a short reason, so that an answer that rambles keeps no robot waiting.
     max_tokens: int = like(DecodeOptions, "max_tokens", default=64)
     first_decision: int = bounded(0, 0, 2**31, "number of the first decision after this is set")
     explain: str = chosen(
-        UNTIL_NEXT,
+        EXPLAIN_UNTIL_NEXT,
         EXPLAIN,
         "what is decoded after an action: all, all until the next decision, nothing",
     )

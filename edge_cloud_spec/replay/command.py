@@ -33,7 +33,7 @@ from .difference import Comparison, compare, dialect_of, history_of, influences
 from .player import NAMESPACE, NotPlayed, Player
 from .recording import Choice, Recording, ReplayTask, read_recording
 
-NODES = {"cloud_verifier", "cloud_bridge", "drafter"}
+REPLAY_NODES = {"cloud_verifier", "cloud_bridge", "drafter"}
 REPRODUCIBLE = ("greedy", "coupled")  # rules whose answer depends on picture, target, seed only
 
 
@@ -179,7 +179,7 @@ def _nodes(
         namespace=NAMESPACE,
         local_address=free_address(),
     )
-    others = {spec.name for spec in graph(settings)} - NODES
+    others = {spec.name for spec in graph(settings)} - REPLAY_NODES
     config = LaunchConfig(settings, {}, frozenset(others))
     with (
         tempfile.TemporaryDirectory(prefix="replay-") as logs,

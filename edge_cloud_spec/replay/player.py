@@ -35,9 +35,9 @@ from ..observe.observer import Observer
 from ..request import picture_digest
 from .recording import ReplayTask, opening_of
 
-SETTLE = 0.15  # s from "idle" to the picture
-RETRY_AFTER = 1.5  # s after which a lost picture (best-effort QoS) is played again
-TRIES = 6
+IDLE_BEFORE_PICTURE_S = 0.15  # s from "idle" to the picture
+PICTURE_AGAIN_S = 1.5  # s after which a lost picture (best-effort QoS) is played again
+PICTURE_TRIES = 6
 ANSWER_TIMEOUT = 30.0  # s
 DISCOVERY_TIMEOUT = 20.0  # s
 NAMESPACE = "replay"  # no robot's: what is played here reaches no navigator
@@ -117,16 +117,16 @@ class Player:
             self._publish_status("moving")
 
     def _decision_on(self, task: ReplayTask) -> Decision | str:
-        for _ in range(TRIES):
+        for _ in range(PICTURE_TRIES):
             count = self._count()
             self._set_parameters(task.parameters)
             if task.begins and self._goal.state == FOLLOWING:
                 self._retract()  # what follows must remember nothing of before
             self._instruct(task.instruction)
             self._publish_status("idle")
-            time.sleep(SETTLE)
+            time.sleep(IDLE_BEFORE_PICTURE_S)
             self._publish_picture(task)
-            if not self._wait_for(partial(self._has_more_than, count), RETRY_AFTER):
+            if not self._wait_for(partial(self._has_more_than, count), PICTURE_AGAIN_S):
                 continue
             self._wait_for(lambda: self._latest().finish, ANSWER_TIMEOUT)
             answer = self._latest()

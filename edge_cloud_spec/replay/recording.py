@@ -26,7 +26,7 @@ from ..request import USER
 from ..wire.codec import decode_client, decode_server, read_client, read_server
 from ..wire.messages import PROTOCOL, Open, Opened, WireError
 
-RUN = {
+RUN_TOPICS = {
     "instruction": "std_msgs/msg/String",
     "decode_request": "edge_cloud_spec/msg/DecodeRequest",
     "draft": "edge_cloud_spec/msg/Draft",
@@ -37,23 +37,25 @@ RUN = {
     "e_stop": "std_msgs/msg/Bool",
 }
 """What is read of a run beside its pictures."""
-CAMERA = "camera"
+BAG_CAMERA = "camera"
 
 
 def choose_topics(types: Mapping[str, str], choice: Choice) -> dict[str, str]:
-    """Full topic names in the bag by the graph's names, including ``CAMERA``.
+    """Full topic names in the bag by the graph's names, including ``BAG_CAMERA``.
 
     They are chosen by the user, by the robot's namespace or, for a camera, because there is only
     one. Raises UserError.
     """
     # A camera that is named says nothing of whose run it is.
-    topics = robot_topics(types, RUN if choice.camera else RUN | CAMERAS, choice.namespace)
+    topics = robot_topics(
+        types, RUN_TOPICS if choice.camera else RUN_TOPICS | CAMERAS, choice.namespace
+    )
     ours = [topics.pop(name) for name in CAMERAS if name in topics]
     cameras = {topic: kind for topic, kind in types.items() if "annotated" not in topic}
     named = choice.camera or next(iter(ours), "")
-    topics[CAMERA] = topic_of(cameras, named, CAMERAS.values(), "--camera")
+    topics[BAG_CAMERA] = topic_of(cameras, named, CAMERAS.values(), "--camera")
     if choice.instruction:
-        text = topic_of(types, choice.instruction, [RUN["instruction"]], "--instruction")
+        text = topic_of(types, choice.instruction, [RUN_TOPICS["instruction"]], "--instruction")
         topics["instruction"] = text
     return {name: full for name, full in topics.items() if full}
 
@@ -145,7 +147,7 @@ class _Reading:
         """One message, received at ``stamp`` (ns)."""
         self.zero = stamp if self.zero is None else self.zero
         at = (stamp - self.zero) / 1e9
-        if topic == CAMERA:
+        if topic == BAG_CAMERA:
             self._frame(at, stamp, message)
         elif topic == "instruction":
             self.instructions += 1
@@ -174,7 +176,7 @@ class _Reading:
             check_picture(jpeg)
         except UserError as error:  # a live camera's would be passed over, too
             self.problem = self.problem or (
-                f"{self.path}: picture {self.frames} of {self.topics[CAMERA]} cannot be used: "
+                f"{self.path}: picture {self.frames} of {self.topics[BAG_CAMERA]} cannot be used: "
                 f"{error}"
             )
             return
@@ -202,7 +204,7 @@ class _Reading:
         if shown and not frame:
             raise UserError(
                 f"{self.path} is damaged: decision {decision.number} was made on another "
-                f"picture than picture {shown[0][0]} of {self.topics[CAMERA]} of the same stamp"
+                f"picture than picture {shown[0][0]} of {self.topics[BAG_CAMERA]} of the same stamp"
             )
         return ReplayTask(
             decision.begun,
@@ -217,7 +219,7 @@ class _Reading:
 
     def new_tasks(self) -> tuple[ReplayTask, ...]:
         """Decisions on pictures of the bag, for the instruction that was followed then."""
-        if CAMERA not in self.topics:
+        if BAG_CAMERA not in self.topics:
             raise UserError(
                 f"{self.path} has no camera to replay: it needs sensor_msgs/CompressedImage or "
                 "sensor_msgs/Image; it has "

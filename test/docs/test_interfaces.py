@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.parameters_page import NODES as WITH_PARAMETERS
 
-from edge_cloud_spec.bringup.graph import NODES, GraphSettings, graph
+from edge_cloud_spec.bringup.graph import GRAPH_NODES, GraphSettings, graph
 from edge_cloud_spec.nodes.health import OWNERS
 from edge_cloud_spec.nodes.topics import DRAWN, TOPICS
 
@@ -38,8 +38,8 @@ def type_name(kind: Any) -> str:
 def test_the_graph_has_the_nodes_that_are_listed_once_and_parameters_of_no_others() -> None:
     everything = graph(GraphSettings(rviz=True, record="bags"))
     nodes = {name for spec in everything if spec.is_node for name in spec.nodes or (spec.name,)}
-    assert nodes - {"rviz2"} == set(NODES)
-    assert WITH_PARAMETERS.keys() == {*NODES} - {"annotator", "robot_state_publisher"}
+    assert nodes - {"rviz2"} == set(GRAPH_NODES)
+    assert WITH_PARAMETERS.keys() == {*GRAPH_NODES} - {"annotator", "robot_state_publisher"}
 
 
 def test_the_page_has_each_topic_once_with_its_type_and_who_alone_publishes_it() -> None:

@@ -12,8 +12,8 @@ from edge_cloud_spec.decoding.mean import Mean, PassYield
 from edge_cloud_spec.decoding.preset import Preset
 from edge_cloud_spec.decoding.shape import BestFirst, Shape, chain
 from edge_cloud_spec.edge.draft_planner import (
-    GAIN,
     HINTED,
+    PLAN_GAIN,
     PROBE,
     REPLAN,
     TRIED,
@@ -106,7 +106,7 @@ def test_auto_learns_what_the_target_costs_first_and_then_takes_the_best_plan() 
         for shape in candidate_shapes()
         for each in candidate_pipelines(plan.speculation, shape.depth)
     )
-    assert promised > GAIN / 0.2
+    assert promised > PLAN_GAIN / 0.2
     assert plan.speculation.ahead >= 1 + 2 * 0.05 / 0.2
 
 

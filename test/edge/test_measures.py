@@ -123,7 +123,7 @@ def test_first_and_second_choices_are_judged_by_what_came(
     came: tuple[int, ...], first: list[int], second: list[int]
 ) -> None:
     measures = Measures()
-    measures.judged(WHOLE, came)
+    measures.accepted(WHOLE, came)
     assert (measures.acceptance.total, measures.acceptance.count) == (sum(first), len(first))
     assert (measures.runner_up.total, measures.runner_up.count) == (sum(second), len(second))
 

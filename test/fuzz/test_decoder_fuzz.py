@@ -31,7 +31,7 @@ def test_a_sample_of_random_messages_breaks_no_promise() -> None:
 
 def _believes(on_verdict: Any, self: Rounds, verdict: Verdict, now: float) -> Any:
     here = self.answer.is_at(verdict.base)
-    tokens = settled_by(verdict, self._judged)[1] if here else None
+    tokens = settled_by(verdict, self._awaited_draft)[1] if here else None
     if tokens is not None:
         verdict = replace(verdict, leads_to=self.answer.digest.extend(tokens).short)
     return on_verdict(self, verdict, now)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from helpers.drill import words
 from helpers.lagging_base import Base, seen_from
 
+from edge_cloud_spec.edge.events import Abort
 from edge_cloud_spec.nav.answer import SEARCH, Action
 from edge_cloud_spec.nav.events import (
     Announce,
@@ -30,7 +31,6 @@ from edge_cloud_spec.nav.pose import Pose, Velocity, wrap
 from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import GoalStatus, NavCode
 from edge_cloud_spec.pilot.decision_loop import (
-    Abandon,
     Decide,
     DecisionLoop,
     Ended,
@@ -189,7 +189,7 @@ class Rover:
 
     def _see(self, seen: Seen) -> None:
         for said in self.loop.on(seen, self.now):
-            if isinstance(said, Abandon):
+            if isinstance(said, Abort):
                 self.deciding = None
                 self.loop.on(Ended(abandoned=True), self.now)
 

@@ -83,13 +83,13 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
 ) -> None:
     """It says at once that an action was done and that it goes on, and a search is counted by it;
     a queue of one kept the last only."""
-    heard: list[object] = []
+    received: list[object] = []
 
-    def hear(event: object) -> None:
+    def receive(event: object) -> None:
         if not isinstance(event, Tick):  # its timer runs on
-            heard.append(event)
+            received.append(event)
 
-    monkeypatch.setattr(node._pilot, "hear", hear)
+    monkeypatch.setattr(node._pilot, "receive", receive)
     said = [NavigatorStatus("ready", "r1", "so", 7, code) for code in (NavCode.DONE, NavCode.NONE)]
     with Peer() as navigator:
         publisher = navigator.create_publisher(NavStatus, "nav_status", LATCHED)
@@ -97,10 +97,10 @@ def test_what_the_navigator_says_of_a_motion_that_goes_on_is_heard(
         for status in said:
             publisher.publish(to_status(status))
         navigator.until(
-            lambda: heard[-1:] == said[-1:],
+            lambda: received[-1:] == said[-1:],
             meanwhile=lambda: rclpy.spin_once(node, timeout_sec=0.01),
         )
-    assert heard == said
+    assert received == said
 
 
 def test_only_a_state_of_lost_or_a_bridge_that_is_gone_is_a_lost_link(node: DrafterNode) -> None:

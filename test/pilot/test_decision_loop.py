@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_cloud_spec.edge.events import Abort, Cut
 from edge_cloud_spec.nav.answer import SEARCH, STOP, Action
 from edge_cloud_spec.nav.events import EStop, Instruction, Report, Tick
 from edge_cloud_spec.nav.status import GoalStatus, NavCode, NavigatorStatus
 from edge_cloud_spec.pilot.decision_loop import (
     E_STOP_IS_ON,
-    FULL,
-    NONE,
+    EXPLAIN_FULL,
+    EXPLAIN_NONE,
+    EXPLAIN_UNTIL_NEXT,
     RELEASE_S,
     SETTLE_S,
-    UNTIL_NEXT,
-    Abandon,
     Answered,
     Decide,
     DecisionLoop,
@@ -27,7 +27,6 @@ from edge_cloud_spec.pilot.decision_loop import (
     Frame,
     LoopSettings,
     Paused,
-    StopAnswering,
 )
 
 IT = "find it"
@@ -57,7 +56,9 @@ def play(loop: DecisionLoop, *steps: tuple[Any, ...]) -> None:
             assert not effects or found == effects[0], (now, event, found)
 
 
-def following(*statuses: NavigatorStatus, explain: str = FULL, lag: float = 0.0) -> DecisionLoop:
+def following(
+    *statuses: NavigatorStatus, explain: str = EXPLAIN_FULL, lag: float = 0.0
+) -> DecisionLoop:
     """A loop that follows an instruction since 0 s, and heard these statuses then."""
     loop: DecisionLoop = DecisionLoop(LoopSettings(explain, lag=lag))
     play(loop, (0.0, Instruction(IT), [followed()]), *((0.0, status) for status in statuses))
@@ -69,7 +70,7 @@ def decision(number: int, name: str, stops: int = 7) -> Decide:
     return Decide(f"r{number}", IT, frame(name), stops, "goal-1")
 
 
-def deciding(explain: str = FULL) -> DecisionLoop:
+def deciding(explain: str = EXPLAIN_FULL) -> DecisionLoop:
     """The decision r1 began at 1 s and is under way."""
     loop = following(NavigatorStatus("idle", stops=7), explain=explain)
     play(loop, (1.0, frame("first")), (1.0, decision(1, "first")))
@@ -254,19 +255,19 @@ def test_a_decision_that_came_to_nothing_is_followed_by_a_pause(ended: Ended, pa
 @pytest.mark.parametrize(
     ("explain", "action", "due", "enough"),
     [
-        (NONE, SEARCH, False, True),
-        (UNTIL_NEXT, SEARCH, False, False),
-        (UNTIL_NEXT, SEARCH, True, True),
-        (FULL, SEARCH, True, False),
-        (NONE, None, True, False),
-        (UNTIL_NEXT, None, True, False),
+        (EXPLAIN_NONE, SEARCH, False, True),
+        (EXPLAIN_UNTIL_NEXT, SEARCH, False, False),
+        (EXPLAIN_UNTIL_NEXT, SEARCH, True, True),
+        (EXPLAIN_FULL, SEARCH, True, False),
+        (EXPLAIN_NONE, None, True, False),
+        (EXPLAIN_UNTIL_NEXT, None, True, False),
     ],
 )
 def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
     explain: str, action: Action | None, due: bool, enough: bool
 ) -> None:
     loop = deciding(explain)
-    loop.settings = LoopSettings(FULL)  # a decision keeps the settings of its beginning
+    loop.settings = LoopSettings(EXPLAIN_FULL)  # a decision keeps the settings of its beginning
     effects = loop.on(Answered(action), 1.5)
     effects += loop.on(frame("that nothing is due on"), 1.6)
     if due:
@@ -274,7 +275,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
         effects += loop.on(frame("second"), 2.5)
         assert loop.is_due(2.5)
         effects += loop.on(frame("third"), 2.6)
-    assert effects == [StopAnswering()] * enough, "once"
+    assert effects == [Cut()] * enough, "once"
 
 
 # What the operator says
@@ -305,7 +306,7 @@ def test_an_answer_ends_early_only_behind_its_action_and_only_where_it_may(
 def test_what_stops_or_replaces_an_instruction_ends_its_decision(
     event: Instruction | EStop | Paused | NavigatorStatus, why: str, said: GoalStatus | None
 ) -> None:
-    effects = [Abandon(why), *([said] if said else [])]
+    effects = [Abort(why), *([said] if said else [])]
     play(deciding(), (2.0, event, effects), (2.1, Ended(SEARCH, abandoned=True), []))
 
 
@@ -422,7 +423,7 @@ def test_a_glitch_in_which_all_is_refused_ends_no_mission_and_is_said(
 def test_the_end_of_a_mission_ends_its_decision_and_nothing_is_followed() -> None:
     loop = deciding()
     abandon, end = loop.on(Tick(), loop.settings.mission.max_seconds)
-    assert abandon == Abandon("the mission is over") and str(end).startswith("given_up")
+    assert abandon == Abort("the mission is over") and str(end).startswith("given_up")
     assert not loop.instruction
 
 

@@ -26,10 +26,10 @@ from edge_cloud_spec.nav.settings import NavigatorSettings
 from edge_cloud_spec.nav.status import TOLD_TO_STOP, GoalStatus, NavigatorStatus
 from edge_cloud_spec.pilot import decision_loop
 from edge_cloud_spec.pilot.decision_loop import (
-    FULL,
-    NONE,
+    EXPLAIN_FULL,
+    EXPLAIN_NONE,
+    EXPLAIN_UNTIL_NEXT,
     SAME_PICTURE,
-    UNTIL_NEXT,
     Decide,
     Event,
     LoopSettings,
@@ -202,12 +202,12 @@ EXPLAINED = f"{SEARCH} reason: a wall;"
 @pytest.mark.parametrize(
     ("explain", "text", "verified", "reason", "held"),
     [
-        (FULL, SEARCH, True, "aborted", []),
-        (FULL, SEARCH, False, "end", []),
-        (FULL, "reason: nothing;", True, "end", []),
-        (FULL, EXPLAINED, True, "end", [EXPLAINED]),
+        (EXPLAIN_FULL, SEARCH, True, "aborted", []),
+        (EXPLAIN_FULL, SEARCH, False, "end", []),
+        (EXPLAIN_FULL, "reason: nothing;", True, "end", []),
+        (EXPLAIN_FULL, EXPLAINED, True, "end", [EXPLAINED]),
         # Where answers may be cut, it does not depend on times.
-        (UNTIL_NEXT, EXPLAINED, True, "end", [SEARCH]),
+        (EXPLAIN_UNTIL_NEXT, EXPLAINED, True, "end", [SEARCH]),
     ],
 )
 def test_a_history_has_whole_answers_or_actions_and_nothing_that_nobody_verified_or_decided(
@@ -306,13 +306,13 @@ def test_a_preset_that_a_drafter_of_chains_cannot_follow_is_refused_before_it_de
 
 
 def test_without_explanations_a_decode_ends_at_its_action() -> None:
-    with Flying(explaining(NONE)) as flying:
+    with Flying(explaining(EXPLAIN_NONE)) as flying:
         assert flying.ended() == ["cut"]
 
 
 @pytest.mark.parametrize("event", [Instruction("stop"), EStop(True)], ids=str)
 def test_what_the_operator_says_ends_a_decode_that_explains_itself(event: Event) -> None:
-    with Flying(explaining(FULL)) as flying:
+    with Flying(explaining(EXPLAIN_FULL)) as flying:
         flying.pilot.receive(NavigatorStatus("ready", flying.of(Words)[-1].request, stops=7))
         flying.see()
         assert not flying.runner.ends, "the explanation is wanted"
@@ -344,7 +344,7 @@ def test_an_e_stop_that_comes_amid_an_instruction_ends_it(
 @pytest.mark.parametrize(("reason", "follows"), [("end", ""), ("length", IT)])
 def test_a_bare_word_is_an_action_once_its_answer_has_ended(reason: str, follows: str) -> None:
     dialect = load_dialect("uni_navid")
-    settings = replace(STOPS, loop=LoopSettings(NONE), dialect=dialect)
+    settings = replace(STOPS, loop=LoopSettings(EXPLAIN_NONE), dialect=dialect)
     with Flying(settings, text="stop") as flying:
         flying.runner.by_itself = reason
         assert flying.pilot.instruction == IT and not flying.runner.ends, "it may go on"

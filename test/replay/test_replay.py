@@ -39,7 +39,7 @@ from edge_cloud_spec.replay.difference import dialect_of, history_of
 from edge_cloud_spec.replay.player import NAMESPACE
 from edge_cloud_spec.replay.recording import (
     CAMERAS,
-    RUN,
+    RUN_TOPICS,
     Choice,
     choose_topics,
     read_recording,
@@ -47,7 +47,7 @@ from edge_cloud_spec.replay.recording import (
 
 COMPRESSED, RAW = CAMERAS.values()
 FOREIGN = {"storage": "sqlite3", "namespace": "robot1", "raw": "bgr8"}
-TEXT = RUN["instruction"]
+TEXT = RUN_TOPICS["instruction"]
 
 pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")

@@ -9,7 +9,7 @@ from statistics import mean
 
 import numpy as np
 
-from edge_cloud_spec.pilot.decision_loop import FULL, NONE
+from edge_cloud_spec.pilot.decision_loop import EXPLAIN_FULL, EXPLAIN_NONE
 
 from ...harness.emulated_link import LinkProfile
 from ...harness.mission.virtual_robot import DecisionRecord, MissionRecord, Variant
@@ -26,7 +26,7 @@ def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None
 
     def likeness(other: Variant) -> tuple[bool, ...]:
         same = replace(other, preset=variant.preset, lookup=variant.lookup) == variant
-        return other.stops, other.explain == FULL, same
+        return other.stops, other.explain == EXPLAIN_FULL, same
 
     return max(alone, key=likeness, default=None)
 
@@ -34,7 +34,7 @@ def baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None
 def driving_baseline_of(variant: Variant, variants: Iterable[Variant]) -> Variant | None:
     """The target alone over the same link that drives on and explains nothing."""
     alone = (v for v in variants if v.preset == BASELINE_PRESET and v.link == variant.link)
-    return next((v for v in alone if not v.stops and v.explain == NONE), None)
+    return next((v for v in alone if not v.stops and v.explain == EXPLAIN_NONE), None)
 
 
 def rows_of(cost_profile: str, results: Results) -> list[Row]:

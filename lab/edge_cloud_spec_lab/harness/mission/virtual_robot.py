@@ -21,7 +21,7 @@ from edge_cloud_spec.nav.status import ENDS, GoalStatus, NavCode, NavigatorStatu
 from edge_cloud_spec.options import Bounded, bounded, chosen
 from edge_cloud_spec.pilot.decision_loop import (
     EXPLAIN,
-    UNTIL_NEXT,
+    EXPLAIN_UNTIL_NEXT,
     Decide,
     Frame,
     LoopSettings,
@@ -58,7 +58,7 @@ class Variant(Bounded):
     preset: str
     link: LinkProfile = field(default_factory=LinkProfile)
     rule: str = chosen("greedy", RULES, "acceptance rule")
-    explain: str = chosen(UNTIL_NEXT, EXPLAIN, "what is decoded after an action")
+    explain: str = chosen(EXPLAIN_UNTIL_NEXT, EXPLAIN, "what is decoded after an action")
     drive: str = chosen(NavigatorSettings().drive, DRIVES, "whether it decides while it drives")
     lookup: str = chosen("", ("", "on", "off"), "empty: what the preset says")
     grammar: str = chosen("none", GRAMMARS, "what an answer may be")
