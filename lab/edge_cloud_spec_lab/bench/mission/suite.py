@@ -48,7 +48,6 @@ class Shift:
     renderer: str
 
 
-ROOMS_PER_SHIFT = 25  # after which robots forget all they measured
 Done = dict[Variant, list[MissionRecord]]
 
 
@@ -134,6 +133,7 @@ OPTIONS: Options = {
     "--drive": {"choices": DRIVES, "default": Variant.drive, "help": "(%(default)s)"},
     "--grammar": {"choices": GRAMMARS, "default": GRAMMARS[0], "help": "(%(default)s)"},
     "--renderer": {"default": "auto", "help": "auto, egl or rays"},
+    "--shift": {"type": int, "default": 25, "help": "rooms after which all is forgotten"},
     "--processes": {"type": int, "default": 2, "help": "shifts side by side"},
     "--speeds": {"type": Path, "help": "write the base's speeds in the last room there"},
     **COST_OPTIONS,
@@ -143,7 +143,7 @@ OPTIONS: Options = {
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run the suite; returns a row per cost profile, link and preset with its options."""
-    check_counts(args, "scenes", "processes")
+    check_counts(args, "scenes", "shift", "processes")
     take_link(args)
     if args.speeds is not None:
         check_writable(args.speeds)
@@ -175,12 +175,9 @@ def measure(args: argparse.Namespace, cost_profile: CostProfile, rooms: Sequence
     variants = variants_of(args, cost_profile)
     shifts = [
         Shift(
-            tuple(rooms[start : start + ROOMS_PER_SHIFT]),
-            tuple(variants),
-            cost_profile,
-            args.renderer,
+            tuple(rooms[start : start + args.shift]), tuple(variants), cost_profile, args.renderer
         )
-        for start in range(0, len(rooms), ROOMS_PER_SHIFT)
+        for start in range(0, len(rooms), args.shift)
     ]
     results: Done = {variant: [] for variant in variants}
     with side_by_side(min(args.processes, len(shifts))) as mapped:
