@@ -30,7 +30,7 @@ from .passes.target_rows import adjusted_row
 from .passes.transformer import Transformer
 from .vlm import Vlm
 
-NOTHING = -1  # stands for the token after an end token
+NO_TOKEN = -1  # stands for the token after an end token
 # A token with a higher probability is taken without noise, which would change fewer than 1 in 1000.
 CERTAIN = 0.999
 
@@ -119,7 +119,7 @@ class ExitPredictor:
             nonlocal confidence, position
             position += 1
             if node >= 0 and self.draft.tokens[node] in self.end_tokens:
-                return NOTHING
+                return NO_TOKEN
             row = node + 1 - left_out
             if row < 0:
                 assert self.first is not None  # so the verdict's token is known here, not predicted
@@ -140,7 +140,7 @@ class ExitPredictor:
             return int(self.ids[place])
 
         taken = follow(self.draft, token_after, self.open_at)
-        token = None if taken.token == NOTHING else taken.token
+        token = None if taken.token == NO_TOKEN else taken.token
         return ExitPrediction(layer, taken.path, token, confidence)
 
     def _with_noise(self, scaled: Tensor, position: int) -> tuple[float, int]:
@@ -158,7 +158,7 @@ class ExitPredictor:
 
 log = logging.getLogger(__name__)
 
-CONFIG, WEIGHTS = "config.json", "exits.safetensors"
+EXIT_CONFIG, EXIT_WEIGHTS = "config.json", "exits.safetensors"
 
 
 class Adapter(nn.Module):
@@ -219,13 +219,13 @@ class Exits:
 
         UserError: they belong to another model, or cannot be read.
         """
-        if not (folder / CONFIG).is_file():
+        if not (folder / EXIT_CONFIG).is_file():
             return None
         remedy = "train them again, or remove the folder"
         with library_errors(f"the exits in {folder} cannot be loaded", remedy):
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config = json.loads((folder / EXIT_CONFIG).read_text(encoding="utf-8"))
             _check(config, vlm, folder)
-            weights = load_file(folder / WEIGHTS)
+            weights = load_file(folder / EXIT_WEIGHTS)
             adapters = {int(layer): _adapter(weights, layer) for layer in config["layers"]}
             return cls(vlm, adapters, config["shortlist"])
 
@@ -238,7 +238,7 @@ class Exits:
             for layer, adapter in self.adapters.items()
             for name, value in adapter.state_dict().items()
         }
-        save_file(weights, folder / WEIGHTS)
+        save_file(weights, folder / EXIT_WEIGHTS)
         config = {
             **shape_of(self._vlm.transformer),
             "target": _weights_of(self._vlm),
@@ -246,7 +246,7 @@ class Exits:
             "rank": len(next(iter(self.adapters.values())).up),
             "shortlist": sorted(shortlist),
         }
-        (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
+        (folder / EXIT_CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
 
     def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
         """Logits float32 [n, S] of hidden rows [n, E] after ``layer`` layers.

@@ -23,7 +23,7 @@ from .decision import (
     words_of_round,
 )
 
-MARGIN = 9  # columns before the words
+WORDS_COLUMN = 9  # columns before the words
 MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them
     "accepted": ("", "green", ""),
     "rejected": ("[-", "red strike", "-]"),
@@ -117,7 +117,7 @@ class ConsoleView:
 
     def _line(self, head: str, *parts: Text) -> None:
         self._flush()
-        text = Text(f"{head:>{MARGIN - 1}} ", "dim")
+        text = Text(f"{head:>{WORDS_COLUMN - 1}} ", "dim")
         text.append_text(Text("   ").join(part for part in parts if part.plain))
         self._console.print(text, soft_wrap=True)
 
