@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..decoding.accept import follow
@@ -229,25 +229,6 @@ class Exits:
             adapters = {int(layer): _adapter(weights, layer) for layer in config["layers"]}
             return cls(vlm, adapters, config["shortlist"])
 
-    def save(self, folder: Path, shortlist: Iterable[int]) -> None:
-        """Write the adapters (fp16) and the shortlist (empty: all tokens) into ``folder``, for
-        ``load``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {
-            f"{layer}.{name}": value.detach().half().cpu().contiguous()
-            for layer, adapter in self.adapters.items()
-            for name, value in adapter.state_dict().items()
-        }
-        save_file(weights, folder / EXIT_WEIGHTS)
-        config = {
-            **shape_of(self._vlm.transformer),
-            "target": _weights_of(self._vlm),
-            "layers": list(self.adapters),
-            "rank": len(next(iter(self.adapters.values())).up),
-            "shortlist": sorted(shortlist),
-        }
-        (folder / EXIT_CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
-
     def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
         """Logits float32 [n, S] of hidden rows [n, E] after ``layer`` layers.
 
@@ -333,7 +314,7 @@ def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
     return adapter
 
 
-def _weights_of(vlm: Vlm) -> str:
+def weights_of(vlm: Vlm) -> str:
     """The part of a model's identity that names its weights, without dtype and quantization."""
     return vlm.identity.split(":")[1]
 
@@ -345,5 +326,5 @@ def _check(config: dict[str, Any], vlm: Vlm, folder: Path) -> None:
                 f"the exits in {folder} are of a model with {name} {config[name]}, and this one "
                 f"has {ours}: train exits for it (edge-cloud-spec train exits), or remove them"
             )
-    if config["target"] != _weights_of(vlm):
+    if config["target"] != weights_of(vlm):
         log.warning("the exits in %s were trained with other weights and may predict badly", folder)
