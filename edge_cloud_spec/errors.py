@@ -151,9 +151,9 @@ def imports() -> Iterator[None]:
 def _tell(error: Exception) -> int:
     """Print what the user can do about an error, and return the exit status; raise the error if
     there is nothing."""
-    if not (said := sentence(error)):
+    if not (text := sentence(error)):
         raise error
-    print(f"error: {said}", file=sys.stderr)
+    print(f"error: {text}", file=sys.stderr)
     return CANNOT_START
 
 

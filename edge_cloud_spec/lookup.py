@@ -48,7 +48,7 @@ class NodeBudget:
                 best, best_rate = nodes, rate
         return best
 
-    def judged(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
+    def report(self, nodes: int, accepted: tuple[int, ...], tokens: int) -> None:
         """Record a pass over ``nodes`` lookup nodes: the ranks accepted, and the tokens it
         added."""
         self._others += RECENT * (tokens - len(accepted) - self._others)
@@ -107,7 +107,7 @@ def tree_of(sequences: Iterable[Sequence[int]]) -> Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class SaidBefore:
+class VerifiedAnswers:
     """A credential's verified answers, and the recent gains of drafts from them.
 
     ``by_itself``: gains in passes without another draft; ``beside``: as further branches of one.
@@ -125,7 +125,7 @@ class AnswerLookup:
 
     def __init__(
         self,
-        said: SaidBefore,
+        answers: VerifiedAnswers,
         pattern: str,
         words: Sequence[int],
         most: int,
@@ -135,7 +135,7 @@ class AnswerLookup:
         """pattern, words: of what is asked; words are its tokens. most: the most nodes of a pass.
         seconds: of a pass, by its tokens. beginnings: token sequences, one of which the answer
         should begin with."""
-        self._said, self._pattern, self._words = said, pattern, words
+        self._answers, self._pattern, self._words = answers, pattern, words
         self._most, self._seconds, self._beginnings = most, seconds, beginnings
         self._found = 0  # nodes of the last draft that its budget is for
 
@@ -146,8 +146,8 @@ class AnswerLookup:
         For the first token it offers all beginnings: the last answers do not say what the robot
         decides next. rows: the pass's tokens without the draft.
         """
-        nodes = self._said.by_itself.nodes(rows, self._seconds)
-        found = self._said.index.look_up(self._pattern, tokens, nodes, depth, self._words)
+        nodes = self._answers.by_itself.nodes(rows, self._seconds)
+        found = self._answers.index.look_up(self._pattern, tokens, nodes, depth, self._words)
         self._found = len(found)
         if tokens or not nodes:
             return found
@@ -159,24 +159,24 @@ class AnswerLookup:
         self, draft: Draft, tokens: Sequence[int], depth: int, open_at: int | None = None
     ) -> Draft:
         """A draft after these tokens, extended by lookup branches that pay."""
-        nodes = self._said.beside.nodes(1 + len(draft), self._seconds)
+        nodes = self._answers.beside.nodes(1 + len(draft), self._seconds)
         if not nodes:
             return draft
-        found = self._said.index.look_up(self._pattern, tokens, self._most, depth, self._words)
+        found = self._answers.index.look_up(self._pattern, tokens, self._most, depth, self._words)
         return with_looked_up(draft, found, len(draft) + nodes, open_at)
 
-    def judged(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
+    def report(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
         """Record a verdict: its path, and the tokens it added. The first ``given`` nodes are not
         from the lookup."""
-        budget = self._said.beside if given else self._said.by_itself
+        budget = self._answers.beside if given else self._answers.by_itself
         accepted = tuple(node - given for node in path if node >= given)
         nodes = len(draft) - given
-        budget.judged(nodes if given else min(nodes, self._found), accepted, tokens)
+        budget.report(nodes if given else min(nodes, self._found), accepted, tokens)
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Add a verified answer, or its beginning, to the index."""
         if tokens:
-            self._said.index.add(self._pattern, tokens, self._words)
+            self._answers.index.add(self._pattern, tokens, self._words)
 
 
 MAX_CREDENTIALS = 64  # that have an index; the one that was used the longest ago gives way
@@ -211,15 +211,15 @@ class Lookups:
         self._suffixes, self._most = suffixes, nodes
         self._instructions, self._seconds = instructions, seconds
         self._vocabulary, self._tokens_of, self._end = vocabulary, tokens_of, end
-        self._said: LruCache[str, SaidBefore] = LruCache(MAX_CREDENTIALS)
+        self._answers: LruCache[str, VerifiedAnswers] = LruCache(MAX_CREDENTIALS)
 
     def of(self, credential: str, opening: Open) -> AnswerLookup | None:
         """The lookup for an answer to this request; None if its robot did not ask for one."""
         if not (opening.lookup and self._suffixes):
             return None
-        said = self._said.get_or_make(
+        answers = self._answers.get_or_make(
             credential,
-            lambda: SaidBefore(
+            lambda: VerifiedAnswers(
                 SuffixIndex(self._suffixes),
                 NodeBudget(self._most),
                 NodeBudget(self._most),
@@ -227,17 +227,17 @@ class Lookups:
             ),
         )
         pattern, words = pattern_of(opening.request.text, self._instructions)
-        beginnings = [] if self._end is None else self._beginnings(said, opening.request, self._end)
+        beginnings = [] if self._end is None else self._beginnings(answers, opening.request, self._end)
         return AnswerLookup(
-            said, pattern, self._tokens(words), self._most, self._seconds, beginnings
+            answers, pattern, self._tokens(words), self._most, self._seconds, beginnings
         )
 
     def _beginnings(
-        self, said: SaidBefore, request: Request, end: Sequence[int]
+        self, answers: VerifiedAnswers, request: Request, end: Sequence[int]
     ) -> list[Sequence[int]]:
         """The tokens of each candidate, with the end token after a whole answer."""
         written = (
-            said.candidates.get_or_make(text, partial(self._tokens, text))
+            answers.candidates.get_or_make(text, partial(self._tokens, text))
             for text in request.candidates
         )
         return [(*each, *(end if request.whole else ())) for each in written if each]

@@ -16,11 +16,17 @@ from functools import partial
 from typing import Any
 
 from ..decoding.draft import MAX_DRAFTED, Draft
-from ..decoding.target_rows import SaidTokens, TargetRows
+from ..decoding.target_rows import TargetRows, TokenRows
 from ..errors import UserError, refuse
-from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END, ByteDrafter
+from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST, END_TOKEN, ByteDrafter
 from ..models.image import decode_image
-from ..models.openai_server import RETRY_S, OpenAiServer, Unavailable, chat_messages, said_in
+from ..models.openai_server import (
+    SERVER_RETRY_S,
+    OpenAiServer,
+    Unavailable,
+    chat_messages,
+    deltas_in,
+)
 from ..models.prompt import Prompt, PromptSpec
 from ..wire.messages import Open
 from .model_thread.model_runner import ModelRunner, OnPredicted
@@ -131,7 +137,7 @@ class Completion(TargetSession):
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._failed(f"sent no chunk of an answer ({type(error).__name__})") from None
         if done and self._ends:
-            self._said.append(END)
+            self._said.append(END_TOKEN)
             self._ends = False
         elif done and len(self._said) == self._settled:
             raise self._failed("broke off in the midst of an answer")
@@ -139,7 +145,7 @@ class Completion(TargetSession):
 
     def _read(self, chunk: Any) -> None:
         """Add a chunk's text; raises UserError, or Python's errors for a malformed chunk."""
-        for text, ends, delta in said_in(chunk):
+        for text, ends, delta in deltas_in(chunk):
             self._said += text
             if delta.get("tool_calls") or delta.get("refusal"):
                 raise self._failed("wants a tool, or declines, instead of an answer")
@@ -222,7 +228,7 @@ class OpenAiModels(ModelRunner):
         """For each session the tokens received since its last verdict, or NotArrived."""
         return [self._forward(session) for session in batch]
 
-    def _forward(self, session: HeldSession) -> SaidTokens | Exception:
+    def _forward(self, session: HeldSession) -> TokenRows | Exception:
         completion = session.target
         assert isinstance(completion, Completion)
         # Set first, so that chunks arriving from now on are reported.
@@ -231,13 +237,13 @@ class OpenAiModels(ModelRunner):
             said = completion.more()
         except UserError as error:
             # The server asked for it.
-            if isinstance(error, Unavailable) and error.retry_s > RETRY_S:
+            if isinstance(error, Unavailable) and error.retry_s > SERVER_RETRY_S:
                 self.allowance.close(error)
             return error
         if not said:
             return NotArrived()
         session.due.draft, session.due.source = Draft(said[:-1]), "target"
-        return SaidTokens(said, NO_ROWS)
+        return TokenRows(said, NO_ROWS)
 
     async def create(self, opening: Open) -> Any:
         """Start the streamed completion, without optional fields that the server refuses."""

@@ -29,7 +29,7 @@ from PIL import Image
 from ..decoding.draft import Draft
 from ..decoding.policy import GREEDY, SamplingPolicy
 from ..decoding.processors import UNADJUSTED, UNPROCESSED, Adjustment
-from ..decoding.target_rows import LogitRows, SaidTokens, TargetRows
+from ..decoding.target_rows import LogitRows, TargetRows, TokenRows
 from ..errors import UserError
 from ..models.image import picture_of, picture_spans
 from ..models.openai_server import Unavailable
@@ -185,7 +185,7 @@ class VllmModels(ModelRunner):
             session.scored = due.draft
         elif self._wants_rows(held.opening):
             return LogitRows(np.stack(replies), adjustments_of(held))
-        return SaidTokens(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
+        return TokenRows(replies, "vLLM tells no whole distributions: take rule greedy or coupled")
 
     def _begin_round(self, held: HeldSession, session: VllmSession) -> Future[list[Any]]:
         draft, adjusted = held.due.draft, adjustments_of(held) or (lambda _: UNADJUSTED)

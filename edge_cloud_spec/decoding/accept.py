@@ -72,7 +72,7 @@ def rejection(
 
     If no drawn candidate is accepted, x is drawn from what is left of P, and an undrawn child with
     token x is followed. Lookup nodes are undrawn, and so is all of a draft with neither rows nor
-    values. A draft with values only is judged here, and resampled by the robot (DSSD algorithm 2).
+    values. The robot resamples after a draft with values only (DSSD algorithm 2).
     (DSSD and TSLT print the ratio upside down.)
     """
     path: list[int] = []

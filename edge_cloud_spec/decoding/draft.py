@@ -111,7 +111,7 @@ def check_distinct(draft: Draft) -> None:
     """Raise BadDraft for equal siblings, impossible if they were drawn without replacement.
 
     After the first is rejected, Q has no probability left for the second. A lookup node may equal a
-    drawn one: it is judged by what is left of P.
+    drawn one: it is verified by what is left of P.
     """
     drawn = draft.tokens[: draft.drafted]
     if len({(draft.parent(node), token) for node, token in enumerate(drawn)}) < len(drawn):

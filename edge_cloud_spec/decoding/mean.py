@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DECAY = 0.995  # weight of an observation relative to the next one
+OBSERVATION_DECAY = 0.995  # weight of an observation relative to the next one
 
 
 class Mean:
@@ -11,7 +11,7 @@ class Mean:
     ``total`` and ``count`` are over the observations only, without decay.
     """
 
-    def __init__(self, prior: float, weight: float = 0.0, decay: float = DECAY) -> None:
+    def __init__(self, prior: float, weight: float = 0.0, decay: float = OBSERVATION_DECAY) -> None:
         self._sum, self._weight = prior * weight, weight
         self._prior, self._decay = prior, decay
         self.total, self.count = 0.0, 0

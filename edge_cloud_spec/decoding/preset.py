@@ -9,7 +9,7 @@ from .draft import MAX_DRAFTED
 from .policy import SamplingPolicy
 from .propose import ProposalConfig
 from .shape import BestFirst, Expansion, Shape, chain
-from .split import MAX_TOLD, RESIDUALS, Split
+from .split import MAX_RESIDUAL_TOKENS, RESIDUALS, Split
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Preset:
             ),
             (
                 self.lookup and not self.verified,
-                "only a verifier looks up what was said before; say lookup: false",
+                "only a verifier looks up earlier answers; give lookup: false",
             ),
             (
                 self.pacing != "fixed" and not waits,
@@ -236,15 +236,15 @@ class Preset:
             ),
             (
                 is_split and self.residual == "top_k" and self.exact,
-                "residual top_k loses the tail of P; say exact: false",
+                "residual top_k loses the tail of P; give exact: false",
             ),
             (
                 is_split and self.residual != "dense" and self.residual_top_k < 1,
                 "residual_top_k must be at least 1",
             ),
             (
-                max(self.residual_top_k, self.residual_tail) > MAX_TOLD,
-                f"residual_top_k and residual_tail are at most {MAX_TOLD}",
+                max(self.residual_top_k, self.residual_tail) > MAX_RESIDUAL_TOKENS,
+                f"residual_top_k and residual_tail are at most {MAX_RESIDUAL_TOKENS}",
             ),
         )
 

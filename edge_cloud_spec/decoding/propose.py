@@ -162,7 +162,7 @@ class FinishedDraft:
         )
 
 
-NEAR = 3  # tokens beyond the proposed ones considered after each node
+NEAR_TOKENS = 3  # tokens beyond the proposed ones considered after each node
 MAX_ENDS = 16
 
 
@@ -314,6 +314,6 @@ class Growth:
         """Store the acceptance probabilities of the most likely tokens after this node."""
         before = 1.0 if node < 0 else self._likelihood[node]
         chances = beliefs(row, self._proposal, at)
-        near = likeliest(chances, count + NEAR)
+        near = likeliest(chances, count + NEAR_TOKENS)
         self._near[node] = [(token, before * float(chances[token])) for token in near]
         return lambda token: before * float(chances[token])

@@ -13,7 +13,7 @@ from .random_source import RandomSource
 from .token_distribution import TokenDistribution
 
 RESIDUALS = ("dense", "top_k", "sparse")
-MAX_TOLD = 4096  # tokens of a residual's top or tail
+MAX_RESIDUAL_TOKENS = 4096  # tokens of a residual's top or tail
 
 
 @dataclass(frozen=True)
@@ -69,52 +69,52 @@ def sparse_residual(
 
 
 def residual_error(
-    told: TokenDistribution | SparseResidual,
+    residual: TokenDistribution | SparseResidual,
     split: Split,
     draft: TokenDistribution,
     vocabulary: int,
 ) -> str:
     """Why a received residual is not in the form that ``split`` asks for; empty if it is."""
-    if isinstance(told, SparseResidual) != (split.residual == "sparse"):
+    if isinstance(residual, SparseResidual) != (split.residual == "sparse"):
         return f"a residual is not of the kind {split.residual}"
-    if isinstance(told, SparseResidual):
-        return _sparse_error(told, split, draft, vocabulary)
-    if error := _target_error(told, draft, vocabulary):
+    if isinstance(residual, SparseResidual):
+        return _sparse_error(residual, split, draft, vocabulary)
+    if error := _target_error(residual, draft, vocabulary):
         return error
     if split.residual == "top_k":
-        fits = told.ids is not None and len(told.ids) <= split.top_k
-        fits = fits and 0 < told.total <= 1 + SUM_TOLERANCE
+        fits = residual.ids is not None and len(residual.ids) <= split.top_k
+        fits = fits and 0 < residual.total <= 1 + SUM_TOLERANCE
         return "" if fits else f"a residual is not the largest {split.top_k} numbers of P"
-    return "" if abs(told.total - 1) <= SUM_TOLERANCE else "a residual does not sum to 1"
+    return "" if abs(residual.total - 1) <= SUM_TOLERANCE else "a residual does not sum to 1"
 
 
 def fallback_error(
-    target: TokenDistribution, told: SparseResidual, draft: TokenDistribution, vocabulary: int
+    target: TokenDistribution, residual: SparseResidual, draft: TokenDistribution, vocabulary: int
 ) -> str:
-    """Why this cannot be the dense P of the sparse residual ``told``; empty if it can."""
+    """Why this cannot be the dense P of the sparse residual ``residual``; empty if it can."""
     if error := _target_error(target, draft, vocabulary):
         return error
     if abs(target.total - 1) > SUM_TOLERANCE:
         return "a row does not sum to 1"
-    if target.ids is None and told.top[-1] >= len(target.probabilities):
-        return "a row is too short for what was told before"
-    if not _outside(target, told.top).total:
-        return "a row has nothing outside of what was told before"
+    if target.ids is None and residual.top[-1] >= len(target.probabilities):
+        return "a row is too short for what was sent before"
+    if not _outside(target, residual.top).total:
+        return "a row has nothing outside of what was sent before"
     return ""
 
 
 def _sparse_error(
-    told: SparseResidual, split: Split, draft: TokenDistribution, vocabulary: int
+    residual: SparseResidual, split: Split, draft: TokenDistribution, vocabulary: int
 ) -> str:
-    top = TokenDistribution(told.top_probabilities, told.top)
+    top = TokenDistribution(residual.top_probabilities, residual.top)
     if error := _target_error(top, draft, vocabulary):
         return error
-    if len(told.top) > split.top_k or len(told.tail_tokens) > split.tail:
-        return "a residual tells more than was asked for"
-    if not (told.tail_mass >= 0 and abs(top.total + told.tail_mass - 1) <= SUM_TOLERANCE):
+    if len(residual.top) > split.top_k or len(residual.tail_tokens) > split.tail:
+        return "a residual has more than was asked for"
+    if not (residual.tail_mass >= 0 and abs(top.total + residual.tail_mass - 1) <= SUM_TOLERANCE):
         return "a residual and its tail do not sum to 1"
-    known = set(told.top.tolist())
-    for token, chance in zip(told.tail_tokens, told.tail_probabilities, strict=True):
+    known = set(residual.top.tolist())
+    for token, chance in zip(residual.tail_tokens, residual.tail_probabilities, strict=True):
         if not 0 <= token < _size(draft, vocabulary) or token in known:
             return f"the tail token {token} is one of the top, or outside the vocabulary"
         if not 0 < chance <= 1:
@@ -137,7 +137,7 @@ def _size(draft: TokenDistribution, vocabulary: int) -> int:
 
 
 def resample(
-    told: SparseResidual,
+    residual: SparseResidual,
     draft: TokenDistribution,
     position: int,
     random_source: RandomSource,
@@ -154,19 +154,19 @@ def resample(
     biased. If that trial fails, too, it draws from the dense P - Q itself, so that it ends for
     every P and Q.
     """
-    total = float(told.top_probabilities.sum(dtype=np.float64)) + told.tail_mass
-    above = np.maximum(told.top_probabilities / total - draft.over(told.top), 0.0)
-    envelope = np.append(above, told.tail_mass / total)
+    total = float(residual.top_probabilities.sum(dtype=np.float64)) + residual.tail_mass
+    above = np.maximum(residual.top_probabilities / total - draft.over(residual.top), 0.0)
+    envelope = np.append(above, residual.tail_mass / total)
     if not envelope.any():  # P equals Q up to rounding; resample as ``residual`` does
-        envelope[:-1] = told.top_probabilities / total
-    rest = None if target is None else _outside(target, told.top)
+        envelope[:-1] = residual.top_probabilities / total
+    rest = None if target is None else _outside(target, residual.top)
     trial = 0
     while True:
         place = random_source.draw(envelope, Purpose.RESIDUAL, position, trial)
-        if place < len(told.top):
-            return int(told.top[place])
-        if trial < len(told.tail_tokens):
-            token, chance = told.tail_tokens[trial], told.tail_probabilities[trial] / total
+        if place < len(residual.top):
+            return int(residual.top[place])
+        if trial < len(residual.tail_tokens):
+            token, chance = residual.tail_tokens[trial], residual.tail_probabilities[trial] / total
         elif target is None or rest is None:
             return None
         else:
@@ -177,7 +177,7 @@ def resample(
         ):
             return token
         trial += 1
-        if target is not None and trial > len(told.tail_tokens):
+        if target is not None and trial > len(residual.tail_tokens):
             return target.residual(draft).draw(random_source, Purpose.RESIDUAL, position, trial)
 
 

@@ -15,24 +15,27 @@ from zlib import crc32
 from ..lru_cache import LruCache
 from .draft import Draft
 
-BESIDE = (8, 4, 2, 1)  # suffix lengths, keyed also by what follows in the last answer
-ALONE = (4, 2, 1)  # suffix lengths, keyed by the suffix alone
+LENGTHS_BESIDE_LAST = (8, 4, 2, 1)  # suffix lengths, keyed also by what follows in the last answer
+LENGTHS_ALONE = (4, 2, 1)  # suffix lengths, keyed by the suffix alone
 FOLLOWERS = 4  # different tokens stored per suffix
-MEMORY = 16  # roughly how many recent occurrences of a suffix count
-FORGOTTEN = 0.5  # a follower with so few remaining occurrences is forgotten
+RECENT_OCCURRENCES = 16  # roughly how many recent occurrences of a suffix count
+LEAST_OCCURRENCES = 0.5  # a follower with so few remaining occurrences is forgotten
 ESCAPE = 2.0  # occurrences that a shorter suffix weighs, per different follower
 ENOUGH = 0.15  # shorter suffixes are skipped once they have at most this probability
 MAX_PATTERNS = 64  # instruction patterns whose last answer is stored
-MAX_KEPT = 256  # first tokens of an answer or prompt that are used, which bounds the cost
+MAX_INDEXED_TOKENS = 256  # first tokens of an answer or prompt that are used, which bounds the cost
 MAX_TOKEN = 2**31 - 1
 
 # Of a suffix: its hash, the probability left to shorter ones, and followers with probabilities.
 _RECORD = Struct("=qf" + FOLLOWERS * "if")
 BYTES_PER_SUFFIX = _RECORD.size
 _BEGIN = -1  # marks an answer's beginning
-_LONGEST = max(*BESIDE, *ALONE)
-# Keys of a suffix, the most informative first: its length, and whether it is one of ``BESIDE``.
-_ENDS = (*((length, True) for length in BESIDE), *((length, False) for length in ALONE))
+_LONGEST = max(*LENGTHS_BESIDE_LAST, *LENGTHS_ALONE)
+# Keys of a suffix, the most informative first: its length, and whether it is keyed beside the last.
+_ENDS = (
+    *((length, True) for length in LENGTHS_BESIDE_LAST),
+    *((length, False) for length in LENGTHS_ALONE),
+)
 
 
 class SuffixIndex:
@@ -56,24 +59,24 @@ class SuffixIndex:
         self._last: LruCache[int, dict[int, int]] = LruCache(MAX_PATTERNS)
 
     def add(self, pattern: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> None:
-        """Add the first ``MAX_KEPT`` tokens of a verified answer.
+        """Add the first ``MAX_INDEXED_TOKENS`` tokens of a verified answer.
 
         prompt: the instruction's tokens. ValueError: an invalid token id.
         """
-        tokens = tokens[:MAX_KEPT]
+        tokens = tokens[:MAX_INDEXED_TOKENS]
         if any(not 0 <= token <= MAX_TOKEN for token in tokens):
             raise ValueError(f"token ids are 0 to {MAX_TOKEN}")
         start, places = _start(pattern), _places(prompt)
         last = self._last.get(start, {})
-        said = [start, _BEGIN, *(places.get(token, token) for token in tokens)]
-        for at in range(2, len(said)):
-            suffix = tuple(said[max(0, at - _LONGEST) : at])
+        symbols = [start, _BEGIN, *(places.get(token, token) for token in tokens)]
+        for at in range(2, len(symbols)):
+            suffix = tuple(symbols[max(0, at - _LONGEST) : at])
             beside = last.get(suffix[-1], -1)
             for length, is_beside in _ENDS:
                 if length <= len(suffix):
                     end = suffix[-length:]
-                    self._count(hash((beside, end) if is_beside else end), said[at])
-        self._last[start] = dict(zip(said[-2:0:-1], said[:1:-1], strict=True))
+                    self._count(hash((beside, end) if is_beside else end), symbols[at])
+        self._last[start] = dict(zip(symbols[-2:0:-1], symbols[:1:-1], strict=True))
 
     def _count(self, mark: int, token: int) -> None:
         """Count this token as a follower of this suffix."""
@@ -82,9 +85,9 @@ class SuffixIndex:
         counts: dict[int, float] = {}
         if found == mark:
             chances = [chance for chance in known[1::2] if chance]
-            weight = ESCAPE * len(chances) / escape * (1 - 1 / MEMORY)
+            weight = ESCAPE * len(chances) / escape * (1 - 1 / RECENT_OCCURRENCES)
             for other, chance in zip(known[::2], chances, strict=False):
-                if weight * chance > FORGOTTEN:
+                if weight * chance > LEAST_OCCURRENCES:
                     counts[other] = weight * chance
         if token not in counts and len(counts) == FOLLOWERS:
             del counts[min(counts, key=counts.__getitem__)]
@@ -110,11 +113,11 @@ class SuffixIndex:
 
         The most likely nodes come first; empty if nothing matches. All nodes are ``looked_up``.
         """
-        start, places, words = _start(pattern), _places(prompt), prompt[-MAX_KEPT:]
+        start, places, words = _start(pattern), _places(prompt), prompt[-MAX_INDEXED_TOKENS:]
         last = self._last.get(start, {})
         ending = prefix[-_LONGEST:]
-        said = [*((start, _BEGIN) if len(ending) < _LONGEST else ()), *ending]
-        suffix = tuple([places.get(token, token) for token in said][-_LONGEST:])
+        symbols = [*((start, _BEGIN) if len(ending) < _LONGEST else ()), *ending]
+        suffix = tuple([places.get(token, token) for token in symbols][-_LONGEST:])
         tokens: list[int] = []
         parents: list[int] = []
         suffixes = [suffix]  # of the prefix, then of each node
@@ -185,4 +188,7 @@ def _places(prompt: Sequence[int]) -> dict[int, int]:
 
     -2 is not used, because Python hashes -1 and -2 alike.
     """
-    return {token: i - min(len(prompt), MAX_KEPT) - 2 for i, token in enumerate(prompt[-MAX_KEPT:])}
+    return {
+        token: i - min(len(prompt), MAX_INDEXED_TOKENS) - 2
+        for i, token in enumerate(prompt[-MAX_INDEXED_TOKENS:])
+    }

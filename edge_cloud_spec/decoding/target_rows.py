@@ -26,10 +26,10 @@ from .token_distribution import TokenDistribution, distribution_of
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-MARGIN = 1e-3  # of scores, see ``_loudest_few``
-CHUNK = 8192  # tokens per chunk, which fit a core's cache
-MOST = 1e30  # the largest 1 / T in float32
-FEW = 8  # noise is computed at once if at most one token in FEW can win
+SCORE_MARGIN = 1e-3  # of scores, see ``_loudest_few``
+CHUNK_TOKENS = 8192  # tokens per chunk, which fit a core's cache
+MAX_INVERSE_TEMPERATURE = 1e30  # the largest 1 / T in float32
+POSSIBLE_ONE_IN = 8  # noise is computed at once if at most one token in so many can win
 UNSURE = 1e-9  # of a probability, whose float64 sum depends on the order
 
 
@@ -79,32 +79,32 @@ def _loudest_few(logits: Logits, best: int, policy: SamplingPolicy, position: in
     the likeliest token and below GUMBEL_MAX for any. ``GumbelBounds`` gives B >= G up to 1e-5. In
     float32 s is computed by a subtraction, a multiplication, and a 1 / T of one rounding (2**-24)
     each: for s > -41 that is 41 * 3 * 2**-24 < 1e-5. The sum s + B, below 78, adds 78 * 2**-24 <
-    1e-5. So a winner has s + B > b - 3e-5 in float32, and MARGIN is 30 times that. Where 1 / T is
-    above MOST, or flushed to 0, the float32 s is larger than the true one, and only more tokens
-    stay. Float64 rounding is far below all that.
+    1e-5. So a winner has s + B > b - 3e-5 in float32, and SCORE_MARGIN is 30 times that. Where 1 /
+    T is above MAX_INVERSE_TEMPERATURE, or flushed to 0, the float32 s is larger than the true one,
+    and only more tokens stay. Float64 rounding is far below all that.
     """
     temperature = policy.temperature
     first = np.array([best])
-    least = _scores(logits, best, first, policy, position)[0] - MARGIN
+    least = _scores(logits, best, first, policy, position)[0] - SCORE_MARGIN
     floor = np.float64(logits[best]) + (least - GUMBEL_MAX) * temperature
     with np.errstate(over="ignore"):
         possible = logits >= np.nextafter(np.float32(floor), np.float32(-np.inf))
-    if np.count_nonzero(possible) * FEW <= len(logits):
+    if np.count_nonzero(possible) * POSSIBLE_ONE_IN <= len(logits):
         return np.flatnonzero(possible)
-    noise = GumbelBounds(policy.seed, position, CHUNK)
-    scores = np.empty(CHUNK, np.float32)
+    noise = GumbelBounds(policy.seed, position, CHUNK_TOKENS)
+    scores = np.empty(CHUNK_TOKENS, np.float32)
     few = []
     with np.errstate(all="ignore"):  # -inf + inf is NaN, which never wins
-        for start in range(0, len(logits), CHUNK):
-            part = logits[start : start + CHUNK]
+        for start in range(0, len(logits), CHUNK_TOKENS):
+            part = logits[start : start + CHUNK_TOKENS]
             bounds = np.subtract(part, logits[best], out=scores[: len(part)])
-            bounds *= np.float32(min(1 / temperature, MOST))
+            bounds *= np.float32(min(1 / temperature, MAX_INVERSE_TEMPERATURE))
             bounds -= noise.logs(start, len(part))
             loudest = int(bounds.argmax())
             if not bounds[loudest] < least - LOG_2_31:
                 few.append(start + np.flatnonzero(bounds >= np.float32(least - LOG_2_31)))
                 own = _scores(logits, best, np.array([start + loudest]), policy, position)[0]
-                least = max(least, own - MARGIN)
+                least = max(least, own - SCORE_MARGIN)
     return np.concatenate(few)
 
 
@@ -155,7 +155,7 @@ def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistri
     best = int(logits.argmax())
     check_top(logits[best])
     temperature = policy.temperature
-    if temperature * MOST < 1:
+    if temperature * MAX_INVERSE_TEMPERATURE < 1:
         return distribution_of(logits, policy)
     with np.errstate(over="ignore"):
         lowest = (np.float64(logits.min()) - np.float64(logits[best])) / temperature
@@ -171,7 +171,7 @@ def screened_distribution(logits: Logits, policy: SamplingPolicy) -> TokenDistri
     return TokenDistribution(weights)
 
 
-SMALL = 4096  # vocabulary size up to which float64 throughout is faster
+SMALL_VOCABULARY = 4096  # vocabulary size up to which float64 throughout is faster
 
 
 class TargetRow(Protocol):
@@ -206,7 +206,7 @@ class TargetRows(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SaidTokens:
+class TokenRows:
     """``TargetRows`` of a target that returns tokens [1 + n] without logits (0: after the
     prefix)."""
 
@@ -234,13 +234,13 @@ class LogitRows:
 
     def token(self, node: int, policy: SamplingPolicy, position: int) -> int:
         logits = self._logits(node)
-        if len(logits) < SMALL:
+        if len(logits) < SMALL_VOCABULARY:
             return coupled_token(logits, policy, position)
         return screened_token(logits, policy, position)
 
     def row(self, node: int, policy: SamplingPolicy) -> TargetRow:
         logits = self._logits(node)
-        if len(logits) < SMALL:
+        if len(logits) < SMALL_VOCABULARY:
             return distribution_of(logits, policy)
         return screened_distribution(logits, policy)
 

@@ -23,6 +23,7 @@ from ..errors import UserError
 from ..lookup import Lookups
 from ..models.byte_drafter import BYTES_A_TOKEN, BYTES_DIGEST
 from ..models.draft_model import MAX_LOOKED_UP, Drafted, DraftModel
+from ..models.drafter import ALL_ROWS
 from ..models.prompt import PromptSpec, logits_processors, text_tokens
 from ..models.tokenizer import TextStream
 from ..request import Request
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
 OUT_OF_REACH = (TIMEOUT, Code.LINK_FAILED, Code.TLS, Code.OVERLOADED)  # temporary failures
 LOOKUP_SUFFIXES = 65_536  # suffixes of answers that a robot stores by default
 MAX_HEARD = 1024  # messages handled before the draft model continues, even in a flood
-ALL_ROWS = 1 << 30  # more rows than any prompt has
 
 # Called after each step of the draft model: begin and end (s), rows computed (0: no pass was due),
 # tokens verified at its begin, and what it added to each branch.

@@ -20,8 +20,8 @@ from . import BYTES
 from .image import ImageSpec
 from .prompt import Prompt, PromptImage, PromptSpec, chat_of, prompt_digest
 
-END = 256
-VOCABULARY = 257
+END_TOKEN = 256
+BYTE_VOCABULARY = 257
 BYTES_A_TOKEN = 4  # approximately, for English text; converts limits in tokens to bytes
 BYTES_DIGEST = hashlib.blake2b(b"UTF-8, 256: end", digest_size=16).digest()
 
@@ -34,7 +34,7 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of tokens; invalid or incomplete UTF-8 becomes a replacement character."""
-        return bytes(token for token in tokens if token < END).decode("utf-8", "replace")
+        return bytes(token for token in tokens if token < END_TOKEN).decode("utf-8", "replace")
 
 
 def byte_spec(
@@ -44,7 +44,7 @@ def byte_spec(
     converted."""
     whole = ImageSpec(1, 1, 1, 1, 1)  # the picture is sent unchanged, whatever its size
     room = max_tokens * BYTES_A_TOKEN
-    form = (BYTES, whole, (END,), room, target, VOCABULARY)
+    form = (BYTES, whole, (END_TOKEN,), room, target, BYTE_VOCABULARY)
     return PromptSpec(*form, system_text=system_text, pictures=pictures)
 
 
@@ -54,12 +54,12 @@ class ByteDrafter:
     identity = BYTES
     tokenizer = ByteTokenizer()
     tokenizer_digest = BYTES_DIGEST
-    vocabulary = VOCABULARY
+    vocabulary = BYTE_VOCABULARY
     chains_only = True
 
     def crop(self, vocabulary: int) -> None:
         """Raises UserError if the verifier's vocabulary is not the byte vocabulary."""
-        if vocabulary != VOCABULARY:
+        if vocabulary != BYTE_VOCABULARY:
             raise UserError(
                 "the verifier's target has a tokenizer of its own: set model.path to a checkpoint "
                 "that has the same"

@@ -26,7 +26,7 @@ from ..decoding.digest import common_prefix
 from ..errors import MemoryFull
 from .kv_memory import MB, KvBuffer, KvHolder, KvMemory
 
-STEP = 128  # rows; capacities are multiples of it
+CAPACITY_STEP_ROWS = 128  # rows; capacities are multiples of it
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class KeyValueCache:
 
     def _take(self, rows: int) -> None:
         """Take another buffer in place of this one."""
-        self._held = self._layout.take(-(-rows // STEP) * STEP, self._memory)
+        self._held = self._layout.take(
+            -(-rows // CAPACITY_STEP_ROWS) * CAPACITY_STEP_ROWS, self._memory
+        )
         self.release = weakref.finalize(self, self._memory.give, self._held)
         if self._holder is not None:
             self._memory.hold(self._held, self._holder)
@@ -119,11 +121,11 @@ class KeyValueCache:
         self._memory.touch(self._held)
 
 
-SPARE = 128  # extra rows that a new cache has beyond prompt and answer
-UNBOUND = 256 * MB  # limit of kept prefixes if memory is unlimited
-SHARE = 4  # otherwise kept prefixes may use 1 / SHARE of the memory
-KEPT_S = 600.0  # s without use after which a kept prefix is dropped when others are kept
-FEW = 8  # rows; a shorter part of a prompt is not worth a separate pass
+SPARE_ROWS = 128  # extra rows that a new cache has beyond prompt and answer
+PREFIX_BYTES = 256 * MB  # limit of kept prefixes if memory is unlimited
+PREFIX_ONE_IN = 4  # otherwise kept prefixes may use 1 / PREFIX_ONE_IN of the memory
+PREFIX_KEPT_S = 600.0  # s without use after which a kept prefix is dropped when others are kept
+REUSED_ONE_IN = 8  # rows of a prompt, or more, are reused; fewer are not worth a separate pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +220,7 @@ class PrefixStore:
         if len(found) < len(prompt) and (begun := self._begun_as(prompt[len(found)])) is not None:
             sources.append((prompt[len(found)], begun[0]))
             count = min(prompt[len(found)].start + begun[1], prompt[-1].end - 1)
-        if count * FEW < prompt[-1].end:
+        if count * REUSED_ONE_IN < prompt[-1].end:
             return 0, None
         with torch.inference_mode():
             for part, source in sources:
@@ -237,7 +239,9 @@ class PrefixStore:
 
         row: the logits [V] after the prompt, if they are known.
         """
-        while self._kept and next(iter(self._kept.values())).used < time.monotonic() - KEPT_S:
+        while (
+            self._kept and next(iter(self._kept.values())).used < time.monotonic() - PREFIX_KEPT_S
+        ):
             self.drop(next(iter(self._kept)))
         kept: list[PromptPart] = []
         for part in prompt:
@@ -291,7 +295,7 @@ class PrefixStore:
         No session is evicted for a prefix that may never be used.
         """
         limit = self._memory.limit
-        most = UNBOUND if limit is None else limit // SHARE
+        most = PREFIX_BYTES if limit is None else limit // PREFIX_ONE_IN
         older = [key for key in self._kept if key not in beside]
         while True:
             used = sum(kept.size for kept in self._kept.values())

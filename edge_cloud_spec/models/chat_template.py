@@ -18,7 +18,9 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-KEPT = 8  # compiled templates: of the checkpoint, and of the clouds that a robot moves between
+COMPILED_TEMPLATES = (
+    8  # compiled templates: of the checkpoint, and of the clouds that a robot moves between
+)
 
 
 class _Generation(Extension):
@@ -87,7 +89,7 @@ def _json(
     )
 
 
-@lru_cache(KEPT)
+@lru_cache(COMPILED_TEMPLATES)
 def compiled(template: str) -> Template:
     """The compiled template; raises jinja2's TemplateError."""
     sandbox = ImmutableSandboxedEnvironment(

@@ -189,7 +189,7 @@ class DraftModel:
         self.rows = self._scored.rows_due(paths)
         self._scored.score(paths, on_layer)
         if found is not None:
-            self._judge(found)
+            self._report(found)
         grown = [self._grow(branch) for branch in chosen]
         done = {one.branch for one in grown if one.done}
         self._wanted = tuple(branch for branch in self._wanted if branch not in done)
@@ -272,7 +272,7 @@ class DraftModel:
         """Whether a token may follow this path; false after an end token."""
         return not any(token in self._ends for token in path)
 
-    def _judge(self, found: _LookedUp) -> None:
+    def _report(self, found: _LookedUp) -> None:
         """Report to the lookup how much of its draft the model agrees with."""
 
         def chosen(node: int) -> int:
@@ -281,7 +281,7 @@ class DraftModel:
 
         path = follow(found.draft, chosen).path
         assert self._lookup is not None
-        self._lookup.judged(found.draft, 0, path, 1 + len(path))
+        self._lookup.report(found.draft, 0, path, 1 + len(path))
 
     def _next_token(self, path: Path) -> int:
         """The next token of a chain, after a scored path."""

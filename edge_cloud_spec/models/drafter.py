@@ -20,6 +20,7 @@ from .prompt import Prompt, PromptSpec
 # Called between the parts of a pass with their number, as often as the library permits. If it
 # raises, the pass ends without effect.
 OnLayer = Callable[[int, Any], None]
+ALL_ROWS = 1 << 30  # more rows than any prompt has
 
 
 class DraftSession(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..decoding.accept import follow
@@ -30,7 +30,7 @@ from .passes.target_rows import adjusted_row
 from .passes.transformer import Transformer
 from .vlm import Vlm
 
-NOTHING = -1  # stands for the token after an end token
+NO_TOKEN = -1  # stands for the token after an end token
 # A token with a higher probability is taken without noise, which would change fewer than 1 in 1000.
 CERTAIN = 0.999
 
@@ -119,7 +119,7 @@ class ExitPredictor:
             nonlocal confidence, position
             position += 1
             if node >= 0 and self.draft.tokens[node] in self.end_tokens:
-                return NOTHING
+                return NO_TOKEN
             row = node + 1 - left_out
             if row < 0:
                 assert self.first is not None  # so the verdict's token is known here, not predicted
@@ -140,7 +140,7 @@ class ExitPredictor:
             return int(self.ids[place])
 
         taken = follow(self.draft, token_after, self.open_at)
-        token = None if taken.token == NOTHING else taken.token
+        token = None if taken.token == NO_TOKEN else taken.token
         return ExitPrediction(layer, taken.path, token, confidence)
 
     def _with_noise(self, scaled: Tensor, position: int) -> tuple[float, int]:
@@ -158,7 +158,7 @@ class ExitPredictor:
 
 log = logging.getLogger(__name__)
 
-CONFIG, WEIGHTS = "config.json", "exits.safetensors"
+EXIT_CONFIG, EXIT_WEIGHTS = "config.json", "exits.safetensors"
 
 
 class Adapter(nn.Module):
@@ -219,34 +219,15 @@ class Exits:
 
         UserError: they belong to another model, or cannot be read.
         """
-        if not (folder / CONFIG).is_file():
+        if not (folder / EXIT_CONFIG).is_file():
             return None
         remedy = "train them again, or remove the folder"
         with library_errors(f"the exits in {folder} cannot be loaded", remedy):
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config = json.loads((folder / EXIT_CONFIG).read_text(encoding="utf-8"))
             _check(config, vlm, folder)
-            weights = load_file(folder / WEIGHTS)
+            weights = load_file(folder / EXIT_WEIGHTS)
             adapters = {int(layer): _adapter(weights, layer) for layer in config["layers"]}
             return cls(vlm, adapters, config["shortlist"])
-
-    def save(self, folder: Path, shortlist: Iterable[int]) -> None:
-        """Write the adapters (fp16) and the shortlist (empty: all tokens) into ``folder``, for
-        ``load``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {
-            f"{layer}.{name}": value.detach().half().cpu().contiguous()
-            for layer, adapter in self.adapters.items()
-            for name, value in adapter.state_dict().items()
-        }
-        save_file(weights, folder / WEIGHTS)
-        config = {
-            **shape_of(self._vlm.transformer),
-            "target": _weights_of(self._vlm),
-            "layers": list(self.adapters),
-            "rank": len(next(iter(self.adapters.values())).up),
-            "shortlist": sorted(shortlist),
-        }
-        (folder / CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
 
     def logits(self, layer: int, hidden: Tensor, head: Tensor | None = None) -> Tensor:
         """Logits float32 [n, S] of hidden rows [n, E] after ``layer`` layers.
@@ -333,7 +314,7 @@ def _adapter(weights: dict[str, Tensor], layer: int) -> Adapter:
     return adapter
 
 
-def _weights_of(vlm: Vlm) -> str:
+def weights_of(vlm: Vlm) -> str:
     """The part of a model's identity that names its weights, without dtype and quantization."""
     return vlm.identity.split(":")[1]
 
@@ -345,5 +326,5 @@ def _check(config: dict[str, Any], vlm: Vlm, folder: Path) -> None:
                 f"the exits in {folder} are of a model with {name} {config[name]}, and this one "
                 f"has {ours}: train exits for it (edge-cloud-spec train exits), or remove them"
             )
-    if config["target"] != _weights_of(vlm):
+    if config["target"] != weights_of(vlm):
         log.warning("the exits in %s were trained with other weights and may predict badly", folder)

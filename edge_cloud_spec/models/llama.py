@@ -47,12 +47,14 @@ from .tokenizer import tokens_of
 
 LOAD_S = 600.0  # for gigabytes from a card
 PASS_S = 120.0  # more than any pass of use takes, of a vision part on a CPU too
-POLL_S = 0.002  # how often messages are handled during a pass
+REPLY_POLL_S = 0.002  # how often messages are handled during a pass
 END_S = 10.0  # until it is gone
 RESTARTS, RESTART_S = 3, 600.0  # so often in so long is it worth another start
-PART = 256  # rows of a prompt in one request: what is not wanted any more is computed to its end
-PICTURES = 16  # whose rows are kept
-ROOM = 2048  # rows for an answer and the nodes after it
+PART_ROWS = (
+    256  # rows of a prompt in one request: what is not wanted any more is computed to its end
+)
+KEPT_PICTURES = 16  # whose rows are kept
+ANSWER_ROWS = 2048  # rows for an answer and the nodes after it
 
 
 class LlamaProcess:
@@ -129,7 +131,7 @@ class LlamaProcess:
         deadline = self._asked + timeout
         while self._owed:
             with self._watched():
-                if self._connection.poll(POLL_S if on_layer else 1.0):
+                if self._connection.poll(REPLY_POLL_S if on_layer else 1.0):
                     reply, self._owed = self._connection.recv(), False
                 elif time.monotonic() > deadline:
                     raise TimeoutError
@@ -199,8 +201,8 @@ class LlamaMemory:
 
     def hold(self, rows: list[Row], on_layer: OnLayer | None) -> None:
         """Load this prefix into the cache, reusing what it shares with the current one."""
-        if self._life != self.process.lives or self._capacity < len(rows) + ROOM // 2:
-            self._life, self._capacity, self.rows = -1, len(rows) + ROOM, []
+        if self._life != self.process.lives or self._capacity < len(rows) + ANSWER_ROWS // 2:
+            self._life, self._capacity, self.rows = -1, len(rows) + ANSWER_ROWS, []
             self.process.ask("begin", self._capacity, on_layer=on_layer)
             self._life, self._edits = self.process.lives, []
             self.free = list(range(1, SEQUENCES))
@@ -236,7 +238,7 @@ class LlamaMemory:
     ) -> NDArray[np.float32]:
         """Logits [wanted, V] of the last ``wanted`` tokens; see ``LlamaModel.decode``."""
         if len(self.rows) + SEQUENCES + len(sequences) > self._capacity:
-            raise UserError(f"an answer has no room beyond {ROOM} tokens: decode fewer")
+            raise UserError(f"an answer has no room beyond {ANSWER_ROWS} tokens: decode fewer")
         try:
             self.process.drain(on_layer)  # first, as an exception here must change nothing
             edits, self._edits = self._edits, []
@@ -416,7 +418,7 @@ class LlamaSession:
         if start < self.prompt_rows:
             edges = (*(edge for span in self._spans for edge in span), self.prompt_rows)
             part = next(edge for edge in edges if edge > start)
-            end = min(part, start + min(rows, PART))
+            end = min(part, start + min(rows, PART_ROWS))
             values: NDArray[Any] = self._prompt.input_ids[start:end]
             positions = np.asarray([position for _, position in self._rows[start:end]])
             picture = next((at for at, span in enumerate(self._spans) if span[1] == part), None)
@@ -449,7 +451,7 @@ class LlamaDrafter(Processor):
         self.image_id, self._hidden = files.image_id, hidden
         self.memory = LlamaMemory(process)
         self.pictures: LruCache[Hashable, tuple[NDArray[np.float32], NDArray[np.int64]]] = LruCache(
-            PICTURES
+            KEPT_PICTURES
         )
 
     def prefill(self, prompt: Prompt) -> LlamaSession:

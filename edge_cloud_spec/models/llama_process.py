@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 SEQUENCES = 128  # the prefix and the nodes that can coexist, and so the most logits of a pass
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
-BATCH = 512  # tokens that pass through the layers together
+UBATCH_TOKENS = 512  # tokens that pass through the layers together
 NEAR_ALL = 1 << 20  # effectively no limit, as pictures arrive at their final size
 
 INSTALL = "pip install 'llama-cpp-python>=0.3.36,<0.4', which builds it"
@@ -53,13 +53,13 @@ class LlamaModel:
         from llama_cpp import mtmd_cpp
 
         self._llama, self._mtmd = llama_cpp, mtmd_cpp
-        self.said: list[str] = []  # error messages of the current request
+        self.errors: list[str] = []  # error messages of the current request
 
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def log(level: int, text: bytes, _: object) -> None:
-            said = " ".join(text.decode(errors="replace").split())
-            if level == ERROR and said.strip("."):  # dots are llama.cpp's progress bar
-                self.said.append(said)
+            message = " ".join(text.decode(errors="replace").split())
+            if level == ERROR and message.strip("."):  # dots are llama.cpp's progress bar
+                self.errors.append(message)
 
         self._log = log  # kept alive as long as C may call it
         llama_cpp.llama_log_set(log, ctypes.c_void_p())
@@ -70,7 +70,7 @@ class LlamaModel:
 
     def _checked(self, result: Any) -> Any:
         if not result:
-            raise RuntimeError(next(iter(self.said), "it does not say why"))
+            raise RuntimeError(next(iter(self.errors), "it does not say why"))
         return result
 
     def load(self, path: str, vision: str, gpu_layers: int, threads: int) -> Loaded:
@@ -103,7 +103,7 @@ class LlamaModel:
             llama.llama_free(self._context)
         options = llama.llama_context_default_params()
         options.n_ctx = options.n_batch = rows
-        options.n_ubatch, options.n_outputs_max = min(rows, BATCH), SEQUENCES
+        options.n_ubatch, options.n_outputs_max = min(rows, UBATCH_TOKENS), SEQUENCES
         options.n_seq_max, options.kv_unified = SEQUENCES, True
         options.n_threads = options.n_threads_batch = self._threads
         self._context = llama.llama_init_from_model(self._model, options)
@@ -186,7 +186,7 @@ def main(descriptor: int) -> None:
             request = robot.recv()
             try:
                 model = model or LlamaModel()
-                model.said.clear()
+                model.errors.clear()
                 reply = getattr(model, request[0])(*request[1:])
             except ImportError:
                 reply = Failure("there is no llama-cpp-python", INSTALL)

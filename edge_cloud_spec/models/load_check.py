@@ -20,9 +20,13 @@ from .processor import Processor
 from .prompt import Prompt, PromptSpec, logits_processors
 from .vlm import Vlm
 
-TOKENS = 3  # of the answer that is compared
-PICTURE = (96, 64)  # pixels, of the picture that the model is shown
-SIZES = ((640, 480), (1280, 720), (4000, 3000))  # of others, of which only the patches are counted
+COMPARED_TOKENS = 3  # of the answer that is compared
+SHOWN_PICTURE_PX = (96, 64)  # pixels, of the picture that the model is shown
+COUNTED_PICTURES_PX = (
+    (640, 480),
+    (1280, 720),
+    (4000, 3000),
+)  # of others, of which only the patches are counted
 PIXELS_APART = 0.05  # the largest mean difference of pixel values
 REMEDY = "take all files as published, or another dtype, device or quantization"
 PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tuned from"
@@ -30,7 +34,7 @@ PICTURES_REMEDY = "take the preprocessor_config.json of the model that it was tu
 
 def first_request(spec: PromptSpec) -> Request:
     """A request to try a model with; its picture, if the model reads them, is a colour gradient."""
-    picture, file = Image.linear_gradient("L").resize(PICTURE), io.BytesIO()
+    picture, file = Image.linear_gradient("L").resize(SHOWN_PICTURE_PX), io.BytesIO()
     Image.merge("RGB", (picture, picture.rotate(180), picture)).save(file, "JPEG")
     shown = [Picture.of(file.getvalue())] if spec.pictures else []
     return spec.request(*shown, "find the door")
@@ -61,19 +65,19 @@ class FirstAnswer:
 
         self._fails = f"the model in {directory} gives no first answer"
         with library_errors(self._fails, PICTURES_REMEDY):
-            self._spec = processor.spec(TOKENS)
+            self._spec = processor.spec(COMPARED_TOKENS)
             self._prompt = processor.prompt(first_request(self._spec), self._spec)
             if processor.reads_pictures:
                 self._compare_pictures(AutoImageProcessor.from_pretrained(directory))
         with library_errors(self._fails, REMEDY), torch.inference_mode():
             if not own:
                 model.generation_config = GenerationConfig()
-            self._told = model.generate(
+            self._reference = model.generate(
                 **generation_inputs(model, self._prompt),
                 eos_token_id=list(self._spec.end_ids),
                 pad_token_id=self._spec.end_ids[0],
                 do_sample=False,
-                max_new_tokens=TOKENS,
+                max_new_tokens=COMPARED_TOKENS,
                 return_dict_in_generate=True,
                 output_logits=True,
                 output_scores=True,
@@ -83,7 +87,7 @@ class FirstAnswer:
         (image,), spec = self._prompt.images, self._spec.image
         shown = Image.open(io.BytesIO(first_request(self._spec).pictures[0].data))
         values = theirs(images=[shown], return_tensors="np")["pixel_values"]
-        for width, height in (PICTURE, *SIZES):
+        for width, height in (SHOWN_PICTURE_PX, *COUNTED_PICTURES_PX):
             ours = math.prod(grid_of(height, width, spec))
             count = theirs.get_number_of_image_patches(height, width)
             alike = ours == count and values.shape == image.pixels().shape
@@ -98,12 +102,12 @@ class FirstAnswer:
 
         tolerance: see ``_apart``.
         """
-        answer = self._told.sequences[0, len(self._prompt.input_ids) :].tolist()
+        answer = self._reference.sequences[0, len(self._prompt.input_ids) :].tolist()
         processors = logits_processors(self._spec, self._prompt, None)
-        said = zip(answer, self._told.logits, self._told.scores, strict=True)
+        expected = zip(answer, self._reference.logits, self._reference.scores, strict=True)
         with library_errors(self._fails, REMEDY):
             session = vlm.open(self._prompt)
-            for at, (token, logits, scores) in enumerate(said):
+            for at, (token, logits, scores) in enumerate(expected):
                 row = session.logits_after(-1)
                 if not _apart(row, logits) <= tolerance:
                     raise UserError(
@@ -121,10 +125,10 @@ class FirstAnswer:
         vlm.use_memory(KvMemory())  # without the prompt
 
 
-def _apart(ours: NDArray[np.float32], told: torch.Tensor) -> float:
+def _apart(ours: NDArray[np.float32], reference: torch.Tensor) -> float:
     """The standard deviation of the difference from transformers' logits [1, W], W >= V, in theirs;
     infinite where other tokens are excluded."""
-    theirs = told[0, : len(ours)].float().cpu().numpy()
+    theirs = reference[0, : len(ours)].float().cpu().numpy()
     known = np.isfinite(theirs)
     if (np.isfinite(ours) != known).any():
         return math.inf

@@ -1,7 +1,7 @@
 """A drafter behind an OpenAI-compatible server on the robot: its text, as tokens.
 
 The server continues the text of the answer. Its next token gets all the probability in the logits,
-so that its continuation is judged as a deterministic chain.
+so that its continuation is verified as a deterministic chain.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ..request import Picture, Request
 from . import OPENAI
 from .checkpoint import CheckpointFiles, checkpoint_directory, checkpoint_files
 from .drafter import OnLayer
-from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages, said_in
+from .openai_server import OpenAiReply, OpenAiServer, Unavailable, chat_messages, deltas_in
 from .processor import Processor
 from .prompt import Prompt, PromptSpec
 
 log = logging.getLogger(__name__)
 
-AHEAD = 16  # tokens per request; more would be wasted if the target disagrees
-MAX_TEXT = 1000  # characters of one continuation
-LOOK_S = 0.005  # between two checks for messages while waiting for a token
+TOKENS_PER_REQUEST = 16  # tokens per request; more would be wasted if the target disagrees
+MAX_CONTINUATION_CHARS = 1000  # characters of one continuation
+TOKEN_POLL_S = 0.005  # between two checks for messages while waiting for a token
 ANSWER_S = 10.0  # until a request counts as failed
 # Ways to ask a server to continue the last message: vLLM, SGLang and llama-server use
 # transformers' field names; Ollama, older llama-server and some chat templates continue by default;
 # some servers refuse unknown fields.
-WAYS: tuple[Mapping[str, bool], ...] = (
+CONTINUATION_FIELDS: tuple[Mapping[str, bool], ...] = (
     {"continue_final_message": True, "add_generation_prompt": False},
     {},
 )
-ENDS = ("stop", "length", "", None)  # finish reasons; "" and None: not finished
+FINISH_REASONS = ("stop", "length", "", None)  # finish reasons; "" and None: not finished
 QUESTION = "Count from one to twenty, in words."
-PROBED = 3  # tokens that must agree in the probe
+PROBED_TOKENS = 3  # tokens that must agree in the probe
 CUT_OFF = "\N{REPLACEMENT CHARACTER}"  # the decoding of an incomplete UTF-8 sequence
 
 Path = tuple[int, ...]  # tokens after the prompt
@@ -87,7 +87,7 @@ class Continuation:
     def wait(self, on_layer: OnLayer | None) -> None:
         """Read what has arrived, or wait a moment for it; raises UserError as ``read`` does."""
         if not self.read():
-            self._news.wait(LOOK_S)
+            self._news.wait(TOKEN_POLL_S)
             self._news.clear()
         if on_layer is not None:
             on_layer(0, None)
@@ -97,13 +97,15 @@ class Continuation:
         nonsense."""
         chunks = self.reply.take()
         try:
-            for text, ends, _ in (said for chunk in chunks for said in said_in(chunk)):
-                self._text = (self._text + text.decode())[:MAX_TEXT]
-                self.over = self.over or (ends or "" if ends in ENDS else "for another reason")
+            for text, ends, _ in (delta for chunk in chunks for delta in deltas_in(chunk)):
+                self._text = (self._text + text.decode())[:MAX_CONTINUATION_CHARS]
+                self.over = self.over or (
+                    ends or "" if ends in FINISH_REASONS else "for another reason"
+                )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             kind = type(error).__name__
             raise UserError(f"the drafter's server sends no text ({kind}): check it") from None
-        if len(self._text) == MAX_TEXT:  # more than AHEAD tokens can have
+        if len(self._text) == MAX_CONTINUATION_CHARS:  # more than the tokens of a request can have
             self.over = "length"
         if chunks:
             self.path = self._tokens(self._text.rstrip(CUT_OFF))
@@ -136,7 +138,7 @@ class ContinuedSession:
         self.tokens: Path = ()
         self.nodes = TokenTree()
         self._next: dict[Path, int] = {}  # known next tokens, by path
-        self._said: list[Continuation] = []
+        self._continuations: list[Continuation] = []
 
     @property
     def session(self) -> ContinuedSession:
@@ -189,32 +191,32 @@ class ContinuedSession:
 
     def close(self) -> None:
         """Cancel all requests, so that the server stops generating."""
-        while self._said:
-            self._said.pop().reply.cancel()
+        while self._continuations:
+            self._continuations.pop().reply.cancel()
 
     def _follow(self, prefix: Path) -> None:
         self.tokens, self.nodes = prefix, TokenTree()
-        for said in [said for said in self._said if not said.leads(prefix)]:
-            said.reply.cancel()
-            self._said.remove(said)
+        for each in [each for each in self._continuations if not each.leads(prefix)]:
+            each.reply.cancel()
+            self._continuations.remove(each)
 
     def _leading(self, path: Path, on_layer: OnLayer | None) -> Continuation:
         """The continuation that covers the path; requests a new one if there is none."""
-        found = next((said for said in self._said if said.leads(path)), None)
+        found = next((each for each in self._continuations if each.leads(path)), None)
         if found is None:
             found = self._ask(path, on_layer)
-            self._said.append(found)
+            self._continuations.append(found)
         return found
 
     def _row(self, path: Path, on_layer: OnLayer | None) -> NDArray[np.float32]:
         while path not in self._next:
-            said = self._leading(path, on_layer)
-            if len(said.path) > len(path):
-                self._next[path] = said.path[len(path)]
-            elif said.over:
+            continuation = self._leading(path, on_layer)
+            if len(continuation.path) > len(path):
+                self._next[path] = continuation.path[len(path)]
+            elif continuation.over:
                 self._next[path] = self._end
             else:
-                said.wait(on_layer)
+                continuation.wait(on_layer)
         row = np.full(self._vocabulary, -np.inf, np.float32)
         try:
             row[self._next[path]] = 0.0
@@ -269,7 +271,7 @@ class OpenAiDrafter(Processor):
         reply = self._server.begin(
             lambda: self._server.complete(
                 messages=[*prompt.messages, *answer],
-                max_tokens=AHEAD,
+                max_tokens=TOKENS_PER_REQUEST,
                 temperature=0,
                 **(way if text else {}),
             ),
@@ -282,13 +284,13 @@ class OpenAiDrafter(Processor):
         answers, it must return the second half. UserError: it does not."""
         grey, why = io.BytesIO(), ""
         Image.new("RGB", (224, 224), "grey").save(grey, "JPEG")
-        spec = self.spec(AHEAD)
+        spec = self.spec(TOKENS_PER_REQUEST)
         shown = [Picture.of(grey.getvalue())] if spec.pictures else []
         prompt = self.prompt(spec.request(*shown, QUESTION), spec)
-        answer = self._whole(prompt, (), WAYS[-1], on_layer).path
+        answer = self._whole(prompt, (), CONTINUATION_FIELDS[-1], on_layer).path
         half = (len(answer) + 1) // 2
-        end = min(half + PROBED, len(answer))
-        for way in WAYS:
+        end = min(half + PROBED_TOKENS, len(answer))
+        for way in CONTINUATION_FIELDS:
             try:
                 rest = self._whole(prompt, answer[:half], way, on_layer)
             except UserError as error:
@@ -306,10 +308,10 @@ class OpenAiDrafter(Processor):
         self, prompt: ChatPrompt, path: Path, way: Mapping[str, bool], on_layer: OnLayer | None
     ) -> Continuation:
         """The whole continuation of a path, from one request."""
-        said = self._continued(prompt, way, path)
-        while not said.over:
-            said.wait(on_layer)
-        return said
+        continuation = self._continued(prompt, way, path)
+        while not continuation.over:
+            continuation.wait(on_layer)
+        return continuation
 
 
 def served_drafter(name: str, tokenizer: str, model: str, key_file: str = "") -> OpenAiDrafter:

@@ -41,16 +41,18 @@ T = TypeVar("T")
 KEY_VARIABLE = "EDGE_CLOUD_SPEC_API_KEY"  # not OPENAI_API_KEY, which belongs to one provider
 CONNECT_S = 5.0
 MAX_REPLY_BYTES = 2**22
-LEAST_BYTES = 256  # the least size counted per line or part, as parsing a short one takes time, too
-RETRY_S = 1.0  # if the server does not say when to retry
-MAX_RETRY_S = 3600.0
+LEAST_LINE_BYTES = (
+    256  # the least size counted per line or part, as parsing a short one takes time, too
+)
+SERVER_RETRY_S = 1.0  # if the server does not say when to retry
+MAX_SERVER_RETRY_S = 3600.0
 _PICTURE = re.compile(r"data:image/[^\s\"']*")
 
 
 class Unavailable(UserError):
     """The server is temporarily unreachable, slow or full; ``retry_s``: seconds until a retry."""
 
-    def __init__(self, text: str, retry_s: float = RETRY_S) -> None:
+    def __init__(self, text: str, retry_s: float = SERVER_RETRY_S) -> None:
         super().__init__(text)
         self.retry_s = retry_s
 
@@ -197,9 +199,9 @@ class OpenAiServer:
         except Exception as error:
             raise self._sentence(error) from None  # the library's exception may contain the headers
 
-    def quoted(self, said: object) -> str:
+    def quoted(self, reply: object) -> str:
         """The server's text shortened to fit in a line, without API keys or pictures it repeats."""
-        text = _PICTURE.sub("[picture]", str(said) or type(said).__name__)
+        text = _PICTURE.sub("[picture]", str(reply) or type(reply).__name__)
         return one_line(text.replace(self._key or "[key]", "[key]"))
 
     def _sentence(self, error: Exception) -> UserError:
@@ -286,7 +288,7 @@ async def _bound(response: Any) -> None:
         size = 0
         async with aclosing(read(chunk_size)) as parts:
             async for part in parts:
-                size += len(part) + LEAST_BYTES * (1 + len(part.splitlines()))
+                size += len(part) + LEAST_LINE_BYTES * (1 + len(part.splitlines()))
                 if size > MAX_REPLY_BYTES:
                     raise ValueError("it is longer than any answer")
                 yield part
@@ -313,7 +315,7 @@ def _url(picture: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
-def said_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
+def deltas_in(chunk: Any) -> Iterator[tuple[bytes, Any, dict[str, Any]]]:
     """The UTF-8 text, the finish reason and the delta of each choice 0 in a chunk.
 
     Raises AttributeError, LookupError, TypeError or ValueError if the chunk is malformed.
@@ -329,6 +331,6 @@ def _seconds(text: str | None) -> float:
     try:
         # Refuses NaN and Infinity.
         seconds = float(json.loads(text or "", parse_constant=lambda _: None))
-        return min(max(RETRY_S, seconds), MAX_RETRY_S)
+        return min(max(SERVER_RETRY_S, seconds), MAX_SERVER_RETRY_S)
     except (ValueError, TypeError, OverflowError):
-        return RETRY_S
+        return SERVER_RETRY_S

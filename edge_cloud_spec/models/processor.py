@@ -172,8 +172,8 @@ class Processor:
         parts, grids = ([Picture(b"")], [grid]) if token is not None and spec.pictures else ([], [])
         begins: list[int] | None = None
         other = own if spec.system_text is not None else (Message(SYSTEM, ("7",)),)
-        for system, said in ((own, "A"), (own, "7"), (other, "7")):
-            request = Request((*system, Message(USER, (*parts, said))))
+        for system, text in ((own, "A"), (own, "7"), (other, "7")):
+            request = Request((*system, Message(USER, (*parts, text))))
             with suppress(UserError):  # of a template that takes no system text
                 ids = render(self.tokenizer, request, spec, grids, token).tolist()
                 begins = ids if begins is None else begins[: common_prefix(begins, ids)]

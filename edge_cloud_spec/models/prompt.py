@@ -82,8 +82,8 @@ class PromptSpec:
             "system_text": None,
             "pictures": MOST_PICTURES,
         }
-        said = dataclasses.asdict(self).items()
-        fields = {name: value for name, value in said if value != usual.get(name, ...)}
+        every = dataclasses.asdict(self).items()
+        fields = {name: value for name, value in every if value != usual.get(name, ...)}
         return json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
 
     @classmethod

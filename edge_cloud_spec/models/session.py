@@ -14,7 +14,8 @@ from torch import Tensor
 from ..decoding.digest import common_prefix
 from ..decoding.token_tree import TokenTree
 from ..errors import MemoryFull
-from .cache import SPARE, KeyValueCache
+from .cache import SPARE_ROWS, KeyValueCache
+from .drafter import ALL_ROWS
 from .passes.attention import OnLayer, PassItem
 from .passes.target_rows import DeviceRows, on_device, on_host, stacked
 from .passes.transformer import Deepstack, Transformer
@@ -127,7 +128,7 @@ class Session:
         self._transformer, self.vocabulary = transformer, vocabulary
         self.prompt_rows, self._refill, self._keep_prefix = prompt_rows, refill, keep
         self._cache: KeyValueCache | None = None
-        self.spare = SPARE  # extra rows of a cache beyond the known tokens
+        self.spare = SPARE_ROWS  # extra rows of a cache beyond the known tokens
         self._delta = 0
         self._tokens: list[int] = []  # after the prompt
         self._computed = 0  # how many of the tokens are in the cache
@@ -196,7 +197,7 @@ class Session:
         self._computed = common_prefix(tokens, self._tokens)
         known = row if self._computed == len(tokens) else None
         self._row = known if self._computed else self._prompt_row
-        self._cache, self._delta, self.spare = cache, delta, SPARE
+        self._cache, self._delta, self.spare = cache, delta, SPARE_ROWS
         cache.keep_for(self)
         kept = self.nodes, self._logits
         if self.nodes:
@@ -353,7 +354,9 @@ class Session:
         try:
             cache.reserve(start + count, start)
         except MemoryFull:
-            self.spare = SPARE + count  # after an eviction the new cache has space for these nodes
+            self.spare = (
+                SPARE_ROWS + count
+            )  # after an eviction the new cache has space for these nodes
             raise
         self._before, self.nodes = self.nodes, asked
         mask = self._transformer.mask(start, count, asked, len(new))
@@ -391,9 +394,6 @@ class Session:
         if checked and not 0 <= min(checked) <= max(checked) < self.vocabulary:
             raise ValueError(f"tokens {checked} are not all below {self.vocabulary}")
         return checked
-
-
-ALL_ROWS = 1 << 30  # more rows than any prompt has
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
-STATES = 256  # cached prefixes of answers, each with its state and mask (one bit per token)
+GRAMMAR_STATES = 256  # cached prefixes of answers, each with its state and mask (one bit per token)
 
 
 class TokenGrammar:
@@ -29,7 +29,7 @@ class TokenGrammar:
         """start: the state before the first token. vocabulary: the size of the common
         vocabulary."""
         self._start, self._end, self._vocabulary = start, end_token, vocabulary
-        self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(STATES)
+        self._states: LruCache[Hashable, tuple[LLMatcher, bytes]] = LruCache(GRAMMAR_STATES)
 
     def allowed(self, answer: Sequence[int]) -> Allowed:
         """A mask bool [V] of the tokens that may follow an answer; UserError: the answer breaks the
@@ -70,7 +70,7 @@ def first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:200]
 
 
-KEPT = 16  # compiled grammars
+COMPILED_GRAMMARS = 16  # compiled grammars
 
 
 class GrammarCompiler:
@@ -83,7 +83,7 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._tokenizers: LruCache[int, LLTokenizer] = LruCache(1)  # by the end token
-        self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(KEPT)
+        self._grammars: LruCache[Hashable, TokenGrammar] = LruCache(COMPILED_GRAMMARS)
 
     def grammar(self, text: str, end_token: int, vocabulary: int, owner: str = "") -> TokenGrammar:
         """Compile a grammar, once for each owner; UserError: it is invalid, or llguidance is not

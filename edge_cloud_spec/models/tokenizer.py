@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import tokenizers
 
 # The names of special tokens that have a meaning of their own.
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 # transformers rebuilds what is of these classes: its tokens, cut into words by the class's rule.
 QWEN, GPT2 = "Qwen2Tokenizer", "GPT2Tokenizer"
 AS_WRITTEN = ("PreTrainedTokenizer", "TokenizersBackend")  # without ``Fast``
@@ -32,7 +40,10 @@ USUAL = {
     QWEN: dict.fromkeys(("unk_token", "eos_token", "pad_token"), END_OF_TEXT),
     GPT2: dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT),
 }
-EXTRA, OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"  # those without a name
+EXTRA_TOKENS, OLD_EXTRA_TOKENS = (
+    "extra_special_tokens",
+    "additional_special_tokens",
+)  # those without a name
 
 
 class Tokenizer:
@@ -140,8 +151,8 @@ def load_tokenizer(directory: Path, config: Mapping[str, Any]) -> Tokenizer:
         int(index): AddedToken(**token)
         for index, token in own.get("added_tokens_decoder", {}).items()
     }
-    if not own.get(EXTRA) and OLD_EXTRA in own:
-        own[EXTRA] = own.pop(OLD_EXTRA)
+    if not own.get(EXTRA_TOKENS) and OLD_EXTRA_TOKENS in own:
+        own[EXTRA_TOKENS] = own.pop(OLD_EXTRA_TOKENS)
     if "added_tokens_decoder" not in own:
         own |= _read(directory / "special_tokens_map.json")  # of older files
         added |= written
@@ -196,28 +207,32 @@ def _special_tokens(
     """The special tokens by name, and those without one; each is a text, or an added token."""
     from tokenizers import AddedToken
 
-    def token_of(said: Any) -> Any:
-        if isinstance(said, dict):
-            flags = {name: value for name, value in said.items() if name != "__type"}
-            said = AddedToken(**{"special": True, **flags})
-        return said
+    def token_of(given: Any) -> Any:
+        if isinstance(given, dict):
+            flags = {name: value for name, value in given.items() if name != "__type"}
+            given = AddedToken(**{"special": True, **flags})
+        return given
 
     def tokens_of(names: Iterable[str], kinds: Any) -> dict[str, Any]:
         return {name: token_of(own[name]) for name in names if isinstance(own.get(name), kinds)}
 
-    found = tokens_of(NAMED, str | dict)
+    found = tokens_of(NAMED_TOKENS, str | dict)
     found = {name: by_text.get(_text(token), token) for name, token in found.items()}
-    known = (*NAMED, "add_bos_token", "add_eos_token")  # which are no tokens, and nothing is added
+    known = (
+        *NAMED_TOKENS,
+        "add_bos_token",
+        "add_eos_token",
+    )  # which are no tokens, and nothing is added
     others = [name for name in own if name.endswith("_token") and name not in known]
     more = tokens_of(others, str)  # of the model's own, such as image_token
-    extra = own[EXTRA] if EXTRA in own else own.get(OLD_EXTRA)
+    extra = own[EXTRA_TOKENS] if EXTRA_TOKENS in own else own.get(OLD_EXTRA_TOKENS)
     if isinstance(extra, dict):
         more, extra = more | extra, None
     if not isinstance(extra, list | None):
-        raise TypeError(f"{EXTRA} is {extra!r}, which is no list")
+        raise TypeError(f"{EXTRA_TOKENS} is {extra!r}, which is no list")
     saved = [name for name in others if isinstance(own[name], dict) and "__type" in own[name]]
     more = tokens_of(saved, dict) | (more or own.get("model_specific_special_tokens") or {})
-    return found | more, [token_of(said) for said in extra or ()]
+    return found | more, [token_of(given) for given in extra or ()]
 
 
 def _text(token: Any) -> str:

@@ -23,7 +23,9 @@ from .prompt import Prompt, PromptImage
 from .session import EncodedPicture, PassRequest, PlacedPicture, Prefill, Session, forward_together
 
 CPU_KV_BYTES = 2048 * MB
-ENCODED = 16  # pictures whose features are kept: a conversation that is read anew needs several
+ENCODED_PICTURES = (
+    16  # pictures whose features are kept: a conversation that is read anew needs several
+)
 CUDA_KV_SHARE = 0.7  # the rest is for what a pass computes
 
 
@@ -51,7 +53,7 @@ class Vlm(Processor):
         super().__init__(files, identity)
         self._image_features: Any = getattr(model.model, "get_image_features", None)
         self.transformer = transformer
-        self._features: LruCache[Hashable, EncodedPicture] = LruCache(ENCODED)
+        self._features: LruCache[Hashable, EncodedPicture] = LruCache(ENCODED_PICTURES)
         self.use_memory(KvMemory())
 
     @property

@@ -13,22 +13,22 @@ from ..edge.link.state import LinkQuality, LinkReport
 from .decision import Fate, WordSpan, words_of_decision
 from .run_log import RunLog
 
-WIDTH, LINE, MARGIN = 480, 22, 8  # pixels, as all sizes here
-ROWS = 4  # of words
-HEIGHT = (ROWS + 3) * LINE
+CAPTION_WIDTH_PX, CAPTION_LINE_PX, CAPTION_MARGIN_PX = 480, 22, 8  # pixels, as all sizes here
+CAPTION_ROWS = 4  # of words
+CAPTION_HEIGHT_PX = (CAPTION_ROWS + 3) * CAPTION_LINE_PX
 RGB = tuple[int, int, int]
-INK, BACK, GREY = (240, 242, 246), (18, 20, 24), (140, 140, 140)
+CAPTION_INK, CAPTION_BACKGROUND, CAPTION_GREY = (240, 242, 246), (18, 20, 24), (140, 140, 140)
 GOOD, DOUBTFUL, BAD = (120, 220, 120), (250, 210, 90), (250, 90, 90)
-COLOURS: dict[Fate, RGB] = {
+FATE_COLOURS: dict[Fate, RGB] = {
     "drafted": (110, 190, 250),
     "accepted": GOOD,
     "rejected": BAD,
-    "left": GREY,
+    "left": CAPTION_GREY,
     "own": DOUBTFUL,
     "unverified": (250, 120, 250),
     "missed": (250, 150, 60),
 }
-NAMES: dict[Fate, str] = {
+FATE_NAMES: dict[Fate, str] = {
     "drafted": "drafted",
     "accepted": "accepted",
     "rejected": "rejected",
@@ -38,7 +38,7 @@ NAMES: dict[Fate, str] = {
     "missed": "not received",
 }
 LEGEND: tuple[Fate, ...] = ("drafted", "accepted", "rejected", "own", "unverified")
-LINK = {LinkQuality.CLOUD: GOOD, LinkQuality.DEGRADED: DOUBTFUL, LinkQuality.LOST: BAD}
+LINK_COLOURS = {LinkQuality.CLOUD: GOOD, LinkQuality.DEGRADED: DOUBTFUL, LinkQuality.LOST: BAD}
 
 
 @dataclass(frozen=True)
@@ -66,27 +66,35 @@ def caption_of(run_log: RunLog, instruction: str) -> DecisionCaption:
 def draw_caption(caption: DecisionCaption, scale: int = 1) -> np.ndarray:
     """Draw instruction, words, status, link and legend: RGB uint8 [scale HEIGHT, scale WIDTH,
     3]; the last one is kept, to be read only."""
-    sheet = Image.new("RGB", (scale * WIDTH, scale * HEIGHT), BACK)
+    sheet = Image.new(
+        "RGB", (scale * CAPTION_WIDTH_PX, scale * CAPTION_HEIGHT_PX), CAPTION_BACKGROUND
+    )
     pen = _Pen(ImageDraw.Draw(sheet), scale)
     if caption == DecisionCaption():
         return np.array(sheet)
-    pen.write(MARGIN, 0, caption.instruction[:60], INK)
+    pen.write(CAPTION_MARGIN_PX, 0, caption.instruction[:60], CAPTION_INK)
     if caption.remembered:
         text = f"remembers {caption.remembered}"
-        pen.write(WIDTH - MARGIN - pen.wide(text, small=True), 0, text, GREY, small=True)
+        pen.write(
+            CAPTION_WIDTH_PX - CAPTION_MARGIN_PX - pen.wide(text, small=True),
+            0,
+            text,
+            CAPTION_GREY,
+            small=True,
+        )
     for x, row, text, fate in _laid_out(pen, caption.words):
-        pen.write(x, row + 1, text, COLOURS[fate])
+        pen.write(x, row + 1, text, FATE_COLOURS[fate])
         if fate == "rejected":
-            pen.strike(x, row + 1, text, COLOURS[fate])
-    pen.write(MARGIN, ROWS + 1, caption.status[:44], INK, small=True)
+            pen.strike(x, row + 1, text, FATE_COLOURS[fate])
+    pen.write(CAPTION_MARGIN_PX, CAPTION_ROWS + 1, caption.status[:44], CAPTION_INK, small=True)
     if caption.link is not None:
         text = f"link: {caption.link}"[:40]
-        x = WIDTH - MARGIN - pen.wide(text, small=True)
-        pen.write(x, ROWS + 1, text, LINK[caption.link.quality], small=True)
-    x = float(MARGIN)
+        x = CAPTION_WIDTH_PX - CAPTION_MARGIN_PX - pen.wide(text, small=True)
+        pen.write(x, CAPTION_ROWS + 1, text, LINK_COLOURS[caption.link.quality], small=True)
+    x = float(CAPTION_MARGIN_PX)
     for fate in LEGEND:
-        pen.write(x, ROWS + 2, NAMES[fate], COLOURS[fate], small=True)
-        x += pen.wide(NAMES[fate], small=True) + 2 * MARGIN
+        pen.write(x, CAPTION_ROWS + 2, FATE_NAMES[fate], FATE_COLOURS[fate], small=True)
+        x += pen.wide(FATE_NAMES[fate], small=True) + 2 * CAPTION_MARGIN_PX
     return np.array(sheet)
 
 
@@ -111,11 +119,11 @@ class _Pen:
         return self._pen.textlength(text, _font(self._scale, small)) / self._scale
 
     def write(self, x: float, row: int, text: str, colour: RGB, small: bool = False) -> None:
-        at = (self._scale * x, self._scale * (row * LINE + (5 if small else 3)))
+        at = (self._scale * x, self._scale * (row * CAPTION_LINE_PX + (5 if small else 3)))
         self._pen.text(at, text, colour, _font(self._scale, small))
 
     def strike(self, x: float, row: int, text: str, colour: RGB) -> None:
-        middle = self._scale * (row * LINE + 12)
+        middle = self._scale * (row * CAPTION_LINE_PX + 12)
         ends = (self._scale * x, middle, self._scale * (x + self.wide(text)), middle)
         self._pen.line(ends, colour, self._scale)
 
@@ -128,16 +136,16 @@ def _font(scale: int, small: bool) -> ImageFont.FreeTypeFont | ImageFont.ImageFo
 def _laid_out(pen: _Pen, words: tuple[WordSpan, ...]) -> Iterator[tuple[float, int, str, Fate]]:
     """(x, row) of each word; only the last ROWS rows, which belong to the current decision."""
     placed: list[tuple[float, int, str, Fate]] = []
-    x, row, blank = float(MARGIN), 0, pen.wide(" ")
+    x, row, blank = float(CAPTION_MARGIN_PX), 0, pen.wide(" ")
     for piece in words:
         for text in piece.text.split():
             text = f"(+{text})" if piece.fate == "left" else text
             wide = pen.wide(text)
-            if x + wide > WIDTH - MARGIN and x > MARGIN:
-                x, row = float(MARGIN), row + 1
+            if x + wide > CAPTION_WIDTH_PX - CAPTION_MARGIN_PX and x > CAPTION_MARGIN_PX:
+                x, row = float(CAPTION_MARGIN_PX), row + 1
             placed.append((x, row, text, piece.fate))
             x += wide + blank
-    skipped = max(0, row + 1 - ROWS)
+    skipped = max(0, row + 1 - CAPTION_ROWS)
     for x, row, text, fate in placed:
         if row >= skipped:
             yield x, row - skipped, text, fate

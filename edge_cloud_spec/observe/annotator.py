@@ -32,14 +32,14 @@ from ..nodes.topics import DRAWN, TOPICS
 from .annotated_picture import annotate, caption_of, draw_caption
 from .run_log import RunLog
 
-DECISIONS = 2  # that are remembered
+DRAWN_DECISIONS = 2  # that are remembered
 MAX_DRAWN = 2**24  # pixels of a picture: as many as a model may take
 LOGGED = (
     *("decode_request", "draft", "verdict", "verified_tokens", "decode_stats"),
     *("nav_status", "link_state"),
 )
-STEP = 0.05  # m between two points of the path
-POINTS = 4000  # of the path: 200 m
+TRAIL_STEP_M = 0.05  # m between two points of the path
+TRAIL_POINTS = 4000  # of the path: 200 m
 
 
 class Annotator(Node):
@@ -51,7 +51,7 @@ class Annotator(Node):
 
     def __init__(self) -> None:
         super().__init__("annotator")
-        self._run_log, self._instruction = RunLog(DECISIONS), ""
+        self._run_log, self._instruction = RunLog(DRAWN_DECISIONS), ""
         self._raw, self._compressed, self._paths = (
             self.create_publisher(kind, topic, qos) for topic, (kind, qos) in DRAWN.items()
         )
@@ -108,10 +108,10 @@ class Annotator(Node):
         place, poses = message.pose.pose.position, self._path.poses
         if poses:
             last = poses[-1].pose.position
-            if math.hypot(place.x - last.x, place.y - last.y) < STEP:
+            if math.hypot(place.x - last.x, place.y - last.y) < TRAIL_STEP_M:
                 return
         poses.append(PoseStamped(header=message.header, pose=message.pose.pose))
-        del poses[:-POINTS]
+        del poses[:-TRAIL_POINTS]
         self._path.header = message.header
 
     def _publish_path(self) -> None:

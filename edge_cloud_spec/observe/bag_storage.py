@@ -33,14 +33,14 @@ MAX_AT_ONCE = 2 * MAX_BLOCK  # bytes of messages that are held to put them in or
 MAX_INFLATED = 1 << 29  # bytes that a file may inflate to, or
 MAX_RATIO = 1024  # times its size, whichever is more
 MAX_TOPICS = 4096
-MAX_TEXT = 1 << 16  # bytes of a topic's name, or of a type's definition
-RUN = 1 << 20  # bytes of a file whose messages are put in order together
-HELD = 256  # bytes that a message takes beside its own
+MAX_TEXT_BYTES = 1 << 16  # bytes of a topic's name, or of a type's definition
+RUN_BYTES = 1 << 20  # bytes of a file whose messages are put in order together
+HELD_MESSAGE_BYTES = 256  # bytes that a message takes beside its own
 
 MCAP, SQLITE, ZSTD = b"\x89MCAP0\r\n", b"SQLite format 3\0", b"\x28\xb5\x2f\xfd"
-SCHEMA, CHANNEL, MESSAGE, CHUNK, DATA_END = 3, 4, 5, 6, 15
-RECORD = struct.Struct("<BQ")  # kind, and bytes of the content behind it
-HEAD = struct.Struct("<HIQQ")  # of a message: channel, number, when logged and sent (ns)
+SCHEMA_RECORD, CHANNEL_RECORD, MESSAGE_RECORD, CHUNK_RECORD, DATA_END_RECORD = 3, 4, 5, 6, 15
+RECORD_HEAD = struct.Struct("<BQ")  # kind, and bytes of the content behind it
+MESSAGE_HEAD = struct.Struct("<HIQQ")  # of a message: channel, number, when logged and sent (ns)
 OTHERS = {  # what is no file of a rosbag2, by its first bytes
     b"": "it is empty: nothing was recorded, or the disk was full",
     b"version https://git-lfs": "it is a Git LFS pointer: run `git lfs pull` where it was cloned",
@@ -94,7 +94,7 @@ def open_storage(path: Path) -> McapStorage | SqliteStorage:
 def _inflate(path: Path, to: Path) -> None:
     left = max(MAX_INFLATED, MAX_RATIO * path.stat().st_size)
     with zstd.open(path) as source, to.open("wb") as target:
-        while piece := source.read(RUN):
+        while piece := source.read(RUN_BYTES):
             left -= target.write(piece)
             if left < 0:
                 raise ValueError(f"it inflates to too much: {DECOMPRESS}")
@@ -131,31 +131,31 @@ class McapStorage:
         self.topics: dict[int, Topic] = {}
         self.counts: Counter[int] = Counter()
         for kind, at, stop in _records(self._data, len(MCAP), end):
-            first, begin = math.inf, at - RECORD.size
+            first, begin = math.inf, at - RECORD_HEAD.size
             for inner, content in self._within(begin, stop):
                 left -= len(content)
-                if inner == MESSAGE:
-                    channel, _, stamp, _ = HEAD.unpack_from(content)
+                if inner == MESSAGE_RECORD:
+                    channel, _, stamp, _ = MESSAGE_HEAD.unpack_from(content)
                     self.counts[channel] += 1
                     first = min(first, stamp)
-                elif inner in (SCHEMA, CHANNEL):
+                elif inner in (SCHEMA_RECORD, CHANNEL_RECORD):
                     self._define(inner, bytes(content))
             if left < 0 or max(len(self._types), len(self.topics)) > MAX_TOPICS:
                 raise ValueError(
                     f"it has over {MAX_TOPICS} topics, or inflates to too much: {DECOMPRESS}"
                 )
-            if kind == DATA_END and bytes(self._data[at : at + 4]) not in (
+            if kind == DATA_END_RECORD and bytes(self._data[at : at + 4]) not in (
                 bytes(4),
                 crc32(self._data[:begin]).to_bytes(4, "little"),
             ):
                 raise ValueError(f"its data have a wrong checksum: {RECOVER}")
-            if self._runs and kind != CHUNK and stop - self._runs[-1][1] < RUN:
+            if self._runs and kind != CHUNK_RECORD and stop - self._runs[-1][1] < RUN_BYTES:
                 first, begin = min(first, self._runs[-1][0]), self._runs.pop()[1]
             self._runs.append((first, begin, stop))
 
     def _define(self, kind: int, content: bytes) -> None:
         number, schema = struct.unpack_from("<HH", content)
-        if kind == SCHEMA:
+        if kind == SCHEMA_RECORD:
             name, encoding, definition = _texts(content, 2, 3)
             self._types[number] = name, definition if encoding == "ros2msg" else ""
         else:
@@ -169,13 +169,18 @@ class McapStorage:
         for first, begin, end in [*sorted(self._runs), (math.inf, 0, 0)]:
             while held and held[0][0] <= first:
                 stamp, _, channel, data = heapq.heappop(held)
-                size -= HELD + len(data)
+                size -= HELD_MESSAGE_BYTES + len(data)
                 yield channel, stamp, data
             for kind, content in self._within(begin, end):
-                if kind == MESSAGE and HEAD.unpack_from(content)[0] in wanted:
-                    channel, _, stamp, _ = HEAD.unpack_from(content)
-                    number, size = number + 1, size + HELD + len(content) - HEAD.size
-                    heapq.heappush(held, (stamp, number, channel, bytes(content[HEAD.size :])))
+                if kind == MESSAGE_RECORD and MESSAGE_HEAD.unpack_from(content)[0] in wanted:
+                    channel, _, stamp, _ = MESSAGE_HEAD.unpack_from(content)
+                    number, size = (
+                        number + 1,
+                        size + HELD_MESSAGE_BYTES + len(content) - MESSAGE_HEAD.size,
+                    )
+                    heapq.heappush(
+                        held, (stamp, number, channel, bytes(content[MESSAGE_HEAD.size :]))
+                    )
                 if size > MAX_AT_ONCE:
                     raise ValueError(
                         f"it has more than {MAX_AT_ONCE} bytes of messages out of order: "
@@ -186,8 +191,8 @@ class McapStorage:
         """Kind and content of the records from ``begin`` to ``end``, and of those in blocks."""
         for kind, at, stop in _records(self._data, begin, end):
             content = self._data[at:stop]
-            if kind == CHUNK:
-                raw = _block(content, at - RECORD.size)
+            if kind == CHUNK_RECORD:
+                raw = _block(content, at - RECORD_HEAD.size)
                 yield from ((inner, raw[a:b]) for inner, a, b in _records(raw, 0, len(raw)))
             else:
                 yield kind, content
@@ -196,11 +201,11 @@ class McapStorage:
 def _records(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Kind of each record, and where its content begins and ends."""
     while at < end:
-        kind, length = RECORD.unpack_from(data, at)
-        begin, at = at + RECORD.size, at + RECORD.size + length
+        kind, length = RECORD_HEAD.unpack_from(data, at)
+        begin, at = at + RECORD_HEAD.size, at + RECORD_HEAD.size + length
         if not kind or at > end:
             what = f"a record says that it has {length} bytes" if kind else "there are zeros"
-            raise ValueError(f"{what} at byte {begin - RECORD.size} of {len(data)}: {RECOVER}")
+            raise ValueError(f"{what} at byte {begin - RECORD_HEAD.size} of {len(data)}: {RECOVER}")
         yield kind, begin, at
 
 
@@ -218,11 +223,13 @@ def _block(content: memoryview, at: int) -> memoryview:
 
 
 def _texts(content: bytes, at: int, count: int) -> list[str]:
-    """So many texts from byte ``at`` on, cut to ``MAX_TEXT``."""
+    """So many texts from byte ``at`` on, cut to ``MAX_TEXT_BYTES``."""
     found = []
     for _ in range(count):
         (length,) = struct.unpack_from("<I", content, at)
-        found.append(content[at + 4 : at + 4 + min(length, MAX_TEXT)].decode("utf-8", "replace"))
+        found.append(
+            content[at + 4 : at + 4 + min(length, MAX_TEXT_BYTES)].decode("utf-8", "replace")
+        )
         at += 4 + length
     return found
 

@@ -112,7 +112,7 @@ class BagWriter:
             for topic, kind in topics.items()
         }
         self._open = True
-        self._lock = threading.Lock()  # a node is closed by another thread than hears for it
+        self._lock = threading.Lock()  # another thread may close than the one that receives
 
     @property
     def text(self) -> str:

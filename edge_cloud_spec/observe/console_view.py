@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from ..edge.events import ANSWERED
@@ -23,7 +22,7 @@ from .decision import (
     words_of_round,
 )
 
-MARGIN = 9  # columns before the words
+WORDS_COLUMN = 9  # columns before the words
 MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, behind them
     "accepted": ("", "green", ""),
     "rejected": ("[-", "red strike", "-]"),
@@ -35,42 +34,25 @@ MARKS: dict[Fate, tuple[str, str, str]] = {  # before the words, their style, be
 
 
 class ConsoleView:
-    """Prints run events; ``update_status`` rewrites the line at the bottom of a terminal.
+    """Prints run events.
 
     Consecutive words share a line, which ends when something else is printed.
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status: Status | None = None
-        self._words = Text()
+        self.console = console
+        self.words = Text()
         self._decision = ""
         self._problems: dict[str, float] = {}
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print one line."""
-        self._flush()
-        self._console.print(Text(text, style), soft_wrap=True)
+        self.flush()
+        self.console.print(Text(text, style), soft_wrap=True)
 
     def node_ready(self, name: str, seconds: float) -> None:
         """Print that a process of the graph is up."""
         self.print_line(f"  up after {seconds:5.1f} s  {name}", "dim")
-
-    def update_status(self, text: str) -> None:
-        """Replace the status line; only a terminal shows it."""
-        if not self._console.is_terminal:
-            return
-        if self._status is None:
-            self._status = self._console.status("")
-            self._status.start()
-        self._status.update(Text.assemble((text, "dim"), "  ", self._words))
-
-    def clear_status(self) -> None:
-        """Remove the status line."""
-        self._flush()
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
 
     def show(self, event: RunEvent) -> None:
         """Print one event."""
@@ -87,13 +69,13 @@ class ConsoleView:
 
     def _round(self, decision: Decision, round_: ShownRound) -> None:
         if decision.request != self._decision:
-            self._flush()
+            self.flush()
             self._decision = decision.request
-            self._console.print(Text(f"decision {decision.number}", "bold"))
+            self.console.print(Text(f"decision {decision.number}", "bold"))
         words = words_of(round_, decision.verified)
-        if self._words.plain and not words.plain.startswith((";", ":", ",")):
-            self._words.append(" ")
-        self._words.append_text(words)
+        if self.words.plain and not words.plain.startswith((";", ":", ",")):
+            self.words.append(" ")
+        self.words.append_text(words)
 
     def _cost(self, decision: Decision) -> None:
         stats = decision.stats
@@ -116,14 +98,15 @@ class ConsoleView:
             self._line("trouble", Text(text, "yellow"))
 
     def _line(self, head: str, *parts: Text) -> None:
-        self._flush()
-        text = Text(f"{head:>{MARGIN - 1}} ", "dim")
+        self.flush()
+        text = Text(f"{head:>{WORDS_COLUMN - 1}} ", "dim")
         text.append_text(Text("   ").join(part for part in parts if part.plain))
-        self._console.print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
-    def _flush(self) -> None:
-        if self._words.plain:
-            words, self._words = self._words, Text()
+    def flush(self) -> None:
+        """End the line of words."""
+        if self.words.plain:
+            words, self.words = self.words, Text()
             self._line("words", words)
 
 

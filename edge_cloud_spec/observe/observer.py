@@ -16,7 +16,7 @@ from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS
 from .decision import RunEvent
 from .run_log import RunLog
-from .topic_bag import RELIABLE, TopicBag, subscribe
+from .topic_bag import OBSERVED_QOS, TopicBag, subscribe
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Observer:
         self._bag = TopicBag(self.node, bag) if bag is not None else None
         self._zero = time.monotonic()
         subscribe(self.node, self._take)
-        self._instruction = self.node.create_publisher(String, "instruction", RELIABLE)
+        self._instruction = self.node.create_publisher(String, "instruction", OBSERVED_QOS)
         self._thread.start()
 
     @property

@@ -27,9 +27,9 @@ from .decision import (
     ShownDraft,
 )
 
-VERDICT, OPENED, FAULT, LINK_LOST = 0, 1, 3, 4  # kinds of the message Verdict
-OPEN = 0  # kind of the message DecodeRequest
-NAMED = 2 * MOST_MESSAGES  # lists of messages that a later request may name
+VERDICT_KIND, OPENED_KIND, FAULT_KIND, LINK_LOST_KIND = 0, 1, 3, 4  # kinds of the message Verdict
+OPEN_KIND = 0  # kind of the message DecodeRequest
+NAMED_LISTS = 2 * MOST_MESSAGES  # lists of messages that a later request may name
 
 LATEST: dict[str, Callable[[Any], Any]] = {
     "nav_status": NavigatorStatus.read,
@@ -57,7 +57,7 @@ class RunLog:
         self.decisions: dict[str, Decision] = {}
         self.outcomes: list[tuple[float, dict[str, Any]]] = []
         self.frames: list[tuple[float, bytes]] = []
-        self._named: LruCache[bytes, Messages] = LruCache(NAMED)  # messages by their digests
+        self._named: LruCache[bytes, Messages] = LruCache(NAMED_LISTS)  # messages by their digests
         self.opened: list[bytes] = []  # payloads of the cloud's Opened messages
         self.run_info = ""  # what the drafter says of models, preset and rule, as JSON
         self.problem = ""  # the last fault of the cloud, or loss of the link to it
@@ -114,7 +114,7 @@ class RunLog:
 
     def _on_request(self, message: Any, now: float) -> None:
         decision = self._decision(message, now)
-        if message.kind == OPEN:
+        if message.kind == OPEN_KIND:
             decision.seed, decision.preset = message.seed, message.preset
             decision.opening = bytes(message.payload)
             opening = _client_message(decision.opening)
@@ -138,12 +138,12 @@ class RunLog:
             decision.attach_draft(decision.rounds[base])
 
     def _on_verdict(self, message: Any, now: float) -> Iterator[RunEvent]:
-        if message.kind in (FAULT, LINK_LOST):
+        if message.kind in (FAULT_KIND, LINK_LOST_KIND):
             self.problem = message.text
             yield ProblemReported(message.text)
-        if message.kind == OPENED:
+        if message.kind == OPENED_KIND:
             self.opened.append(bytes(message.payload))
-        if message.kind != VERDICT:
+        if message.kind != VERDICT_KIND:
             return
         decision = self._decision(message, now)
         round_ = decision.round_after(message.base_length)

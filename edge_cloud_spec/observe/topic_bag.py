@@ -28,13 +28,13 @@ from ..nodes.topics import TOPICS
 from .bag import types
 from .bag_writer import BagWriter
 
-RELIABLE = QoSProfile(depth=200)
+OBSERVED_QOS = QoSProfile(depth=200)
 """For all that is observed but what is best effort or latched."""
 
-STATES = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+STATES_QOS = QoSProfile(depth=200, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """For latched topics: also the states that follow each other before they are read."""
 
-LOOK_S = 1.0  # between two looks for a camera that is raw only
+CAMERA_LOOK_S = 1.0  # between two looks for a camera that is raw only
 
 # Whether rclpy passes on when a message was sent; Humble's does not.
 HAS_SOURCE_STAMP = hasattr(Subscription, "CallbackType")
@@ -50,7 +50,9 @@ def subscribe(node: Node, take: Take, topics: Iterable[str] = tuple(TOPICS)) -> 
     """Call ``take`` with each message of these topics."""
     for topic in topics:
         kind, qos = ALL[topic]
-        wanted = SENSOR_DATA if qos is SENSOR_DATA else STATES if qos is LATCHED else RELIABLE
+        wanted = (
+            SENSOR_DATA if qos is SENSOR_DATA else STATES_QOS if qos is LATCHED else OBSERVED_QOS
+        )
         node.create_subscription(kind, topic, timed(partial(take, topic)), wanted, raw=True)
 
 
@@ -68,7 +70,7 @@ def subscribe_raw_camera(node: Node, take: Take) -> None:
             timer.cancel()
             subscribe(node, take, (RAW,))
 
-    timer = node.create_timer(LOOK_S, look, clock=STEADY)
+    timer = node.create_timer(CAMERA_LOOK_S, look, clock=STEADY)
 
 
 def timed(take: Callable[[Any, int], object]) -> Callable[..., None]:

@@ -21,8 +21,8 @@ from ..bringup.processes import Processes
 from ..errors import UserError, check_installed
 from ..signals import signals_as_interrupt
 
-MEMORY = "1GiB"  # that the server keeps for browsers that come late; then the oldest goes
-STARTUP_TIMEOUT = 60.0  # s
+SERVER_MEMORY = "1GiB"  # that the server keeps for browsers that come late; then the oldest goes
+SERVER_STARTUP_S = 60.0  # s
 REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where all interfaces are reached from here
 
 
@@ -73,7 +73,7 @@ class ViewerAddress:
             *(sys.executable, "-m", "rerun", "--serve-web", "--hide-welcome-screen"),
             *("--bind", "127.0.0.1" if self.host == "localhost" else self.host),
             *("--port", str(self.data_port), "--web-viewer-port", str(self.port)),
-            *("--server-memory-limit", MEMORY, "--cors-allow-origin", origin),
+            *("--server-memory-limit", SERVER_MEMORY, "--cors-allow-origin", origin),
         ]
 
     def answers(self) -> bool:
@@ -105,7 +105,7 @@ def serving(address: ViewerAddress) -> Iterator[Callable[[], None]]:
         tempfile.TemporaryDirectory(prefix="view-") as logs,
         Processes({"rerun": address.command}, {"CI": "1"}, Path(logs)) as processes,
     ):
-        end = time.monotonic() + STARTUP_TIMEOUT
+        end = time.monotonic() + SERVER_STARTUP_S
         while not address.answers():
             processes.check()
             if time.monotonic() > end:

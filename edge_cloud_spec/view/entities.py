@@ -17,7 +17,13 @@ from ..errors import UserError
 from ..nav.pose import yaw_of
 from ..nodes.drafting.camera import TYPES as CAMERAS
 from ..nodes.drafting.camera import encode_frame
-from ..observe.annotated_picture import COLOURS, GREY, NAMES, caption_of, draw_caption
+from ..observe.annotated_picture import (
+    CAPTION_GREY,
+    FATE_COLOURS,
+    FATE_NAMES,
+    caption_of,
+    draw_caption,
+)
 from ..observe.bag import PACKAGE, Bag, robot_topics
 from ..observe.decision import (
     DecisionFinished,
@@ -38,27 +44,34 @@ class Entity(NamedTuple):
     at: float | None
 
 
-CAMERA, CAPTION, TOKENS, LOG, MAP, TIMELINE = "camera", "words", "tokens", "log", "map", "timeline"
+CAMERA_PATH, CAPTION_PATH, TOKENS_PATH, LOG_PATH, MAP_PATH, TIMELINE_PATH = (
+    "camera",
+    "words",
+    "tokens",
+    "log",
+    "map",
+    "timeline",
+)
 # In the order in which the viewer shows them.
-DECISION, DRAFTING, VERIFYING, MOTION, LINK = (
-    f"{TIMELINE}/{number}_{name}"
+DECISION_LANE, DRAFTING_LANE, VERIFYING_LANE, MOTION_LANE, LINK_LANE = (
+    f"{TIMELINE_PATH}/{number}_{name}"
     for number, name in enumerate(
         ("decision", "robot_drafts", "cloud_verifies", "robot_moves", "link_state"), 1
     )
 )
-ROBOT, PATH, GOAL = f"{MAP}/robot", f"{MAP}/path", f"{MAP}/goal"
-COMMAND = f"{ROBOT}/cmd_vel"
-ROUND_TRIP, VERIFY = "link/time/round_trip", "link/time/verify"
-UP, DOWN = "link/bytes/up", "link/bytes/down"
+ROBOT_PATH, TRAIL_PATH, GOAL_PATH = f"{MAP_PATH}/robot", f"{MAP_PATH}/path", f"{MAP_PATH}/goal"
+COMMAND_PATH = f"{ROBOT_PATH}/cmd_vel"
+ROUND_TRIP_PLOT, VERIFY_PLOT = "link/time/round_trip", "link/time/verify"
+UP_PLOT, DOWN_PLOT = "link/bytes/up", "link/bytes/down"
 YELLOW, CYAN, RED = (250, 204, 90), (90, 200, 250), (214, 61, 41)
 SERIES = {  # names and colours of the plots' lines
-    ROUND_TRIP: ("round trip, ms", YELLOW),
-    VERIFY: ("of it the target's pass, ms", (90, 160, 250)),
-    UP: ("up, bytes a decision", YELLOW),
-    DOWN: ("down, bytes a decision", (90, 160, 250)),
+    ROUND_TRIP_PLOT: ("round trip, ms", YELLOW),
+    VERIFY_PLOT: ("of it the target's pass, ms", (90, 160, 250)),
+    UP_PLOT: ("up, bytes a decision", YELLOW),
+    DOWN_PLOT: ("down, bytes a decision", (90, 160, 250)),
 }
 
-TOPICS = {  # all that is shown, as the graph names them, with their types
+SHOWN_TOPICS = {  # all that is shown, as the graph names them, with their types
     "decode_request": f"{PACKAGE}/msg/DecodeRequest",
     "draft": f"{PACKAGE}/msg/Draft",
     "verdict": f"{PACKAGE}/msg/Verdict",
@@ -76,15 +89,25 @@ TOPICS = {  # all that is shown, as the graph names them, with their types
     "markers": "visualization_msgs/msg/MarkerArray",
     "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
 }
-DECISIONS = 4  # that are remembered
-PERIOD = 0.1  # s between two pictures, captions or poses
-SHARP = 2  # how many times larger than in RViz the words are drawn
+SHOWN_DECISIONS = 4  # that are remembered
+SHOWN_EVERY_S = 0.1  # s between two pictures, captions or poses
+CAPTION_SCALE = 2  # how many times larger than in RViz the words are drawn
 MAX_LETTERS = 40  # of a state of the time line
-STEP, POINTS = 0.1, 2000  # m between two points of the path, and how many of the newest are shown
-BODY = ((0.35, 0.0), (0.2, 0.15), (-0.35, 0.15), (-0.35, -0.15), (0.2, -0.15), (0.35, 0.0))  # m
-TURN_ARROW, LEAST = 0.6, 0.01  # m; m and rad that are shown
-IDLE, STOPPED = 1, 4  # states of NavStatus
-MOVE = "move"  # the verb of a NavAction
+SHOWN_TRAIL_STEP_M, SHOWN_TRAIL_POINTS = (
+    0.1,
+    2000,
+)  # m between two points of the path, and how many of the newest are shown
+ROBOT_OUTLINE_M = (
+    (0.35, 0.0),
+    (0.2, 0.15),
+    (-0.35, 0.15),
+    (-0.35, -0.15),
+    (0.2, -0.15),
+    (0.35, 0.0),
+)  # m
+TURN_ARROW_M, LEAST_ARROW_M = 0.6, 0.01  # m; m and rad that are shown
+NAV_IDLE, NAV_STOPPED = 1, 4  # states of NavStatus
+MOVE_VERB = "move"  # the verb of a NavAction
 CUBE, LINE_STRIP = 1, 4  # types of Marker
 LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of OK, WARN, ERROR, STALE in /diagnostics
 LINK_LEVELS = {
@@ -104,7 +127,7 @@ def bag_messages(path: Path, namespace: str = "") -> Iterator[Timed]:
     ``namespace``: the robot's, if the bag has several.
     """
     bag = Bag(path)
-    topics = robot_topics(bag.topics, TOPICS, namespace)
+    topics = robot_topics(bag.topics, SHOWN_TOPICS, namespace)
     if not topics:
         raise UserError(f"{path} has none of the graph's topics to show")
     topics["/diagnostics"] = "/diagnostics"  # of all robots
@@ -118,7 +141,7 @@ class Entities:
     """Converts messages to entities; call ``on_message`` with each message in the order of time."""
 
     def __init__(self) -> None:
-        self._run_log = RunLog(DECISIONS)
+        self._run_log = RunLog(SHOWN_DECISIONS)
         self._instruction = ""
         self._compressed = False
         self._pose, self._path = rr.Transform3D(), [(0.0, 0.0, 0.0)]
@@ -144,26 +167,26 @@ class Entities:
         """Entities that are valid at all times: the plots' lines, and the robot's outline."""
         for path, (name, colour) in SERIES.items():
             yield Entity(path, rr.SeriesLines(names=[name], colors=[colour], widths=[2.0]), None)
-        outline = [(x, y, 0.0) for x, y in BODY]
-        yield Entity(ROBOT, rr.LineStrips3D([outline], colors=[CYAN], radii=[0.03]), None)
+        outline = [(x, y, 0.0) for x, y in ROBOT_OUTLINE_M]
+        yield Entity(ROBOT_PATH, rr.LineStrips3D([outline], colors=[CYAN], radii=[0.03]), None)
 
     def on_message(self, topic: str, message: Any, now: float) -> Iterator[Entity]:
         """The entities that a message of ``topic`` changes, at ``now`` seconds of the run."""
-        if self._is_due(CAPTION, now):
+        if self._is_due(CAPTION_PATH, now):
             yield from self.caption(now)
         for event in self._run_log.on_message(topic, message, now):
             yield from self._on_event(event, now)
         newest = next(reversed(self._run_log.decisions.values()), None)
         if newest is not None:
             text = f"decision {newest.number}" if math.isnan(newest.ended) else ""
-            yield from self._state(DECISION, text, now)
+            yield from self._state(DECISION_LANE, text, now)
         if topic in self._handlers:
             yield from self._handlers[topic](message, now)
 
     def _is_due(self, path: str, now: float) -> bool:
         due = now >= self._due.get(path, -math.inf)
         if due:
-            self._due[path] = now + PERIOD
+            self._due[path] = now + SHOWN_EVERY_S
         return due
 
     def _changed(self, path: str, value: object) -> bool:
@@ -175,57 +198,67 @@ class Entities:
     def caption(self, now: float) -> Iterator[Entity]:
         """The decision's words as a picture, if they changed; ten times as slow as a message."""
         caption = caption_of(self._run_log, self._instruction)
-        if self._changed(CAPTION, caption):
+        if self._changed(CAPTION_PATH, caption):
             data = io.BytesIO()
-            Image.fromarray(draw_caption(caption, SHARP)).save(data, "PNG", compress_level=1)
+            Image.fromarray(draw_caption(caption, CAPTION_SCALE)).save(
+                data, "PNG", compress_level=1
+            )
             sheet = rr.EncodedImage(contents=data.getvalue(), media_type="image/png")
-            yield Entity(CAPTION, sheet, now)
+            yield Entity(CAPTION_PATH, sheet, now)
 
     def _on_draft(self, message: Any, now: float) -> Iterator[Entity]:
         text = joined(message.words) or "(no text)"
-        yield _line(TOKENS, text, now, NAMES["drafted"], COLOURS["drafted"])
-        yield from self._state(DRAFTING, text, now - seconds_of(message.draft_time))
-        yield from self._state(DRAFTING, "", now)
+        yield _line(TOKENS_PATH, text, now, FATE_NAMES["drafted"], FATE_COLOURS["drafted"])
+        yield from self._state(DRAFTING_LANE, text, now - seconds_of(message.draft_time))
+        yield from self._state(DRAFTING_LANE, "", now)
 
     def _on_event(self, event: RunEvent, now: float) -> Iterator[Entity]:
         match event:
             case RoundSettled(decision, round_):
                 for words in words_of_round(round_, decision.verified):
-                    yield _line(TOKENS, words.text, now, NAMES[words.fate], COLOURS[words.fate])
+                    yield _line(
+                        TOKENS_PATH,
+                        words.text,
+                        now,
+                        FATE_NAMES[words.fate],
+                        FATE_COLOURS[words.fate],
+                    )
                 trip = round_.answered - round_.draft.sent  # NaN where its draft was not received
                 if trip > 0:
-                    yield Entity(ROUND_TRIP, rr.Scalars(1e3 * trip), now)
+                    yield Entity(ROUND_TRIP_PLOT, rr.Scalars(1e3 * trip), now)
                 if round_.verify:
-                    yield Entity(VERIFY, rr.Scalars(1e3 * round_.verify), now)
+                    yield Entity(VERIFY_PLOT, rr.Scalars(1e3 * round_.verify), now)
                     way_back = (trip - round_.verify) / 2 if trip > round_.verify else 0.0
                     ended = round_.answered - way_back
                     accepts = f"accepts {round_.accepted}"
-                    yield from self._state(VERIFYING, accepts, ended - round_.verify)
-                    yield from self._state(VERIFYING, "", ended)
+                    yield from self._state(VERIFYING_LANE, accepts, ended - round_.verify)
+                    yield from self._state(VERIFYING_LANE, "", ended)
             case DecisionFinished(decision):
                 text = f"decision {decision.number}: {decision.answer}"
-                yield _line(TOKENS, text, now, "answer", GREY)
-                yield Entity(UP, rr.Scalars(float(decision.stats["up_bytes"])), now)
-                yield Entity(DOWN, rr.Scalars(float(decision.stats["down_bytes"])), now)
+                yield _line(TOKENS_PATH, text, now, "answer", CAPTION_GREY)
+                yield Entity(UP_PLOT, rr.Scalars(float(decision.stats["up_bytes"])), now)
+                yield Entity(DOWN_PLOT, rr.Scalars(float(decision.stats["down_bytes"])), now)
             case ProblemReported(text):
-                yield _line(f"{LOG}/problem", text, now, "ERROR")
+                yield _line(f"{LOG_PATH}/problem", text, now, "ERROR")
 
     # Camera
 
     def _on_compressed(self, message: Any, now: float) -> Iterator[Entity]:
         self._compressed = True
         kind = "image/png" if "png" in message.format else "image/jpeg"
-        if self._is_due(CAMERA, now):
+        if self._is_due(CAMERA_PATH, now):
             yield Entity(
-                CAMERA, rr.EncodedImage(contents=bytes(message.data), media_type=kind), now
+                CAMERA_PATH, rr.EncodedImage(contents=bytes(message.data), media_type=kind), now
             )
 
     def _on_raw(self, message: Any, now: float) -> Iterator[Entity]:
         """Show a raw picture, unless there are compressed ones."""
-        if not self._compressed and self._is_due(CAMERA, now):
+        if not self._compressed and self._is_due(CAMERA_PATH, now):
             with contextlib.suppress(UserError):  # an encoding that is none of ours
                 jpeg = encode_frame(message)
-                yield Entity(CAMERA, rr.EncodedImage(contents=jpeg, media_type="image/jpeg"), now)
+                yield Entity(
+                    CAMERA_PATH, rr.EncodedImage(contents=jpeg, media_type="image/jpeg"), now
+                )
 
     # Time line and log
 
@@ -234,32 +267,34 @@ class Entities:
         if self._changed(lane, text):
             yield Entity(lane, rr.StateChange(state=text[:MAX_LETTERS]), at)
 
-    def _told(self, path: str, text: str, level: str, now: float) -> Iterator[Entity]:
+    def _logged(self, path: str, text: str, level: str, now: float) -> Iterator[Entity]:
         """A log entity, if the text has changed."""
-        if self._changed(f"{LOG}/{path}", (text, level)):
-            yield _line(f"{LOG}/{path}", text, now, level)
+        if self._changed(f"{LOG_PATH}/{path}", (text, level)):
+            yield _line(f"{LOG_PATH}/{path}", text, now, level)
 
     def _on_instruction(self, message: Any, now: float) -> Iterator[Entity]:
         self._instruction = message.data
-        yield _line(f"{LOG}/operator", f"instruction: {message.data}", now, "INFO")
+        yield _line(f"{LOG_PATH}/operator", f"instruction: {message.data}", now, "INFO")
 
     def _on_e_stop(self, message: Any, now: float) -> Iterator[Entity]:
         text = "e_stop" if message.data else "e_stop is released"
-        yield from self._told("operator", text, "WARN" if message.data else "INFO", now)
+        yield from self._logged("operator", text, "WARN" if message.data else "INFO", now)
 
     def _on_instruction_status(self, message: Any, now: float) -> Iterator[Entity]:
         status = self._run_log.instruction_status
         if status is not None:
             self._instruction = status.instruction or self._instruction
             level = BAD_STATES.get(status.state, "INFO")
-            yield from self._told("instruction", str(status), level, now)
+            yield from self._logged("instruction", str(status), level, now)
 
     def _on_nav_status(self, message: Any, now: float) -> Iterator[Entity]:
-        if message.state == STOPPED:
-            yield from self._told("navigator", f"stopped {message.detail}".rstrip(), "WARN", now)
-        if message.state in (IDLE, STOPPED):
-            yield from self._state(MOTION, "stopped" if message.state == STOPPED else "", now)
-            for arrow in (GOAL, COMMAND):
+        if message.state == NAV_STOPPED:
+            yield from self._logged("navigator", f"stopped {message.detail}".rstrip(), "WARN", now)
+        if message.state in (NAV_IDLE, NAV_STOPPED):
+            yield from self._state(
+                MOTION_LANE, "stopped" if message.state == NAV_STOPPED else "", now
+            )
+            for arrow in (GOAL_PATH, COMMAND_PATH):
                 yield Entity(arrow, rr.Clear(recursive=False), now)
 
     def _on_link(self, message: Any, now: float) -> Iterator[Entity]:
@@ -267,9 +302,9 @@ class Entities:
         if report is None:
             return
         state = str(report.quality)
-        if state != self._last.get(LINK):
-            yield _line(f"{LOG}/link", str(report), now, LINK_LEVELS[report.quality])
-        yield from self._state(LINK, state, now)
+        if state != self._last.get(LINK_LANE):
+            yield _line(f"{LOG_PATH}/link", str(report), now, LINK_LEVELS[report.quality])
+        yield from self._state(LINK_LANE, state, now)
 
     def _on_diagnostics(self, message: Any, now: float) -> Iterator[Entity]:
         for status in message.status:
@@ -278,47 +313,47 @@ class Entities:
             name = status.name.strip("/").replace(" ", "_") or "unnamed"
             if self._changed(name, level):
                 text = f"{status.name}: {status.message}"
-                yield _line(f"{LOG}/diagnostics/{name}", text, now, level)
+                yield _line(f"{LOG_PATH}/diagnostics/{name}", text, now, level)
 
     # Map, in metres: odometry's frame, seen from above
 
     def _on_odometry(self, message: Any, now: float) -> Iterator[Entity]:
-        if not self._is_due(ROBOT, now):
+        if not self._is_due(ROBOT_PATH, now):
             return
         pose = message.pose.pose
         here, yaw = (pose.position.x, pose.position.y, 0.0), yaw_of(pose.orientation)
         turned = rr.RotationAxisAngle(axis=(0, 0, 1), radians=yaw)
         self._pose = rr.Transform3D(translation=here, rotation=turned)
-        yield Entity(ROBOT, self._pose, now)
-        if math.dist(here, self._path[-1]) > STEP:
-            self._path = [*self._path[-POINTS:], here]
-            yield Entity(PATH, rr.LineStrips3D([self._path], colors=[RED], radii=[0.02]), now)
+        yield Entity(ROBOT_PATH, self._pose, now)
+        if math.dist(here, self._path[-1]) > SHOWN_TRAIL_STEP_M:
+            self._path = [*self._path[-SHOWN_TRAIL_POINTS:], here]
+            yield Entity(TRAIL_PATH, rr.LineStrips3D([self._path], colors=[RED], radii=[0.02]), now)
 
     def _on_velocity(self, message: Any, now: float) -> Iterator[Entity]:
         """Show where the commanded velocity leads in a second."""
         twist = getattr(message, "twist", message)
         arrow = _arrow(twist.linear.x, twist.linear.y, twist.angular.z, YELLOW)
-        yield Entity(COMMAND, arrow, now)
+        yield Entity(COMMAND_PATH, arrow, now)
 
     def _on_command(self, message: Any, now: float) -> Iterator[Entity]:
         text = message.text if message.verified else f"{message.text} (not verified)"
-        yield _line(f"{LOG}/navigator", text, now, "INFO" if message.verified else "WARN")
-        yield from self._state(MOTION, text, now)
+        yield _line(f"{LOG_PATH}/navigator", text, now, "INFO" if message.verified else "WARN")
+        yield from self._state(MOTION_LANE, text, now)
         if not hasattr(message.action, "verb"):  # an earlier version's, in its bag
             return
-        colour = COLOURS["accepted" if message.verified else "unverified"]
-        yield Entity(GOAL, self._pose, now)
-        far, moves = message.magnitude, message.action.verb == MOVE
+        colour = FATE_COLOURS["accepted" if message.verified else "unverified"]
+        yield Entity(GOAL_PATH, self._pose, now)
+        far, moves = message.magnitude, message.action.verb == MOVE_VERB
         ahead, turn = (far, 0.0) if moves else (0.0, far)
-        yield Entity(GOAL, _arrow(ahead, 0.0, turn, colour, text), now)
+        yield Entity(GOAL_PATH, _arrow(ahead, 0.0, turn, colour, text), now)
 
     def _on_markers(self, message: Any, now: float) -> Iterator[Entity]:
         """Show walls, things and names; actions come from nav_command, the path from odometry."""
         markers = [m for m in message.markers if m.ns in ("walls", "room", "names")]
         where = [(m.pose.position.x, m.pose.position.y, m.pose.position.z) for m in markers]
-        if markers and self._changed(f"{MAP}/room", where):
+        if markers and self._changed(f"{MAP_PATH}/room", where):
             for marker, at in zip(markers, where, strict=True):
-                yield Entity(f"{MAP}/room/{marker.ns}/{marker.id}", _shape(marker, at), now)
+                yield Entity(f"{MAP_PATH}/room/{marker.ns}/{marker.id}", _shape(marker, at), now)
 
 
 def _arrow(
@@ -326,10 +361,10 @@ def _arrow(
 ) -> Any:
     """An arrow along a way in the robot's frame, m; for a turn on the spot (rad), in the direction
     after it; for neither, what removes an arrow."""
-    if not math.hypot(ahead, left) > LEAST:  # NaN, too
-        if not abs(turn) > LEAST:
+    if not math.hypot(ahead, left) > LEAST_ARROW_M:  # NaN, too
+        if not abs(turn) > LEAST_ARROW_M:
             return rr.Clear(recursive=False)
-        ahead, left = TURN_ARROW * math.cos(turn), TURN_ARROW * math.sin(turn)
+        ahead, left = TURN_ARROW_M * math.cos(turn), TURN_ARROW_M * math.sin(turn)
     labels = [text] if text else None
     return rr.Arrows3D(vectors=[(ahead, left, 0.0)], colors=[colour], radii=[0.04], labels=labels)
 

@@ -17,12 +17,12 @@ from ..nodes.runtime.node_thread import NodeThread
 from ..nodes.topics import TOPICS as GRAPH
 from ..observe.topic_bag import ALL, subscribe, subscribe_raw_camera
 from ..signals import signals_as_event
-from .entities import TOPICS, Timed
+from .entities import SHOWN_TOPICS, Timed
 
-PERIOD = 0.1  # s between two looks at what came
-SILENCE = 5.0  # s without a message after which it is said that none comes
-LAST = 0.5  # s after the end, in which what was sent before it comes
-WAITING = 20_000  # messages, some minutes' worth; most have less than 1 kB
+TAKE_EVERY_S = 0.1  # s between two looks at what came
+SILENCE_S = 5.0  # s without a message after which a line reports that none comes
+DRAIN_S = 0.5  # s after the end, in which what was sent before it comes
+MAX_BACKLOG_MESSAGES = 20_000  # messages, some minutes' worth; most have less than 1 kB
 
 
 class Backlog:
@@ -61,13 +61,13 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
 
     ``check`` is called in between; it raises when the viewer has ended.
     """
-    backlog, begun = Backlog(WAITING), time.monotonic()
+    backlog, begun = Backlog(MAX_BACKLOG_MESSAGES), time.monotonic()
     thread = NodeThread("viewer", "/" + namespace.strip("/"))
 
     def receive(topic: str, cdr: bytes, _: int) -> None:
         backlog.put(time.monotonic() - begun, topic, cdr)
 
-    subscribe(thread.node, receive, sorted(TOPICS.keys() & GRAPH.keys()))
+    subscribe(thread.node, receive, sorted(SHOWN_TOPICS.keys() & GRAPH.keys()))
     subscribe_raw_camera(thread.node, receive)
     thread.start()
     domain = os.environ.get("ROS_DOMAIN_ID") or 0
@@ -78,13 +78,13 @@ def live_messages(namespace: str, check: Callable[[], None]) -> Iterator[Timed]:
     with signals_as_event() as ended, closing(thread):
         while not last:
             last = ended.is_set()
-            time.sleep(LAST if last else PERIOD)
+            time.sleep(DRAIN_S if last else TAKE_EVERY_S)
             check()
             for at, topic, cdr in backlog.take():
                 yield at, topic, deserialize_message(cdr, ALL[topic][0])
             if backlog.missed > missed:
                 missed = backlog.missed
                 print(f"{missed} messages missed: they come faster than they can be shown")
-            if silent and not backlog.received and time.monotonic() - begun > SILENCE:
+            if silent and not backlog.received and time.monotonic() - begun > SILENCE_S:
                 print(f"nothing is published yet in {where}", flush=True)
                 silent = False

@@ -10,12 +10,20 @@ import rerun as rr
 import rerun.blueprint as rrb
 
 from ..errors import UserError
-from .entities import CAMERA, CAPTION, LOG, MAP, TIMELINE, TOKENS, Entity
+from .entities import (
+    CAMERA_PATH,
+    CAPTION_PATH,
+    LOG_PATH,
+    MAP_PATH,
+    TIMELINE_PATH,
+    TOKENS_PATH,
+    Entity,
+)
 
 TIME = "run"  # the name of the time, seconds since the run began
-WINDOW = 8.0  # s before the cursor that the time line shows
-PLOTTED = 60.0  # s before the cursor that the plots show
-HEIGHT = 11.0  # m of the eye above the robot
+TIMELINE_S = 8.0  # s before the cursor that the time line shows
+PLOTTED_S = 60.0  # s before the cursor that the plots show
+EYE_HEIGHT_M = 11.0  # m of the eye above the robot
 
 
 def layout(live: bool) -> rrb.Blueprint:
@@ -24,17 +32,17 @@ def layout(live: bool) -> rrb.Blueprint:
     ``live``: show the newest time; a recorded run starts at its beginning, and plays.
     """
     seen = rrb.Vertical(
-        rrb.Spatial2DView(origin=CAMERA, name="Camera"),
-        rrb.Spatial2DView(origin=CAPTION, name="Decision"),
+        rrb.Spatial2DView(origin=CAMERA_PATH, name="Camera"),
+        rrb.Spatial2DView(origin=CAPTION_PATH, name="Decision"),
         row_shares=[1.45, 1.0],
     )
     above_robot = rrb.EyeControls3D(
-        position=(0.0, 0.0, HEIGHT), look_target=(0.0, 0.0, 0.0), eye_up=(1.0, 0.0, 0.0)
+        position=(0.0, 0.0, EYE_HEIGHT_M), look_target=(0.0, 0.0, 0.0), eye_up=(1.0, 0.0, 0.0)
     )
-    plan = rrb.Spatial3DView(origin=MAP, name="Map", eye_controls=above_robot)
+    plan = rrb.Spatial3DView(origin=MAP_PATH, name="Map", eye_controls=above_robot)
     link = rrb.Vertical(
         *(
-            rrb.TimeSeriesView(origin=f"link/{name}", name=title, axis_x=_before(PLOTTED))
+            rrb.TimeSeriesView(origin=f"link/{name}", name=title, axis_x=_before(PLOTTED_S))
             for name, title in (
                 ("time", "Link: time of a round"),
                 ("bytes", "Link: bytes of a decision"),
@@ -44,11 +52,11 @@ def layout(live: bool) -> rrb.Blueprint:
     hidden = rrb.encodings.TimelineColumn(TIME, visible=False)
     columns = rrb.TextLogColumns(timeline_columns=[hidden], text_log_columns=["loglevel", "body"])
     logs = rrb.Horizontal(
-        rrb.TextLogView(origin=TOKENS, name="Tokens", columns=columns),
-        rrb.TextLogView(origin=LOG, name="Log", columns=columns),
+        rrb.TextLogView(origin=TOKENS_PATH, name="Tokens", columns=columns),
+        rrb.TextLogView(origin=LOG_PATH, name="Log", columns=columns),
     )
     timeline = rrb.StateTimelineView(
-        origin=TIMELINE, name="Time line of robot and cloud", time_view=_before(WINDOW)
+        origin=TIMELINE_PATH, name="Time line of robot and cloud", time_view=_before(TIMELINE_S)
     )
     return rrb.Blueprint(
         rrb.Vertical(rrb.Horizontal(seen, plan, link), timeline, logs, row_shares=[1.8, 1.5, 0.8]),

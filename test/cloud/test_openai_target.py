@@ -43,7 +43,7 @@ from edge_cloud_spec.edge.events import Cut, Emit, Inbox
 from edge_cloud_spec.edge.runner import DecodeSettings, Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.byte_drafter import END
+from edge_cloud_spec.models.byte_drafter import END_TOKEN
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_server import KEY_VARIABLE, OpenAiServer, Unavailable
 from edge_cloud_spec.models.tokenizer import TextStream
@@ -313,8 +313,8 @@ def test_any_text_arrives_as_it_was_said() -> None:
         def say(text: str, pieces: int) -> None:
             peer.answers = lambda body: answer(text, pieces)
             said = there.decode().tokens
-            assert bytes(said[: -(said[-1] == END) or None]) == text.encode()[:256]
-            assert (said[-1] == END) == (len(text.encode()) < 256)
+            assert bytes(said[: -(said[-1] == END_TOKEN) or None]) == text.encode()[:256]
+            assert (said[-1] == END_TOKEN) == (len(text.encode()) < 256)
 
         say()
 

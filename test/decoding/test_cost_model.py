@@ -19,7 +19,7 @@ from edge_cloud_spec.decoding.cost_model import (
     specedge_depth,
 )
 from edge_cloud_spec.decoding.preset import STOP_AND_WAIT, Speculation
-from edge_cloud_spec.decoding.propose import MAX_ENDS, NEAR
+from edge_cloud_spec.decoding.propose import MAX_ENDS, NEAR_TOKENS
 from edge_cloud_spec.decoding.shape import BestFirst, Expansion, Shape, chain
 
 WORDS = 12  # of the vocabulary that a profile is grown over
@@ -47,7 +47,7 @@ def test_a_profile_counts_out_what_becomes_of_an_expansion(
     level, reached, recoveries, rows = [1.0], 0.0, [], []
     for size in sizes:
         rows.append(len(level))
-        recoveries += [p * chance for p in level for chance in chances[size : size + NEAR]]
+        recoveries += [p * chance for p in level for chance in chances[size : size + NEAR_TOKENS]]
         level = [p * chance for p in level for chance in chances[:size]]
         reached += sum(level)
     assert told.rows == tuple(rows)

@@ -13,7 +13,7 @@ from edge_cloud_spec.decoding.draft import MAX_NODES, BadDraft, Draft, check_dra
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
 from edge_cloud_spec.decoding.propose import (
     MAX_ENDS,
-    NEAR,
+    NEAR_TOKENS,
     FinishedDraft,
     ProposalConfig,
     candidates,
@@ -114,7 +114,7 @@ def test_an_expansion_has_its_sizes_and_knows_its_verdicts(
         level = grown
         expected += grown
     assert paths == expected
-    near = {size: size + NEAR for size in sizes}
+    near = {size: size + NEAR_TOKENS for size in sizes}
     if len(near) == 1:
         check_whole(drafting, finished, near[sizes[0]])
     assert (finished.draft.parents is None) == (

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_cloud_spec.decoding.suffix_index import (
-    ALONE,
-    BESIDE,
     BYTES_PER_SUFFIX,
     ENOUGH,
     ESCAPE,
-    FORGOTTEN,
-    MAX_KEPT,
+    LEAST_OCCURRENCES,
+    LENGTHS_ALONE,
+    LENGTHS_BESIDE_LAST,
+    MAX_INDEXED_TOKENS,
     MAX_PATTERNS,
     MAX_TOKEN,
-    MEMORY,
+    RECENT_OCCURRENCES,
     SuffixIndex,
 )
 
@@ -64,7 +64,10 @@ def chances(said: list[Answer], pattern: str, prefix: tuple[int, ...]) -> dict[i
     here = beside(suffix[-1], pattern, said)
     found: dict[int, float] = {}
     left = 1.0
-    for length, is_beside in [*((n, True) for n in BESIDE), *((n, False) for n in ALONE)]:
+    for length, is_beside in [
+        *((n, True) for n in LENGTHS_BESIDE_LAST),
+        *((n, False) for n in LENGTHS_ALONE),
+    ]:
         counts: dict[int, float] = {}
         for number, (of, answer) in enumerate(said):
             symbols: list[Symbol] = [of, "begin", *answer]
@@ -73,8 +76,13 @@ def chances(said: list[Answer], pattern: str, prefix: tuple[int, ...]) -> dict[i
                 if same and is_beside:
                     same = beside(symbols[at - 1], of, said[:number]) == here
                 if same:
-                    kept = {token: count * (1 - 1 / MEMORY) for token, count in counts.items()}
-                    counts = {token: count for token, count in kept.items() if count > FORGOTTEN}
+                    kept = {
+                        token: count * (1 - 1 / RECENT_OCCURRENCES)
+                        for token, count in counts.items()
+                    }
+                    counts = {
+                        token: count for token, count in kept.items() if count > LEAST_OCCURRENCES
+                    }
                     counts[int(symbols[at])] = counts.get(int(symbols[at]), 0.0) + 1
         if counts and length <= len(suffix):
             escape = ESCAPE * len(counts)
@@ -137,17 +145,17 @@ def test_a_hostile_robot_cannot_make_it_grow(answer: list[int]) -> None:
         assert draft.depth <= 64 and len(draft) <= 64
     assert len(index._records) == 1000 * BYTES_PER_SUFFIX
     assert len(index._last) == MAX_PATTERNS
-    assert max(map(len, index._last.values())) <= MAX_KEPT
+    assert max(map(len, index._last.values())) <= MAX_INDEXED_TOKENS
 
 
 def test_of_a_long_answer_its_beginning_is_kept() -> None:
     """What a token after it says is not there, and changes nothing that is."""
     long, kept = SuffixIndex(100_003), SuffixIndex(100_003)
     long.add("p", range(4096))
-    kept.add("p", range(MAX_KEPT))
+    kept.add("p", range(MAX_INDEXED_TOKENS))
     assert long._records == kept._records and long._last == kept._last
-    assert long.look_up("p", range(MAX_KEPT - 9), 4, 4).tokens == (247, 248, 249, 250)
-    assert not len(long.look_up("p", range(MAX_KEPT), 4, 4))
+    assert long.look_up("p", range(MAX_INDEXED_TOKENS - 9), 4, 4).tokens == (247, 248, 249, 250)
+    assert not len(long.look_up("p", range(MAX_INDEXED_TOKENS), 4, 4))
 
 
 def test_a_token_that_followed_long_ago_is_forgotten() -> None:

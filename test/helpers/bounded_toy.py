@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from edge_cloud_spec.models.cache import SPARE, CacheLayout, KeyValueCache
+from edge_cloud_spec.models.cache import SPARE_ROWS, CacheLayout, KeyValueCache
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec_lab.harness.scripted.model import ScriptedPrefill, ScriptedSession
 from edge_cloud_spec_lab.harness.toy import ToyVlm
@@ -43,7 +43,7 @@ class BoundedSession(ScriptedSession):
     def restore(self) -> Any:
         tokens = self.tokens
         rows = PROMPT_ROWS + len(tokens)
-        cache = KeyValueCache(LAYOUT, rows + SPARE, self._memory)
+        cache = KeyValueCache(LAYOUT, rows + SPARE_ROWS, self._memory)
 
         def opened() -> BoundedSession:
             self._adopt(cache, tokens)

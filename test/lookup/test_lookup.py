@@ -68,7 +68,7 @@ def test_strangers_cannot_make_ever_more_indexes() -> None:
     for number in range(3 * MAX_CREDENTIALS):
         of(them, "a").learn(ANSWER)  # which is used all the time, and stays
         of(them, f"stranger {number}")
-    assert len(them._said) == MAX_CREDENTIALS
+    assert len(them._answers) == MAX_CREDENTIALS
     assert found(of(them, "a")) == ANSWER[1:]
 
 
@@ -152,7 +152,7 @@ def taught(accepted: int, nodes: int, passes: int = 200) -> NodeBudget:
     """Of so many nodes, a chain, the first ones were right."""
     budget = NodeBudget(MOST)
     for _ in range(passes):
-        budget.judged(nodes, tuple(range(accepted)), accepted + 1)
+        budget.report(nodes, tuple(range(accepted)), accepted + 1)
     return budget
 
 
@@ -170,7 +170,7 @@ def test_it_takes_none_where_a_row_costs_as_much_as_a_pass() -> None:
     budget = NodeBudget(MOST)
     for number in range(200):
         right = tuple(range(9)) if number % 2 else ()
-        budget.judged(MOST, right, len(right) + 1)
+        budget.report(MOST, right, len(right) + 1)
     assert (budget.nodes(1, lambda rows: 0.01 + rows), budget.nodes(1, cheap)) == (0, 9)
 
 
@@ -178,7 +178,7 @@ def test_beside_a_draft_that_settles_much_a_node_has_to_gain_more() -> None:
     for tokens, nodes in ((8, 0), (2, 1)):
         budget = NodeBudget(MOST)
         for _ in range(200):
-            budget.judged(MOST, (0,), tokens)
+            budget.report(MOST, (0,), tokens)
         assert budget.nodes(1, lambda rows: 1.0 + 0.2 * rows) == nodes
 
 
@@ -186,7 +186,7 @@ def test_what_was_not_tried_for_long_is_tried_again() -> None:
     budget = taught(0, MOST)
     assert budget.nodes(1, cheap) == 0
     for _ in range(5000):
-        budget.judged(0, (), 1)
+        budget.report(0, (), 1)
     assert budget.nodes(1, cheap) == MOST
 
 
@@ -194,7 +194,7 @@ def test_where_nothing_is_ever_right_it_costs_hardly_anything() -> None:
     budget, tried = NodeBudget(MOST), []
     for _ in range(600):
         nodes = budget.nodes(1, lambda rows: 1.0 + 0.05 * rows)
-        budget.judged(nodes, (), 1)
+        budget.report(nodes, (), 1)
         tried.append(nodes)
     assert sum(tried[:100]) < 200 and sum(tried[100:]) < 100
 
@@ -250,14 +250,14 @@ def test_candidates_that_come_again_are_tokenized_once_for_each_credential() -> 
     assert {text: asked[text] for text in BEGINNINGS} == dict.fromkeys(BEGINNINGS, 2)
 
 
-def test_a_budget_is_not_judged_by_the_beginnings_beside_it() -> None:
+def test_the_beginnings_beside_it_do_not_count_for_a_budget() -> None:
     them = beginning()
     of(them, opening=BEGINS).learn(ANSWER)
     for _ in range(50):  # another beginning each time, all of them wrong
         lookup = of(them, opening=BEGINS)
         draft = lookup.draft((), 8)
-        lookup.judged(draft, 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
-    gains = of(them, opening=BEGINS)._said.by_itself._gains
+        lookup.report(draft, 0, tuple(range(len(ANSWER))), 1 + len(ANSWER))
+    gains = of(them, opening=BEGINS)._answers.by_itself._gains
     assert gains[: len(ANSWER)] == pytest.approx([1.0] * len(ANSWER), abs=0.1)
     assert gains[len(ANSWER)] > 0.5  # as before it was tried
 

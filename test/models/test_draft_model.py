@@ -123,22 +123,22 @@ LOOKED_UP_SHAPES = (
 
 
 class Proposing:
-    """Looks up whatever it was given, pass after pass; what it is told goes into ``judged``."""
+    """Looks up whatever it was given, pass after pass, and keeps the paths that are reported."""
 
     def __init__(self, proposals: Sequence[Draft]) -> None:
         self._proposals = list(proposals)
         self.asked: list[tuple[int, ...]] = []
-        self.judged_paths: list[tuple[int, ...]] = []
+        self.verified_paths: list[tuple[int, ...]] = []
 
     def draft(self, tokens: Sequence[int], depth: int, rows: int = 1) -> Draft:
         assert rows > 0 and depth == MAX_LOOKED_UP
         self.asked.append(tuple(tokens))
         return self._proposals.pop() if self._proposals else Draft(())
 
-    def judged(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
+    def report(self, draft: Draft, given: int, path: tuple[int, ...], tokens: int) -> None:
         assert given == 0 and tokens == 1 + len(path)
         assert all(draft.parent(b) == a for a, b in zip((-1, *path), path, strict=False))
-        self.judged_paths.append(path)
+        self.verified_paths.append(path)
 
 
 @st.composite
@@ -257,7 +257,7 @@ def test_it_is_told_how_far_the_model_says_the_same_and_nothing_of_an_interrupte
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr(model, "spend", Mock(side_effect=InterruptedError))
         one.step()
-    assert lookup.judged_paths == []
+    assert lookup.verified_paths == []
     (grown,) = one.step()
-    assert lookup.judged_paths == [(1, 2)]
+    assert lookup.verified_paths == [(1, 2)]
     assert grown.tokens == own[1:4] and grown.done

@@ -35,6 +35,7 @@ from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec_lab.harness.toy import ToyGrammar
+from edge_cloud_spec_lab.training.exits.command import save_exits
 
 policies = st.builds(
     SamplingPolicy, temperature=st.sampled_from([0.0, 0.8, 3.0]), seed=st.integers(0, 2**32)
@@ -238,7 +239,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     model = helper.vlm()
     assert Exits.load(tmp_path, model) is None
     exits = Exits(model, {1: random_adapter(1), 3: random_adapter(3)}, range(50))
-    exits.save(tmp_path, range(50))
+    save_exits(exits, model, tmp_path, range(50))
     again = Exits.load(tmp_path, model)
     assert again is not None and list(again.adapters) == [1, 3]
     rows = torch.randn(4, HIDDEN)
@@ -263,7 +264,7 @@ def test_exits_of_another_model_or_without_their_weights_are_refused(
     tmp_path: Path, changed: Any
 ) -> None:
     model, config = helper.vlm(), tmp_path / "config.json"
-    Exits(model, {1: identity()}, range(50)).save(tmp_path, range(50))
+    save_exits(Exits(model, {1: identity()}, range(50)), model, tmp_path, range(50))
     match changed:
         case dict():
             config.write_text(json.dumps(json.loads(config.read_text()) | changed))

@@ -34,13 +34,13 @@ from edge_cloud_spec.decoding.policy import GREEDY
 from edge_cloud_spec.edge.runner import DecodeSettings
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, llama
+from edge_cloud_spec.models.drafter import ALL_ROWS
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaProcess, LlamaSession
 from edge_cloud_spec.models.llama_process import SEQUENCES
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.prompt import Prompt
-from edge_cloud_spec.models.session import ALL_ROWS
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.presets import load_preset
 from edge_cloud_spec_lab.bench.decodes import sample_cases

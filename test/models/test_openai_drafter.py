@@ -34,9 +34,9 @@ from edge_cloud_spec.models import EMBEDDED
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
 from edge_cloud_spec.models.openai_drafter import (
-    AHEAD,
-    MAX_TEXT,
+    MAX_CONTINUATION_CHARS,
     QUESTION,
+    TOKENS_PER_REQUEST,
     Continuation,
     ContinuedSession,
 )
@@ -231,7 +231,9 @@ def test_what_the_target_would_say_is_accepted_and_asked_for_once(there: SimpleN
         assert outcome.stats.accepted > len(expected) // 2
         assert peer.drafted <= 1 + outcome.stats.drafted - outcome.stats.accepted
     asked = [body for body in peer.asked if not is_probe(body)]
-    assert all(body["max_tokens"] == AHEAD and body["temperature"] == 0 for body in asked)
+    assert all(
+        body["max_tokens"] == TOKENS_PER_REQUEST and body["temperature"] == 0 for body in asked
+    )
     assert asked[0]["messages"][0]["content"] == REQUEST.messages[0].text
     picture = asked[0]["messages"][1]["content"][0]["image_url"]["url"]
     assert picture.startswith("data:image/jpeg;base64,")
@@ -459,7 +461,7 @@ def test_one_request_serves_what_follows_and_ends_where_it_was_wrong() -> None:
     asked: dict[tuple[int, ...], Any] = {}
 
     def ask(path: tuple[int, ...], on_layer: Any) -> Continuation:
-        asked[path] = saying(LETTERS.decode(path), AHEAD)
+        asked[path] = saying(LETTERS.decode(path), TOKENS_PER_REQUEST)
         return Continuation(LETTERS, path, asked[path], threading.Event())
 
     session = ContinuedSession(ask, 9, 10)
@@ -478,7 +480,7 @@ def test_no_more_of_a_flood_is_read_than_was_asked_for() -> None:
     said: Any = Continuation(LETTERS, (1, 2), Reply(*["ab" * 300] * 9), threading.Event())  # type: ignore[arg-type]
     while not said.over:
         said.read()
-    assert said.over == "length" and len(said.path) == 2 + MAX_TEXT
+    assert said.over == "length" and len(said.path) == 2 + MAX_CONTINUATION_CHARS
 
 
 # A real server

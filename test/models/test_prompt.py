@@ -481,7 +481,7 @@ def test_a_mission_is_kept_for_its_owner_until_nobody_goes_on_with_it(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes before its first picture is the same for all."""
-    monkeypatch.setattr(cache_module, "KEPT_S", seconds)
+    monkeypatch.setattr(cache_module, "PREFIX_KEPT_S", seconds)
     model, prompt = fresh("qwen3_vl"), prompt_of("qwen3_vl", 2)
     assert found_again(model, replace(prompt, owner="a")) == 0
     first_picture = int(np.argmax(prompt.input_ids == model.image_id))
@@ -495,7 +495,7 @@ def test_a_robot_with_many_missions_takes_no_place_of_another(other: str) -> Non
     """Its own oldest ones go; where all are one robot's, the oldest of all (the control)."""
     model, prompt = fresh("qwen3_vl"), prompt_of("qwen3_vl", 0)
     size = model.transformer.cache_layout.row_bytes * len(prompt.input_ids)
-    model.use_memory(KvMemory(cache_module.SHARE * 6 * size))
+    model.use_memory(KvMemory(cache_module.PREFIX_ONE_IN * 6 * size))
     first = replace(prompt, owner="a")
     found_again(model, first)
     for number in range(1, 15):

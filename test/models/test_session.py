@@ -25,13 +25,14 @@ from edge_cloud_spec.errors import MemoryFull
 from edge_cloud_spec.lru_cache import LruCache
 from edge_cloud_spec.models import session as session_module
 from edge_cloud_spec.models.cache import CacheLayout, KeyValueCache
+from edge_cloud_spec.models.drafter import ALL_ROWS
 from edge_cloud_spec.models.kv_memory import KvMemory
 from edge_cloud_spec.models.passes import attention as attention_module
 from edge_cloud_spec.models.passes.attention import PaddedAttention, PassItem
 from edge_cloud_spec.models.passes.target_rows import on_host
 from edge_cloud_spec.models.passes.transformer import OnLayer
 from edge_cloud_spec.models.prompt import Prompt
-from edge_cloud_spec.models.session import ALL_ROWS, PassRequest, Session
+from edge_cloud_spec.models.session import PassRequest, Session
 from edge_cloud_spec.models.vlm import Vlm
 
 TEXTS = ("find the silver bottle", "search for the red chair near the door", "find it")
@@ -307,7 +308,7 @@ def test_small_sessions_of_like_sizes_are_padded_and_others_are_not(
 ) -> None:
     layout = vlm().transformer.cache_layout
     cache = KeyValueCache(layout, 1, KvMemory())
-    monkeypatch.setattr(attention_module, "SMALL", 200 * layout.row_bytes)
+    monkeypatch.setattr(attention_module, "MAX_COPIED_BYTES", 200 * layout.row_bytes)
     gpu = SimpleNamespace(total_memory=attention_module.GPU_SHARE * 500 * layout.row_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     on_gpu = replace(layout, device=torch.device("cuda"))

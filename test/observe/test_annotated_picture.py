@@ -12,10 +12,10 @@ from PIL import Image
 from edge_cloud_spec.edge.link.state import LinkQuality, LinkReport
 from edge_cloud_spec.nav.status import NavigatorStatus
 from edge_cloud_spec.observe.annotated_picture import (
-    BACK,
-    COLOURS,
-    LINE,
-    WIDTH,
+    CAPTION_BACKGROUND,
+    CAPTION_LINE_PX,
+    CAPTION_WIDTH_PX,
+    FATE_COLOURS,
     DecisionCaption,
     annotate,
     draw_caption,
@@ -45,10 +45,10 @@ def has(sheet: np.ndarray, colour: tuple[int, int, int]) -> bool:
 
 def test_the_picture_keeps_its_shape_and_words_stand_below_it() -> None:
     sheet = sheet_of(WordSpan("action: stop;", "accepted"), instruction="find it", status="idle")
-    assert sheet.shape[1] == WIDTH
-    assert (sheet[: WIDTH // 2] == 90).all()
-    assert sheet[WIDTH // 2 :].any()
-    assert (sheet_of()[WIDTH // 2 :] == BACK).all()
+    assert sheet.shape[1] == CAPTION_WIDTH_PX
+    assert (sheet[: CAPTION_WIDTH_PX // 2] == 90).all()
+    assert sheet[CAPTION_WIDTH_PX // 2 :].any()
+    assert (sheet_of()[CAPTION_WIDTH_PX // 2 :] == CAPTION_BACKGROUND).all()
 
 
 @pytest.mark.parametrize("size", [(1, 8000), (8000, 1), (40, 8000)])
@@ -59,12 +59,14 @@ def test_a_strip_is_drawn_in_bounds(size: tuple[int, int]) -> None:
     assert wide == caption.shape[1] and high <= 4 * wide + caption.shape[0]
 
 
-@pytest.mark.parametrize("fate", COLOURS)
+@pytest.mark.parametrize("fate", FATE_COLOURS)
 def test_each_fate_of_words_has_its_colour(fate: Fate) -> None:
-    others = {name: colour for name, colour in COLOURS.items() if name != fate}
-    assert COLOURS[fate] not in others.values()
-    words = sheet_of(WordSpan("IIII", fate))[WIDTH // 2 : -LINE]  # the legend has all of them
-    assert has(words, COLOURS[fate])
+    others = {name: colour for name, colour in FATE_COLOURS.items() if name != fate}
+    assert FATE_COLOURS[fate] not in others.values()
+    words = sheet_of(WordSpan("IIII", fate))[
+        CAPTION_WIDTH_PX // 2 : -CAPTION_LINE_PX
+    ]  # the legend has all of them
+    assert has(words, FATE_COLOURS[fate])
     assert not any(has(words, colour) for colour in others.values())
 
 
@@ -75,8 +77,11 @@ def test_the_links_state_is_told_by_word_and_colour() -> None:
 
 def test_of_a_long_answer_the_newest_words_are_shown() -> None:
     long = [WordSpan(f"word{number}", "accepted") for number in range(200)]
-    assert not has(sheet_of(*long)[WIDTH // 2 : -LINE], COLOURS["own"])
-    assert has(sheet_of(*long, WordSpan("IIII", "own"))[WIDTH // 2 : -LINE], COLOURS["own"])
+    assert not has(sheet_of(*long)[CAPTION_WIDTH_PX // 2 : -CAPTION_LINE_PX], FATE_COLOURS["own"])
+    assert has(
+        sheet_of(*long, WordSpan("IIII", "own"))[CAPTION_WIDTH_PX // 2 : -CAPTION_LINE_PX],
+        FATE_COLOURS["own"],
+    )
 
 
 def test_words_that_cannot_be_drawn_do_no_harm() -> None:

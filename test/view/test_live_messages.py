@@ -99,6 +99,6 @@ def test_what_was_missed_is_said_and_a_signal_ends_it(
         if backlogs[0].missed:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(live_messages, "WAITING", 0)
+    monkeypatch.setattr(live_messages, "MAX_BACKLOG_MESSAGES", 0)
     assert not list(live_messages.live_messages("", publish_until_it_is_missed))
     assert "messages missed: they come faster than they can be shown" in capsys.readouterr().out

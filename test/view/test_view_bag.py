@@ -21,7 +21,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 
 from edge_cloud_spec.cli import main
 from edge_cloud_spec.observe.bag import types
-from edge_cloud_spec.view.entities import GOAL, Entities, bag_messages
+from edge_cloud_spec.view.entities import GOAL_PATH, Entities, bag_messages
 from edge_cloud_spec.view.sink import Sink
 
 
@@ -162,9 +162,9 @@ def test_what_an_earlier_version_said_of_its_motion_is_shown_as_far_as_it_goes()
     said = message(action=1, magnitude=0.3, verified=True, text="move forward small")
     told += entities.on_message("nav_command", said, 2.0)
     logged = [each for each in told if each.path.endswith("/navigator")]
-    assert [each.at for each in logged] == [1.0, 2.0] and not [e for e in told if e.path == GOAL][
-        1:
-    ]
+    assert [each.at for each in logged] == [1.0, 2.0] and not [
+        e for e in told if e.path == GOAL_PATH
+    ][1:]
 
 
 def test_camera_map_and_link_are_there(shown: dict[str, list[Row]]) -> None:

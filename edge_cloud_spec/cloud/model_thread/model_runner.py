@@ -14,6 +14,7 @@ from ...decoding.shape import Branch, chain
 from ...decoding.target_rows import TargetRows
 from ...errors import UserError
 from ...models.draft_model import DraftModel
+from ...models.drafter import ALL_ROWS
 from ...models.kv_memory import KvMemory
 from ...models.prompt import Prompt, PromptSpec, logits_processors, text_tokens
 from ...request import Request
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 OnPredicted = Callable[[HeldSession, Predicted], None]
 
-ALL_ROWS = 1 << 30  # more rows than any prompt has
 NO_DRAFTER = "cloud_sd needs a drafter in the cloud; serve with --drafter"
 
 

@@ -270,4 +270,4 @@ class DraftChoice:
         if self._server_drafting and self._answer.tokens and measured:
             self._server_drafting.verified(scored, tokens, seconds)
         if self._lookup is not None:
-            self._lookup.judged(scored.draft, scored.given, path, tokens)
+            self._lookup.report(scored.draft, scored.given, path, tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...decoding.draft import BadDraft, check_distinct, check_draft
 from ...decoding.policy import check_rule
 from ...decoding.preset import PAYLOADS
-from ...decoding.split import MAX_TOLD, RESIDUALS
+from ...decoding.split import MAX_RESIDUAL_TOKENS, RESIDUALS
 from ...decoding.verified_answer import VerifiedAnswer
 from ...errors import UserError
 from ...wire.messages import PROTOCOL, DraftMessage, Open, versions_differ
@@ -52,11 +52,12 @@ def _check_payload(opening: Open) -> None:
         raise UserError("payload probabilities and split resampling go together")
     if split is not None and (
         split.residual not in RESIDUALS
-        or not (split.residual == "dense" or 1 <= split.top_k <= MAX_TOLD)
-        or split.tail > MAX_TOLD
+        or not (split.residual == "dense" or 1 <= split.top_k <= MAX_RESIDUAL_TOKENS)
+        or split.tail > MAX_RESIDUAL_TOKENS
     ):
         raise UserError(
-            f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to {MAX_TOLD}"
+            f"a split residual is {', '.join(RESIDUALS)} with top_k and tail up to "
+            f"{MAX_RESIDUAL_TOKENS}"
         )
 
 

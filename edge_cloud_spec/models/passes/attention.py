@@ -80,17 +80,21 @@ def causal(positions: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(later, float("-inf"))
 
 
-ALIGNED = 8  # elements; CUDA's kernels copy a mask whose rows begin elsewhere, at each call
+ALIGNED_ELEMENTS = (
+    8  # elements; CUDA's kernels copy a mask whose rows begin elsewhere, at each call
+)
 
 
 def aligned(shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A new mask of this shape, whose rows begin at multiples of ALIGNED."""
+    """A new mask of this shape, whose rows begin at multiples of ALIGNED_ELEMENTS."""
     *rows, width = shape
-    wide = torch.full((*rows, -(-width // ALIGNED) * ALIGNED), fill, dtype=dtype, device=device)
+    wide = torch.full(
+        (*rows, -(-width // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS), fill, dtype=dtype, device=device
+    )
     return wide[..., :width]
 
 
-SMALL = 2 * MB  # of a session's rows; copying more costs a CPU more than the saved calls
+MAX_COPIED_BYTES = 2 * MB  # of a session's rows; copying more costs a CPU more than the saved calls
 GPU_SHARE = 32  # on a GPU the copies of all sessions are at most 1 / GPU_SHARE of its memory
 GPU_ROWS = 256
 PADDED = 2  # at most this many times the rows without padding
@@ -154,7 +158,7 @@ class PaddedAttention:
             return False
         starts, counts = [one.start for one in items], [one.count for one in items]
         padded = max(starts) + max(counts)
-        most = SMALL
+        most = MAX_COPIED_BYTES
         if layout.device.type == "cuda":
             memory = torch.cuda.get_device_properties(layout.device).total_memory
             most = memory // GPU_SHARE // len(items)

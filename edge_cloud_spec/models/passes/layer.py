@@ -13,16 +13,18 @@ from torch import Tensor, nn
 
 from ...errors import UserError, library_errors
 
-KINDS = ("none", "int8", "int4", "dynamic-int8")
-GROUP, SMALLEST_GROUP = 128, 32  # weights of a row that share an int4 scale
+QUANTIZATIONS = ("none", "int8", "int4", "dynamic-int8")
+INT4_GROUP, SMALLEST_INT4_GROUP = 128, 32  # weights of a row that share an int4 scale
 CAPABILITY = (8, 0)  # the lowest compute capability for torch's int4 product
 
 
 def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any]) -> None:
     """Raise UserError if quantization `kind` is unknown, or unavailable for this device and
     checkpoint."""
-    if kind not in KINDS:
-        raise UserError(f"quantization {kind!r} is unknown: choose one of {', '.join(KINDS)}")
+    if kind not in QUANTIZATIONS:
+        raise UserError(
+            f"quantization {kind!r} is unknown: choose one of {', '.join(QUANTIZATIONS)}"
+        )
     if kind == "none":
         return
     if "quantization_config" in config:
@@ -49,8 +51,8 @@ def check_quantization(kind: str, device: str, dtype: str, config: dict[str, Any
 def quantize_linears(module: nn.Module, kind: str) -> None:
     """Quantize the linear layers below `module` in place.
 
-    `kind` is one of KINDS. For text layers only: embeddings, head and the vision part, which runs
-    once a frame, keep their dtype. Raises UserError if a layer cannot be quantized.
+    `kind` is one of QUANTIZATIONS. For text layers only: embeddings, head and the vision part,
+    which runs once a frame, keep their dtype. Raises UserError if a layer cannot be quantized.
     """
     if kind == "none":
         return
@@ -64,18 +66,18 @@ def quantize_linears(module: nn.Module, kind: str) -> None:
             )
         return
     inputs = [each.in_features for each in module.modules() if isinstance(each, nn.Linear)]
-    group = math.gcd(GROUP, *inputs)  # torchao silently skips layers that groups do not divide
-    if kind == "int4" and group < SMALLEST_GROUP:
+    group = math.gcd(INT4_GROUP, *inputs)  # torchao silently skips layers that groups do not divide
+    if kind == "int4" and group < SMALLEST_INT4_GROUP:
         raise UserError(
-            f"int4 weights need layers of whole groups of {SMALLEST_GROUP} inputs, and this model "
-            f"has {', '.join(map(str, sorted(set(inputs))))}: choose int8"
+            f"int4 weights need layers of whole groups of {SMALLEST_INT4_GROUP} inputs, and this "
+            f"model has {', '.join(map(str, sorted(set(inputs))))}: choose int8"
         )
     from torchao.quantization import quantize_
 
     quantize_(module, _torchao_config(kind, group))
 
 
-def _torchao_config(kind: str, group: int = GROUP) -> Any:
+def _torchao_config(kind: str, group: int = INT4_GROUP) -> Any:
     """torchao's configuration of a quantization; UserError: torchao is missing, or does not support
     it."""
     remedy = "pip install torchao, of the version in requirements/transformers.txt"

@@ -19,8 +19,8 @@ from ...decoding.policy import SamplingPolicy, check_top
 from ...decoding.processors import Adjustment, AdjustmentAfter
 from ...decoding.random_source import RandomSource
 from ...decoding.target_rows import (
-    MARGIN,
-    MOST,
+    MAX_INVERSE_TEMPERATURE,
+    SCORE_MARGIN,
     LogitRows,
     TargetRow,
     TargetRows,
@@ -99,7 +99,7 @@ class TensorRows:
         row, top, _ = self._row(node)
         check_top(np.array(top))
         whole = policy.temperature == 0 or policy.top_k or policy.top_p < 1
-        if whole or policy.temperature * MOST < 1 or not row.min().isfinite():
+        if whole or policy.temperature * MAX_INVERSE_TEMPERATURE < 1 or not row.min().isfinite():
             return screened_distribution(on_host(row), policy)
         with torch.inference_mode():
             return TensorRow(torch.softmax((row - top) * (1 / policy.temperature), -1))
@@ -116,12 +116,12 @@ class TensorRows:
 
 def _coupled_token(row: Tensor, top: float, policy: SamplingPolicy, position: int) -> int:
     """``coupled_token``, with the screening and margin of ``decoding.target_rows``."""
-    scores = (row - top) * min(1 / policy.temperature, MOST)
+    scores = (row - top) * min(1 / policy.temperature, MAX_INVERSE_TEMPERATURE)
     scores -= _logs(policy.seed, position, row)
     scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     ids = scores.argmax()[None]
     # The token with the largest bound; a winner's score reaches its score.
-    least = float(_scores(row, ids, top, policy, position)[0]) - MARGIN - LOG_2_31
+    least = float(_scores(row, ids, top, policy, position)[0]) - SCORE_MARGIN - LOG_2_31
     ids = (scores >= least).nonzero()[:, 0]
     return int(ids[int(_scores(row, ids, top, policy, position).argmax())])
 

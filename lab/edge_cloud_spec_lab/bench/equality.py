@@ -23,7 +23,7 @@ from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED, VLLM
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.load_drafter import DraftModelSettings, load_drafter
-from edge_cloud_spec.models.passes.layer import KINDS
+from edge_cloud_spec.models.passes.layer import QUANTIZATIONS
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.nav.answer import Dialect
@@ -60,7 +60,7 @@ OPTIONS: Options = {
     "--target": {"default": str(EMBEDDED / "target")},
     "--engine": {"default": "", "help": f"{VLLM}http://HOST:PORT of a vLLM server of the target"},
     "--drafter": {"default": str(EMBEDDED / "drafter")},
-    "--quantize": {"choices": KINDS, "default": "none", "help": "of the drafter"},
+    "--quantize": {"choices": QUANTIZATIONS, "default": "none", "help": "of the drafter"},
     "--tokenizer": {"default": "", "help": "of a drafter openai:URL: a checkpoint's directory"},
     "--model": {"default": "", "help": "of a drafter openai:URL: what the server calls it"},
     "--history": {"type": int, "default": 0, "help": "earlier frames in a prompt (%(default)s)"},

@@ -31,11 +31,12 @@ from edge_cloud_spec.edge.measures import Measures
 from edge_cloud_spec.edge.runner import Outcome
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
+from edge_cloud_spec.models.drafter import ALL_ROWS
 from edge_cloud_spec.models.image import PictureLimits
 from edge_cloud_spec.models.llama import LlamaDrafter, LlamaSession, load_llama
 from edge_cloud_spec.models.load import DTYPES, load
 from edge_cloud_spec.models.prompt import PromptSpec
-from edge_cloud_spec.models.session import ALL_ROWS, Session
+from edge_cloud_spec.models.session import Session
 from edge_cloud_spec.models.vlm import Vlm
 from edge_cloud_spec.options import arguments
 from edge_cloud_spec.presets import load_preset, preset_names

@@ -10,6 +10,8 @@ from pathlib import Path
 from queue import Empty
 
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
 from edge_cloud_spec.bringup.graph import LOCAL, GraphSettings, Value
 from edge_cloud_spec.bringup.running_graph import (
@@ -90,7 +92,7 @@ def run_demo(args: argparse.Namespace) -> int:
     room = make_room(args.seed, target or None)
     instruction = args.instruction if args.instruction is not None else room.instruction
     folder = fresh_folder(args.out or Path("reports") / f"demo-{args.seed}")
-    view = ConsoleView(Console(highlight=False))
+    view = StatusView(Console(highlight=False))
     view.print_line(f"room {args.seed}: {instruction}", "bold")
     run = {
         "seed": args.seed,
@@ -145,7 +147,31 @@ def run_demo(args: argparse.Namespace) -> int:
     return 0 if result.success else 1
 
 
-def _drive(running: RunningGraph, view: ConsoleView, instruction: str, timeout: float) -> RunResult:
+class StatusView(ConsoleView):
+    """Prints run events; ``update_status`` rewrites the line at the bottom of a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._status: Status | None = None
+
+    def update_status(self, text: str) -> None:
+        """Replace the status line; only a terminal shows it."""
+        if not self.console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self.console.status("")
+            self._status.start()
+        self._status.update(Text.assemble((text, "dim"), "  ", self.words))
+
+    def clear_status(self) -> None:
+        """Remove the status line."""
+        self.flush()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _drive(running: RunningGraph, view: StatusView, instruction: str, timeout: float) -> RunResult:
     """Publish the instruction and show what happens until the run is over."""
     observer = running.observer
     ready_by = time.monotonic() + E_STOP_REPORT_TIMEOUT_S

@@ -4,10 +4,11 @@ change."""
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import cycle, islice
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from edge_cloud_spec.decoding.policy import GREEDY, SamplingPolicy
@@ -23,7 +25,14 @@ from edge_cloud_spec.dialects import ours
 from edge_cloud_spec.edge.decode_options import DecodeOptions
 from edge_cloud_spec.errors import UserError
 from edge_cloud_spec.models import EMBEDDED
-from edge_cloud_spec.models.exits import Adapter, Exits, shape_of
+from edge_cloud_spec.models.exits import (
+    EXIT_CONFIG,
+    EXIT_WEIGHTS,
+    Adapter,
+    Exits,
+    shape_of,
+    weights_of,
+)
 from edge_cloud_spec.models.load import load
 from edge_cloud_spec.models.prompt import PromptSpec
 from edge_cloud_spec.models.session import Session
@@ -274,9 +283,29 @@ def run_train(args: argparse.Namespace) -> int:
     tokens = frequent_tokens(rows, args.shortlist, vlm.vocabulary)
     trainer = ExitTrainer(vlm, layers, args.rank, tokens, rows, args.seed)
     trainer.run(60 * args.minutes)
-    trainer.exits.save(args.out, tokens if args.shortlist else ())
+    save_exits(trainer.exits, vlm, args.out, tokens if args.shortlist else ())
     print(f"{args.out}: {trainer.report()}", flush=True)
     return 0
+
+
+def save_exits(exits: Exits, vlm: Vlm, folder: Path, shortlist: Iterable[int]) -> None:
+    """Write the adapters (fp16) and the shortlist (empty: all tokens) into ``folder``, for
+    ``Exits.load``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        f"{layer}.{name}": value.detach().half().cpu().contiguous()
+        for layer, adapter in exits.adapters.items()
+        for name, value in adapter.state_dict().items()
+    }
+    save_file(weights, folder / EXIT_WEIGHTS)
+    config = {
+        **shape_of(vlm.transformer),
+        "target": weights_of(vlm),
+        "layers": list(exits.adapters),
+        "rank": len(next(iter(exits.adapters.values())).up),
+        "shortlist": sorted(shortlist),
+    }
+    (folder / EXIT_CONFIG).write_text(json.dumps(config) + "\n", encoding="utf-8")
 
 
 def _layers(text: str, vlm: Vlm) -> tuple[int, ...]:
