@@ -34,13 +34,13 @@ from ..nav.events import (
     Words,
 )
 from ..nav.events import Event as NavEvent
-from ..nav.history import MAX_ANSWER, HistorySpec, Turn
-from ..nav.motion import PERIOD
+from ..nav.history import MAX_ANSWER_CHARACTERS, HistorySpec, Turn
+from ..nav.motion import COMMAND_PERIOD_S
 from ..nav.navigator import Navigator
 from ..nav.performer import Performer
 from ..nav.pose import Pose
 from ..nav.settings import NavigatorSettings
-from ..nav.status import ENDS, INACTIVE, STOPPED, GoalStatus
+from ..nav.status import INACTIVE, MISSION_ENDS, STOPPED, GoalStatus
 from ..nav.watchdog import Watchdog
 from ..throttle import Reports
 from ..wire.messages import ABORTED, END, FAILED
@@ -131,7 +131,7 @@ class MissionMemory:
         """A decision of this mission is verified."""
         before = self._turns if mission == self._mission else ()
         self._mission = mission
-        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER])))
+        self._turns = spec.kept((*before, Turn.of(jpeg, answer[:MAX_ANSWER_CHARACTERS])))
 
 
 OnVelocity = Callable[[float, float, float], None]
@@ -274,7 +274,7 @@ class Pilot:
         needed."""
         if stamp not in (0, self._newest_stamp):  # a repeated stamp says nothing
             self._newest_stamp = stamp
-            self.camera_clock.hear((stamp - self._stamp_clock()) / 1e9, self._clock())
+            self.camera_clock.receive((stamp - self._stamp_clock()) / 1e9, self._clock())
         if jpeg is not None:
             taken = max(0, stamp - round(self.settings.loop.lag * 1e9))
             self.hear(Frame(jpeg, taken, self.camera_clock.offset or 0.0))
@@ -360,7 +360,7 @@ class Pilot:
         settings: NavigatorSettings | None = None,
         report: Callable[[str], object] = _log.warning,
     ) -> GoalStatus:
-        """Follow an instruction on a user's base; returns how it ended: one of ``ENDS``, or
+        """Follow an instruction on a user's base; returns how it ended: one of ``MISSION_ENDS``, or
         ``stopped``, if the instruction is a stop, or ``hear`` is given one meanwhile.
 
         ``camera`` returns the newest picture, a JPEG, at once. ``drive`` commands m/s ahead, m/s to
@@ -397,7 +397,7 @@ class Pilot:
                                 base.hear(replace(output, age=age))
                             case Report(problem):
                                 reports.add(problem, time.monotonic())
-                            case GoalStatus() if output.state in (*ENDS, STOPPED):
+                            case GoalStatus() if output.state in (*MISSION_ENDS, STOPPED):
                                 return output
                             case GoalStatus():
                                 base.hear(output)
@@ -405,7 +405,7 @@ class Pilot:
                     self.tick()
                     if self.sees_the_same:
                         reports.add(SAME_PICTURE, time.monotonic())
-                    time.sleep(PERIOD)
+                    time.sleep(COMMAND_PERIOD_S)
         finally:
             self.pause("navigate has ended")
             self.use(None, known)
